@@ -1,7 +1,9 @@
 # ---- arbiter ---------------------------------------------------------------------------------------------------------
 
 DemandSnapshot = namedtuple("DemandSnapshot", "bytes bytes_left peer layer stage nic direction")
-RequestSnapshot = namedtuple("RequestSnapshot", "request_id program_id deadline_ns budget_ns value flags pruned demands")
+RequestSnapshot = namedtuple(
+    "RequestSnapshot", "request_id program_id deadline_ns budget_ns value flags pruned demands rank tokens_left"
+)
 BatchSnapshot = namedtuple(
     "BatchSnapshot",
     "client_id slot batch_id deadline_ns compute_left_ns layers layer_current rank requests",
@@ -49,13 +51,12 @@ cdef class BatchRoom:
         free(self.requests)
         free(self.demands)
 
-    cdef snapshot(self, uint32_t client_id, uint32_t slot):
-        cdef mfs_batch_snapshot *b = &self.batch
+    cdef requests_snapshot(self, uint32_t count):
         cdef mfs_request_snapshot *r
         cdef mfs_demand_snapshot *demand = self.demands
         cdef uint32_t i, j
         requests = []
-        for i in range(b.requests):
+        for i in range(count):
             r = &self.requests[i]
             demands = []
             for j in range(r.demands):
@@ -66,11 +67,15 @@ cdef class BatchRoom:
                 demand += 1
             requests.append(RequestSnapshot(
                 r.request_id, r.program_id, r.deadline_ns, r.budget_ns, r.value, r.flags, bool(r.pruned),
-                tuple(demands),
+                tuple(demands), r.rank, r.tokens_left,
             ))
+        return requests
+
+    cdef snapshot(self, uint32_t client_id, uint32_t slot):
+        cdef mfs_batch_snapshot *b = &self.batch
         return BatchSnapshot(
             client_id, slot, b.batch_id, b.deadline_ns, b.compute_left_ns, b.layers, b.layer_current, b.rank,
-            tuple(requests),
+            tuple(self.requests_snapshot(b.requests)),
         )
 
 
@@ -253,6 +258,48 @@ cdef class Arbiter:
                 snapshot = room.snapshot(change.client_id, change.slot) if room.batch.batch_id else None
                 found.append((change.client_id, change.slot, snapshot))
         return found
+
+    def waiting(self):
+        cdef mfs_arbiter *arbiter
+        cdef BatchRoom room = BatchRoom()
+        cdef uint32_t client_id = 0, count = 0
+        cdef int rc = 2
+        found = []
+        while rc > 1:
+            arbiter = self.enter()
+            with nogil:
+                rc = mfs_arbiter_waiting(arbiter, &client_id, room.requests, &count, room.demands)
+            self.leave(rc)
+            if rc > 0:
+                found.append((client_id, tuple(room.requests_snapshot(count))))
+        return found
+
+    def outlook_fd(self):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef int rc = mfs_arbiter_outlook_fd(arbiter)
+        self.leave(0)
+        return None if rc < 0 else rc
+
+    def outlook(self, fars, pruned, uint64_t far_valid_until_ns):
+        cdef mfs_far_port far[MFS_OUTLOOK_FARS_MAX]
+        cdef uint64_t requests[MFS_OUTLOOK_PRUNED_MAX]
+        cdef uint32_t n = len(fars), m = len(pruned)
+        cdef mfs_arbiter *arbiter
+        cdef int rc
+        if n > MFS_OUTLOOK_FARS_MAX or m > MFS_OUTLOOK_PRUNED_MAX:
+            raise ValueError(f"{n} far ports and {m} pruned requests: at most {MFS_OUTLOOK_FARS_MAX} and {MFS_OUTLOOK_PRUNED_MAX}")
+        for i, (peer, direction, rate_bytes_per_s, owed_ns) in enumerate(fars):
+            memcpy(far[i].peer, peer_of(peer), 16)
+            far[i].hash = mfs_peer_hash(far[i].peer)
+            far[i].direction = direction
+            far[i].rate_bytes_per_s = rate_bytes_per_s
+            far[i].owed_ns = mfs_outlook_unknown if owed_ns is None else owed_ns
+        for i, request_id in enumerate(pruned):
+            requests[i] = request_id
+        arbiter = self.enter()
+        with nogil:
+            rc = mfs_arbiter_outlook(arbiter, far, n, requests, m, far_valid_until_ns)
+        self.leave(rc)
 
     def batch_snapshot(self, uint32_t client_id, uint32_t slot):
         cdef BatchRoom room = BatchRoom()

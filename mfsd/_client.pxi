@@ -2,7 +2,8 @@
 
 DemandInfo = namedtuple("DemandInfo", "bytes peer layer stage nic direction", defaults=(b"", 0, MFS_STAGE_P2D, 0, 0))
 RequestInfo = namedtuple(
-    "RequestInfo", "request_id program_id deadline_ns budget_ns value flags demands", defaults=(0, 0, 0, 0, 0, ())
+    "RequestInfo", "request_id program_id deadline_ns budget_ns value flags demands rank tokens_left",
+    defaults=(0, 0, 0, 0, 0, (), 0, 0),
 )
 
 
@@ -39,6 +40,8 @@ cdef class Told:
             self.requests[i].budget_ns = info.budget_ns
             self.requests[i].value = info.value
             self.requests[i].flags = info.flags
+            self.requests[i].rank = info.rank
+            self.requests[i].tokens_left = info.tokens_left
             self.requests[i].demands = self.demands + d
             self.requests[i].demands_count = len(info.demands)
             for demand in info.demands:
@@ -326,6 +329,41 @@ cdef class Client:
 
     def batch_end(self, uint32_t batch):
         check(mfs_client_batch_end(self.here(), batch))
+
+    def outlook(self):
+        cdef mfs_outlook *copy = <mfs_outlook *>aligned_alloc(64, sizeof(mfs_outlook))
+        if copy is NULL:
+            raise MemoryError
+        try:
+            if mfs_client_outlook(self.here(), mfs_native_now_ns(), copy) < 0:
+                return None
+            return page_write(copy)
+        finally:
+            free(copy)
+
+    def outlook_port(self, unsigned nic, unsigned direction):
+        cdef mfs_port_outlook port
+        if mfs_client_outlook_port(self.here(), nic, <mfs_direction>direction, mfs_native_now_ns(), &port) < 0:
+            return None
+        return port_outlook_write(&port)
+
+    def outlook_far(self, bytes peer, unsigned direction):
+        cdef mfs_far_outlook far
+        if len(peer) != 16:
+            raise ValueError(f"peer: {len(peer)} bytes, a GID has 16")
+        if mfs_client_outlook_far(self.here(), peer_of(peer), <mfs_direction>direction, mfs_native_now_ns(), &far) < 0:
+            return None
+        return OutlookFar(peer, direction, far.rate_bytes_per_s, owed_write(far.owed_ns), far.achieved_bytes_per_s)
+
+    def request_pruned(self, uint64_t request_id):
+        cdef int rc = mfs_client_pruned(self.here(), request_id, mfs_native_now_ns())
+        return None if rc < 0 else bool(rc)
+
+    def fetch_ns(self, unsigned nic, uint64_t size_bytes, bytes peer=b"", uint64_t deadline_ns=0):
+        cdef uint64_t ns
+        if mfs_client_fetch_ns(self.here(), nic, size_bytes, peer_of(peer), deadline_ns, &ns) < 0:
+            return None
+        return ns
 
     def rules(self):
         cdef uint32_t version = 0

@@ -3,12 +3,16 @@
 cdef extern from "string.h" nogil:
     size_t strnlen(const char *text, size_t size)
 
+cdef extern from "stdlib.h" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
+
 cdef extern from "errno.h":
     int EAGAIN, EBUSY, EINVAL, ENODEV, ENOTCONN, ETIMEDOUT
 
 cdef extern from * nogil:
     """
     #include <mfs/abi.h>
+    #include <mfs/outlook.h>
     #include <time.h>
     static uint64_t mfs_native_now_ns(void)
     {
@@ -21,7 +25,11 @@ cdef extern from * nogil:
         return atomic_load_explicit(&s->header.dscp[i], memory_order_relaxed);
     }
     static uint32_t mfs_load_u32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
+    static uint64_t mfs_load_u64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED); }
+    static const uint64_t mfs_outlook_unknown = MFS_OUTLOOK_UNKNOWN;
     """
     uint64_t mfs_native_now_ns()
     uint32_t mfs_load_u32(const void *p)
+    uint64_t mfs_load_u64(const void *p)
+    const uint64_t mfs_outlook_unknown
     uint8_t mfs_dscp(const mfs_segment *segment, unsigned wire_class)

@@ -6,7 +6,7 @@ alone; Python encodes and decodes them here and never repeats them.
 """
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from contextvars import ContextVar
 from enum import IntEnum, IntFlag
 from types import TracebackType
@@ -36,6 +36,10 @@ RANK_NONE: Final[int]
 RULES_MAX: Final[int]
 STAGES_MAX: Final[int]
 DSCP_KEEP: Final[int]
+OUTLOOK_FARS_MAX: Final[int]
+OUTLOOK_PRUNED_MAX: Final[int]
+OUTLOOK_MINOR: Final[int]
+"""The first minor version of the ABI that has the outlook page."""
 LEVELS_MAX: Final[int]
 QUARANTINE_MAX: Final[int]
 SUBMIT_RINGS: Final[int]
@@ -98,6 +102,8 @@ class RequestFlag(IntFlag):
     RELEGATED = 1
     SPECULATIVE = 2
     SWAP = 4
+    WAITING = 8
+    """It still queues at its engine."""
 
 class Judgement(IntFlag):
     """What the daemon thinks of a request."""
@@ -437,6 +443,9 @@ class RequestSnapshot(NamedTuple):
     flags: int
     pruned: bool
     demands: tuple[DemandSnapshot, ...]
+    rank: int = 0
+    """Of one that still queues, as the next."""
+    tokens_left: int = 0
 
 class BatchSnapshot(NamedTuple):
     """The daemon's copy of a batch. `compute_left_ns` is from the moment of the snapshot."""
@@ -623,6 +632,22 @@ class Arbiter:
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
         """Whether the request is served from the scavenger. ENOENT: the client has announced no such request."""
 
+    def waiting(self) -> list[tuple[int, tuple[RequestSnapshot, ...]]]:
+        """Clients whose requests that still queue (RequestFlag.WAITING) have changed since the last call, each with all
+        that it has now. `notice_fd` rings for them too."""
+
+    def outlook_fd(self) -> int | None:
+        """A descriptor of the outlook page for a client, to be closed. None: this kernel cannot seal one."""
+
+    def outlook(
+        self,
+        fars: Sequence[tuple[bytes, int, int, int | None]],
+        pruned: Collection[int],
+        far_valid_until_ns: int,
+    ) -> None:
+        """Replaces what the page says of far ports (GID, direction of the flows, rate, time owed there) and of pruned
+        requests. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
+
     def notice_fd(self) -> int:
         """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""
 
@@ -692,6 +717,10 @@ class RequestInfo(NamedTuple):
     value: int = 0
     flags: int = 0
     demands: tuple[DemandInfo, ...] = ()
+    rank: int = 0
+    """With RequestFlag.WAITING: its place in the engine's order, smaller goes first."""
+    tokens_left: int = 0
+    """With RequestFlag.WAITING: to compute until its first token."""
 
 class Open(IntEnum):
     """Why a task goes without a permit: enum mfs_open."""
@@ -702,6 +731,54 @@ class Open(IntEnum):
 
 def peer_hash(gid: builtins.bytes) -> int:
     """mfs_peer_hash: a number for the port of this GID (16 bytes), the same everywhere, 0 for zeros alone."""
+
+class OutlookPort(NamedTuple):
+    """One direction of a NIC of this node, of all its processes: struct mfs_port_outlook."""
+
+    rate_bytes_per_s: int
+    waiting_bytes: tuple[int, int, int, int]
+    """By tier: critical, early, last, scavenger."""
+    in_flight_bytes: int
+    achieved_bytes_per_s: int
+    """Of late, of what asks for permits."""
+    unscheduled_bytes_per_s: int
+    """Of late, of what never waits."""
+
+class OutlookFar(NamedTuple):
+    """A port elsewhere that flows of this node come from or go to: struct mfs_far_outlook."""
+
+    peer: builtins.bytes
+    """GID."""
+    direction: int
+    """Of the flows, as seen from this node."""
+    rate_bytes_per_s: int
+    """0: unknown."""
+    owed_ns: int | None
+    """That the port needs for all that is promised there. None: no coordinator says it."""
+    achieved_bytes_per_s: int
+    """Of this node's own flows there; 0: none."""
+
+class OutlookPage(NamedTuple):
+    """A copy of the outlook page. Times are on CLOCK_MONOTONIC."""
+
+    epoch: int
+    written_ns: int
+    valid_until_ns: int
+    far_valid_until_ns: int
+    """0: no coordinator says anything."""
+    ports: tuple[OutlookPort, ...]
+    """NIC * 2 + direction."""
+    fars: tuple[OutlookFar, ...]
+    pruned: tuple[int, ...]
+
+def fetch_forecast_ns(
+    size_bytes: int,
+    own: tuple[int, tuple[int, int, int, int], int, int, int],
+    far: tuple[int, int | None, int] | None,
+    tier: int,
+) -> int:
+    """mfs_fetch_forecast: the arithmetic of mfsd/policy/outlook.py in C. `own` as OutlookPort; `far`: rate, time owed,
+    rate achieved."""
 
 class Client:
     """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
@@ -753,6 +830,17 @@ class Client:
     def max_hold_ns(self) -> int: ...
     def dscp(self) -> list[int | None]:
         """DSCP of each class; None: the fabric marks none."""
+
+    def outlook(self) -> OutlookPage | None:
+        """A copy of the whole page. None, as of all calls about it: nothing is known now."""
+
+    def outlook_port(self, nic: int, direction: int) -> OutlookPort | None: ...
+    def outlook_far(self, peer: bytes, direction: int) -> OutlookFar | None: ...
+    def request_pruned(self, request_id: int) -> bool | None:
+        """Of any process of this node."""
+
+    def fetch_ns(self, nic: int, size_bytes: int, peer: bytes = b"", deadline_ns: int = 0) -> int | None:
+        """How long a fetch would take from now on. `deadline_ns` 0: nothing waits for it."""
 
     def gate(self, nic: int) -> int:
         """Bit mask of stages that must ask (1 << stage)."""
@@ -1079,6 +1167,12 @@ class PlanCore:
         """The result of the last event. Builds everything: for inspection, not for every event."""
 
     def counts(self) -> PlanCounts: ...
+    def spend(self, requests: int) -> None:
+        """So many requests are pruned by others: they spend the drop budget from the next event on."""
+
+    def promised(self, resource: int, red_ns: int | None = None) -> int:
+        """For how long the resource is busy with batches of this RED and before, without what is pruned."""
+
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,9 @@ SUBMIT_SLOTS = MFS_SUBMIT_SLOTS
 SUBMIT_RING_BYTES = sizeof(mfs_mpsc)
 GRANT_SLOTS = MFS_GRANT_SLOTS
 DSCP_KEEP = MFS_DSCP_KEEP
+OUTLOOK_FARS_MAX = MFS_OUTLOOK_FARS_MAX
+OUTLOOK_PRUNED_MAX = MFS_OUTLOOK_PRUNED_MAX
+OUTLOOK_MINOR = MFS_OUTLOOK_MINOR
 MESSAGE_BYTES = sizeof(mfs_message)
 SUBMIT_SLOT_BYTES = sizeof(mfs_mpsc_slot)
 USAGE_BYTES = sizeof(mfs_usage)
@@ -103,6 +106,7 @@ class RequestFlag(IntFlag):
     RELEGATED = MFS_REQUEST_RELEGATED
     SPECULATIVE = MFS_REQUEST_SPECULATIVE
     SWAP = MFS_REQUEST_SWAP
+    WAITING = MFS_REQUEST_WAITING
 
 
 class Judgement(IntFlag):
@@ -196,6 +200,7 @@ cdef rule_write(const mfs_rule *rule):
 
 include "_watch.pxi"
 include "_arbiter.pxi"
+include "_outlook.pxi"
 include "_client.pxi"
 include "_fast_path.pxi"
 include "_rmlq.pxi"

@@ -187,7 +187,13 @@ cdef class PlanCore:
             n += 1
         return n
 
+    def spend(self, uint32_t requests):
+        mfs_plan_spend(self.plan_, requests)
+
     # ---- reading
+
+    def promised(self, uint32_t resource, red_ns=None):
+        return mfs_plan_promised(self.plan_, resource, INT64_MAX if red_ns is None else red_ns)
 
     def counts(self):
         cdef mfs_plan_counts_t counts = mfs_plan_counts(self.plan_)

@@ -289,8 +289,11 @@ struct nic_argument {
 static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct nic_argument *a = argument;
+	int rc = nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
 
-	return nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
+	if (rc >= 0)
+		outlook_write(arbiter, arbiter->heartbeat_due_ns); /* with the NIC that its client asks about next */
+	return rc;
 }
 
 int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
@@ -415,6 +418,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	if (!arbiter)
 		return -ENOMEM;
 	arbiter->config = *config;
+	outlook_create(arbiter);
 	arbiter->measures_load = mfs_policy_has_levels(&config->policy);
 	arbiter->gate_mask = gate_mask(config->mode);
 	arbiter->resume_ns = MFS_TIME_NEVER;
@@ -494,6 +498,7 @@ void mfs_arbiter_destroy(struct mfs_arbiter *arbiter)
 		close(arbiter->command_bell);
 	if (arbiter->notice >= 0)
 		close(arbiter->notice);
+	outlook_destroy(arbiter);
 	watch_destroy(arbiter);
 	pthread_mutex_destroy(&arbiter->control);
 	free(arbiter);

@@ -71,6 +71,8 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 		/* A client whose ring was full when a layer ended reports it later; no flow waits longer than this. */
 		session_contexts_refresh(arbiter, arbiter->session[i]);
 	}
+	outlook_write(arbiter, arbiter->heartbeat_due_ns);
+	waiting_notice(arbiter);
 	return true;
 }
 

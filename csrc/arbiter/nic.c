@@ -166,6 +166,32 @@ static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 	}
 }
 
+/* ---- what waits -------------------------------------------------------------------------------------------------- */
+
+/* As it is submitted. A request that becomes critical, or is pruned while it waits, stays where it was counted: following it
+ * would cost each promotion a walk over its tasks. */
+static enum mfs_tier tier_of(const struct task *task)
+{
+	if (task->request && task->session->request[task->request - 1].pruned)
+		return MFS_TIER_SCAVENGER;
+	return task->stage <= MFS_STAGE_COLLECTIVE ? MFS_TIER_EARLY
+	       : task->stage == MFS_STAGE_P2D      ? MFS_TIER_LAST
+						   : MFS_TIER_SCAVENGER;
+}
+
+void nic_waits(struct mfs_arbiter *arbiter, struct task *task)
+{
+	task->tier = (uint8_t)tier_of(task);
+	task->session->held_bytes += task->bytes;
+	direction_at(arbiter, task->direction)->waiting_bytes[task->tier] += task->bytes;
+}
+
+void nic_waits_no_more(struct mfs_arbiter *arbiter, struct task *task)
+{
+	task->session->held_bytes -= task->bytes;
+	direction_at(arbiter, task->direction)->waiting_bytes[task->tier] -= task->bytes;
+}
+
 /* ---- grants ------------------------------------------------------------------------------------------------------ */
 
 /* Books a task that is in flight from now on. */
@@ -182,7 +208,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	task->wire_class = (uint8_t)wire_class;
 	task->counted = true;
 	task->load = pick->tier == MFS_TIER_CRITICAL; /* the load counts what promotion has put first, too */
-	session->held_bytes -= task->bytes;
+	nic_waits_no_more(arbiter, task);
 	session->grants++;
 	share->in_flight_tasks++;
 	share->in_flight_bytes += task->bytes;
@@ -378,6 +404,9 @@ static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t othe
 
 	nic->others_bytes += others;
 	nic->unscheduled_carried_bytes += unscheduled;
+	nic->unscheduled_used +=
+		weight * ((double)unscheduled * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) -
+			  nic->unscheduled_used);
 	if (nic->others_bytes > asked + nic->passed_bytes)
 		passed = nic->others_bytes - asked - nic->passed_bytes;
 	nic->passed_bytes += passed;

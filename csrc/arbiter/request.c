@@ -67,12 +67,19 @@ static void batch_stale(struct session *session, uint32_t slot)
 		session->batches_stale |= 1ull << slot;
 }
 
+static void waiting_note(struct mfs_arbiter *arbiter, struct session *session, const struct request *request)
+{
+	if (request->flags & MFS_REQUEST_WAITING)
+		session->waiting_changed = arbiter->waiting_changed = true;
+}
+
 void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	struct request *request = &session->request[slot];
 	uint32_t d = request->demand;
 
 	batch_stale(session, request->batch);
+	waiting_note(arbiter, session, request);
 	watch_request_end(arbiter, session, request);
 	for (uint32_t left = request->announced_directions | request->pruned_directions; left;
 	     left &= left - 1) {
@@ -199,6 +206,8 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 		.batch = atomic_load_explicit(&shared->batch, memory_order_relaxed),
 		.value = atomic_load_explicit(&shared->value, memory_order_relaxed),
 		.flags = atomic_load_explicit(&shared->flags, memory_order_relaxed),
+		.rank = atomic_load_explicit(&shared->rank, memory_order_relaxed),
+		.tokens_left = atomic_load_explicit(&shared->tokens_left, memory_order_relaxed),
 	};
 	if (request->deadline_ns > TIME_MAX_NS)
 		request->deadline_ns = 0;
@@ -210,6 +219,9 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 	request_link(session, slot);
 	demands_copy(arbiter, session, slot);
 	session->work_ns += WORK_REQUEST_NS + WORK_DEMAND_NS * request->demands;
+	if (request->batch != MFS_NONE_U32) /* it runs */
+		request->flags &= ~(uint32_t)MFS_REQUEST_WAITING;
+	waiting_note(arbiter, session, request);
 	request_tell(arbiter, session, request);
 	batch_stale(session, request->batch);
 	return true;

@@ -235,6 +235,8 @@ static void request_copy(const struct session *session, const struct request *re
 		.budget_ns = request->budget_ns,
 		.value = request->value,
 		.flags = request->flags,
+		.rank = request->rank,
+		.tokens_left = request->tokens_left,
 		.pruned = request->pruned,
 	};
 	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
@@ -325,6 +327,55 @@ int mfs_arbiter_changed(struct mfs_arbiter *arbiter, struct mfs_change *change,
 	int changed = arbiter_command(arbiter, run_changed, &a);
 
 	*change = (struct mfs_change){.client_id = a.client_id, .slot = a.slot};
+	return changed;
+}
+
+struct waiting_argument {
+	uint32_t client_id, requests_count;
+	struct mfs_request_snapshot *requests;
+	struct mfs_demand_snapshot *demands;
+};
+
+static int run_waiting(struct mfs_arbiter *arbiter, void *argument)
+{
+	struct waiting_argument *a = argument;
+	struct mfs_demand_snapshot *demands = a->demands;
+	struct session *first = NULL;
+	int changed = 0;
+
+	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+		if (!arbiter->session[i]->waiting_changed)
+			continue;
+		if (!first)
+			first = arbiter->session[i];
+		changed++;
+	}
+	if (!first)
+		return 0;
+	first->waiting_changed = false;
+	a->client_id = first->client_id;
+	for (uint32_t r = 0; r < MFS_REQUESTS_MAX; r++) {
+		const struct request *request = &first->request[r];
+		struct mfs_request_snapshot *to = &a->requests[a->requests_count];
+
+		if (!request->id || !(request->flags & MFS_REQUEST_WAITING))
+			continue;
+		a->requests_count++;
+		request_copy(first, request, to, demands);
+		demands += to->demands;
+	}
+	return changed;
+}
+
+int mfs_arbiter_waiting(struct mfs_arbiter *arbiter, uint32_t *client_id,
+			struct mfs_request_snapshot *requests, uint32_t *requests_count,
+			struct mfs_demand_snapshot *demands)
+{
+	struct waiting_argument a = {.requests = requests, .demands = demands};
+	int changed = arbiter_command(arbiter, run_waiting, &a);
+
+	*client_id = a.client_id;
+	*requests_count = a.requests_count;
 	return changed;
 }
 

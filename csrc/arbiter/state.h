@@ -6,6 +6,7 @@
  *   arbiter.c    the thread: loop, spinning and sleeping; the daemon's interface
  *   task.c       tasks: messages about them, how they end; detaching
  *   heartbeat.c  how programs know that the daemon lives
+ *   outlook.c    the page that all clients read: ports, what the coordinator says
  *   batch.c      batches: when contexts are read, what the queues learn of them, ranks
  *   request.c    requests and the bytes that they will move, pruning
  *   nic.c        NICs: permits, windows, load
@@ -63,6 +64,7 @@ struct task {
 	bool load;          /* when in flight: it counts in the load that the policy's levels depend on */
 	bool taken;         /* went on credit */
 	bool placed;        /* it has a reference to its destination */
+	uint8_t tier;       /* that its bytes count in while it waits */
 	bool own;           /* which is its program's alone */
 	uint16_t destination;
 	uint16_t fifo_next, fifo_prev; /* waiting tasks of the same queue pair: slot + 1; 0: none */
@@ -96,6 +98,7 @@ struct request {
 	uint32_t batch; /* slot, MFS_NONE_U32: none */
 	uint32_t value;
 	uint32_t flags;
+	uint32_t rank, tokens_left;    /* while it still queues */
 	uint32_t demand;               /* first of the chain */
 	uint32_t demands;              /* length of the chain */
 	uint32_t next, prev;           /* of the same batch */
@@ -183,6 +186,7 @@ struct session {
 	uint64_t batches_changed; /* since the daemon's Python read them, one bit each */
 	uint64_t batches_ending;  /* have ended; some of their tasks' messages may be unread yet */
 	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];
+	bool waiting_changed; /* its requests that still queue, since the daemon's Python read them */
 	bool ending; /* any of both */
 	struct batch batch[MFS_BATCHES_MAX];
 	uint32_t batch_request[MFS_BATCHES_MAX];  /* first of the chain of its requests, slot + 1 */
@@ -221,6 +225,7 @@ struct direction {
 	double load;
 	uint64_t carried_bytes[MFS_CLASSES_MAX]; /* completed by tasks, by class */
 	uint64_t measured_bytes;                 /* of these, when the use was last measured */
+	uint64_t waiting_bytes[MFS_OUTLOOK_TIERS]; /* of tasks that were not permitted yet */
 	double used;                             /* share of the rate that was really taken */
 };
 
@@ -255,9 +260,16 @@ struct nic {
 	/* completed by outgoing tasks of stage 1 since the load was last measured */
 	uint64_t reuse_out_bytes;
 	uint64_t unscheduled_carried_bytes; /* completed by what never waits */
+	double unscheduled_used;            /* share of the rate that this took of late */
 	uint64_t others_bytes;              /* completed in all other stages, permitted or not */
 	uint64_t passed_bytes;              /* of these, without a permit */
 	bool bell;                          /* MFS_GATE_IDLE_BELL is set */
+};
+
+/* A far port of the outlook page. */
+struct outlook_far {
+	struct mfs_far_port info;
+	uint64_t key; /* of the destination that all programs share there */
 };
 
 struct command {
@@ -305,6 +317,11 @@ struct mfs_arbiter {
 	uint32_t gate_mask;
 	uint64_t loops, wakeups, messages, grants;
 	struct watch *watch; /* watch.h */
+	struct mfs_outlook *outlook; /* NULL: this kernel cannot seal one */
+	int outlook_fd;
+	uint32_t fars;
+	struct outlook_far far[MFS_OUTLOOK_FARS_MAX];
+	bool waiting_changed; /* requests that still queue, since the daemon's Python was last woken for them */
 	/* the thread */
 	pthread_t thread;
 	bool running;
@@ -461,6 +478,9 @@ void direction_permit(struct mfs_arbiter *arbiter, uint32_t direction);
 /* The destination of a task that comes from the client; `peer` 0: unknown. Given back when the task has ended. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer);
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task);
+/* counts what waits, until it is permitted or has ended */
+void nic_waits(struct mfs_arbiter *arbiter, struct task *task);
+void nic_waits_no_more(struct mfs_arbiter *arbiter, struct task *task);
 /* books and sends a permit */
 void nic_permitted(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick);
 /* books what went on credit */
@@ -498,6 +518,14 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_
 bool permits_end(struct mfs_arbiter *arbiter);
 /* Drops its tasks and has the client pass through; the segment stays mapped until session_destroy. */
 void session_detach(struct mfs_arbiter *arbiter, struct session *session, int reason);
+
+/* outlook.c */
+void outlook_create(struct mfs_arbiter *arbiter);
+void outlook_destroy(struct mfs_arbiter *arbiter);
+/* with every heartbeat; the next is due at `next_ns` */
+void outlook_write(struct mfs_arbiter *arbiter, uint64_t next_ns);
+/* wakes the daemon's Python for requests that still queue, not too often */
+void waiting_notice(struct mfs_arbiter *arbiter);
 
 /* heartbeat.c */
 bool heartbeats_write(struct mfs_arbiter *arbiter); /* when they are due; true: they were */

@@ -20,7 +20,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 		nic_released(arbiter, task, complete);
 	} else {
 		fifo_remove(task->session, task);
-		task->session->held_bytes -= task->bytes;
+		nic_waits_no_more(arbiter, task);
 	}
 	nic_unplace(arbiter, task);
 	task->phase = TASK_FREE;
@@ -161,7 +161,7 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 		.destination = task->destination,
 	};
 
-	session->held_bytes += task->bytes;
+	nic_waits(arbiter, task);
 	credit_used(arbiter, session, task->direction);
 	direction_at(arbiter, task->direction)->dirty = true;
 	watch_submit(arbiter, task);

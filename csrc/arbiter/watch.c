@@ -42,10 +42,13 @@ void watch_batch_begun(struct mfs_arbiter *arbiter, const struct session *sessio
 	}
 }
 
+/* One that still queues moves nothing yet: its account begins with its batch or its first task. */
 void watch_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request)
 {
 	uint64_t budget_us = request->budget_ns / 1000;
 
+	if (request->flags & MFS_REQUEST_WAITING)
+		return;
 	ledger_announced(arbiter->watch->ledger, session->client_id, request->id, request->deadline_ns,
 			 arbiter->now_ns);
 	if (batch_id_of(session, request))
@@ -59,6 +62,8 @@ void watch_request(struct mfs_arbiter *arbiter, const struct session *session, c
 void watch_request_end(struct mfs_arbiter *arbiter, const struct session *session,
 		       const struct request *request)
 {
+	if (request->flags & MFS_REQUEST_WAITING)
+		return;
 	if (watch_recorded(arbiter))
 		trace_request(arbiter, session, request, MFS_EVENT_REQUEST_ENDED, 0);
 	if (ledger_ended(arbiter->watch->ledger, session->client_id, request->id,

@@ -22,6 +22,7 @@
 #define TIMEOUT_MS_DEFAULT 200
 #define FEW_CORES 4 /* as the arbiter has it */
 #define RULES_TRIES 100
+#define DESCRIPTORS_MAX 3 /* of a welcome: segment, doorbell, outlook page */
 
 static _Atomic uint64_t clients_made;
 
@@ -79,9 +80,9 @@ static int socket_connect(const char *path, uint64_t deadline_ns)
 	return fd;
 }
 
-/* Sends one packet and receives one of exactly `answer_bytes`, with up to two descriptors (-1 where there is none). */
+/* Sends one packet and receives one of exactly `answer_bytes`, with up to DESCRIPTORS_MAX descriptors (-1 where there is none). */
 static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, size_t answer_bytes,
-			   int descriptors[2], uint64_t deadline_ns)
+			   int descriptors[DESCRIPTORS_MAX], uint64_t deadline_ns)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
 	struct iovec vector = {.iov_base = answer, .iov_len = answer_bytes};
@@ -93,7 +94,8 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 	ssize_t got;
 	int rc;
 
-	descriptors[0] = descriptors[1] = -1;
+	for (unsigned i = 0; i < DESCRIPTORS_MAX; i++)
+		descriptors[i] = -1;
 	do {
 		rc = socket_bound(fd, deadline_ns);
 		if (rc == 0 && send(fd, hello, sizeof(*hello), MSG_NOSIGNAL) < 0)
@@ -117,7 +119,7 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 			int received;
 
 			memcpy(&received, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			if (n < 2)
+			if (n < DESCRIPTORS_MAX)
 				descriptors[n++] = received;
 			else
 				close(received);
@@ -126,6 +128,13 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 	if (got == 0)
 		return -ECONNRESET;
 	return (size_t)got == answer_bytes && !(message.msg_flags & MSG_TRUNC) ? 0 : -EPROTO;
+}
+
+static void descriptors_close(const int descriptors[DESCRIPTORS_MAX])
+{
+	for (unsigned i = 0; i < DESCRIPTORS_MAX; i++)
+		if (descriptors[i] >= 0)
+			close(descriptors[i]);
 }
 
 /* The part of the segment that a daemon of this minor version has and we know. */
@@ -176,6 +185,25 @@ static int segment_map(int memfd, struct mfs_client *client, const char **why)
 	return 0;
 }
 
+/* A page that cannot be used is none: no program fails for it. */
+static void outlook_map(int memfd, struct mfs_client *client)
+{
+	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
+	const struct mfs_outlook *page;
+	struct stat status;
+
+	if (memfd < 0 || fstat(memfd, &status) || status.st_size < (off_t)sizeof(*page) ||
+	    (fcntl(memfd, F_GET_SEALS) & wanted) != wanted)
+		return;
+	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, memfd, 0);
+	if (page == MAP_FAILED)
+		return;
+	if (page->magic == MFS_OUTLOOK_MAGIC && page->bytes >= sizeof(*page))
+		client->outlook = page;
+	else
+		munmap((void *)page, sizeof(*page));
+}
+
 static void process_name(char *name, size_t size, const char *wanted)
 {
 	strncpy(name, wanted ? wanted : program_invocation_short_name, size - 1);
@@ -192,7 +220,7 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 				  .pid = (uint32_t)getpid(),
 				  .mode = options->mode};
 	struct mfs_welcome welcome = {0};
-	int descriptors[2];
+	int descriptors[DESCRIPTORS_MAX];
 	int rc;
 
 	process_name(hello.process, sizeof(hello.process), options->process);
@@ -226,12 +254,12 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 	    welcome.minor < *minor)
 		*minor = welcome.minor;
 
-	if (descriptors[0] >= 0)
-		close(descriptors[0]);
-	if (rc < 0 && descriptors[1] >= 0)
-		close(descriptors[1]);
-	if (rc == 0)
+	if (rc == 0) {
 		client->doorbell = descriptors[1];
+		descriptors[1] = -1;
+		outlook_map(descriptors[2], client);
+	}
+	descriptors_close(descriptors);
 	return rc;
 }
 
@@ -306,6 +334,8 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 void mfs_client_forget(struct mfs_client *client)
 {
 	munmap(client->segment, sizeof(struct mfs_segment));
+	if (client->outlook)
+		munmap((void *)client->outlook, sizeof(*client->outlook));
 	close(client->socket);
 	close(client->doorbell);
 	munmap(client, sizeof(*client));
@@ -328,7 +358,7 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 				  .nic_rate_bytes_per_s = rate_bytes_per_s};
 	struct mfs_nic_reply reply;
 	char late[sizeof(struct mfs_welcome)];
-	int descriptors[2];
+	int descriptors[DESCRIPTORS_MAX];
 	int rc;
 
 	strncpy(hello.nic_name, name, sizeof(hello.nic_name) - 1);
@@ -342,9 +372,7 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 		;
 	rc = socket_exchange(client->socket, &hello, &reply, sizeof(reply), descriptors, deadline_ns);
 	atomic_store_explicit(&client->socket_busy, 0, memory_order_release);
-	for (int i = 0; i < 2; i++)
-		if (descriptors[i] >= 0)
-			close(descriptors[i]);
+	descriptors_close(descriptors);
 	if (rc < 0)
 		return rc;
 	if (reply.magic != MFS_ABI_MAGIC || reply.error > 0 || reply.error <= -4096 ||

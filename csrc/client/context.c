@@ -140,6 +140,8 @@ int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request
 	atomic_store_explicit(&request->batch, batch, memory_order_relaxed);
 	atomic_store_explicit(&request->value, info->value, memory_order_relaxed);
 	atomic_store_explicit(&request->flags, info->flags, memory_order_relaxed);
+	atomic_store_explicit(&request->rank, info->rank, memory_order_relaxed);
+	atomic_store_explicit(&request->tokens_left, info->tokens_left, memory_order_relaxed);
 	atomic_store_explicit(&request->judgement, 0, memory_order_relaxed);
 	atomic_fetch_add_explicit(&request->version, 1, memory_order_relaxed);
 	atomic_store_explicit(&request->request_id, info->request_id, memory_order_release);

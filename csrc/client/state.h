@@ -4,6 +4,7 @@
  *
  *   attach.c   the daemon's socket, the segment
  *   ask.c      submit and wait in one
+ *   outlook.c  the page that all clients of the node read
  *   permit.c   permits that have arrived
  *   context.c  batches and requests
  *   task.c     tasks: submit, complete, cancel
@@ -68,6 +69,7 @@ static inline uint32_t task_ring(uint32_t slot)
 
 struct mfs_client {
 	struct mfs_segment *segment;
+	const struct mfs_outlook *outlook; /* NULL: there is none */
 	uint64_t stale_after_ns;
 	uint64_t serial; /* differs for every client of this process, never 0 */
 	uint32_t epoch;

@@ -404,6 +404,7 @@ int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns)
 	check_all_feasible(plan);
 	plan_tidy(plan);
 	plan->budget = (uint32_t)(((uint64_t)plan->requests * plan->ppm + 999999) / 1000000);
+	plan->budget -= plan->spent < plan->budget ? plan->spent : plan->budget;
 	if (plan->pruned.n > plan->budget) { /* the most urgent come back */
 		for (uint32_t i = 0; i < plan->pruned.n - plan->budget; i++)
 			give_back(plan, plan->pruned.at[i].request);

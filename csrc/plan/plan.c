@@ -233,6 +233,44 @@ bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request_id, uint64_t *
 	return request;
 }
 
+void mfs_plan_spend(struct mfs_plan *plan, uint32_t requests)
+{
+	plan->spent = requests;
+}
+
+static int64_t row_load(const struct plan_batch *batch, uint32_t port)
+{
+	for (uint32_t k = 0; k < batch->ports && batch->row[k].port <= port; k++)
+		if (batch->row[k].port == port)
+			return batch->row[k].busy;
+	return 0;
+}
+
+int64_t mfs_plan_promised(const struct mfs_plan *plan, uint32_t port, int64_t red_ns)
+{
+	uint32_t low = 0, high = plan->chunk.n;
+	int64_t sum;
+
+	if (port >= plan->ports || !plan->chunk.n)
+		return 0;
+	while (low < high) { /* the first chunk that ends later */
+		uint32_t middle = (low + high) / 2;
+		const struct plan_chunk *chunk = plan->chunk.at[middle];
+
+		if (!chunk->n || chunk->slot[chunk->n - 1].batch->red <= red_ns)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == plan->chunk.n)
+		return plan->chunk.at[low - 1]->behind[port];
+	sum = plan_front(plan, plan->chunk.at[low])[port];
+	for (uint32_t i = 0; i < plan->chunk.at[low]->n; i++)
+		if (plan->chunk.at[low]->slot[i].batch->red <= red_ns)
+			sum += row_load(plan->chunk.at[low]->slot[i].batch, port);
+	return sum;
+}
+
 struct mfs_plan_counts mfs_plan_counts(const struct mfs_plan *plan)
 {
 	return (struct mfs_plan_counts){plan->batches, plan->requests, plan->pruned.n, plan->infeasible,

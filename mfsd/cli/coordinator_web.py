@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mfsd.cli import cluster_page
 from mfsd.cli.ask_nodes import CannotAsk, NodeAnswer, asking, read
 from mfsd.cli.cluster import ask_one
+from mfsd.cli.coordinator_routers import routers
 from mfsd.cli.message_json import plain
 from mfsd.coordinator.history import INTERVALS
 from mfsd.coordinator.relay import NotAsked
@@ -190,5 +191,7 @@ NO_NUMBER = _json({"problem": "id must be a number above 0, such as ?id=4711"}, 
 @contextlib.contextmanager
 def web(host: str, port: int, service: Service) -> Iterator[int]:
     """Serves while it is entered, in the loop that runs now; the port. OSError when it cannot listen."""
-    with serve(host, port, answers(service, asyncio.get_running_loop())) as served:
+    loop = asyncio.get_running_loop()
+    asked, posted = routers(service, loop)
+    with serve(host, port, {**answers(service, loop), **asked}, posted) as served:
         yield served

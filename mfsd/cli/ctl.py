@@ -19,6 +19,7 @@ from mfsd.cli.commands.flows import flows
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.install import install
 from mfsd.cli.commands.mode import mode
+from mfsd.cli.commands.outlook import outlook
 from mfsd.cli.commands.playground import playground
 from mfsd.cli.commands.reload import reload
 from mfsd.cli.commands.rules import rules
@@ -83,6 +84,7 @@ for command in (
     trace,
     explain,
     flows,
+    outlook,
     rules,
     config,
     mode,

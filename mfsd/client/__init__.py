@@ -18,6 +18,6 @@ from mfsd._native import Mode, Stage
 from mfsd.client.batch import Batch
 from mfsd.client.session import Session
 from mfsd.client.task import Task
-from mfsd.client.types import Flow, Request
+from mfsd.client.types import Flow, Outlook, Request, Waiting
 
-__all__ = ["Batch", "Flow", "Mode", "Request", "Session", "Stage", "Task"]
+__all__ = ["Batch", "Flow", "Mode", "Outlook", "Request", "Session", "Stage", "Task", "Waiting"]

@@ -96,7 +96,7 @@ class Batch:
         with self._lock:
             if self._ended or self.slot_at(client) is not None:
                 return
-            requests = [_on(r, native_nic) for r in self._requests.values()]
+            requests = [on_nics(r, native_nic) for r in self._requests.values()]
             for announced in (requests, []):
                 try:
                     slot, slots = client.batch_begin_with(
@@ -116,7 +116,8 @@ class Batch:
                 return
 
 
-def _on(request: RequestInfo, native_nic: dict[int, int]) -> RequestInfo:
+def on_nics(request: RequestInfo, native_nic: dict[int, int]) -> RequestInfo:
+    """With the daemon's numbers of the NICs."""
     return request._replace(
         demands=tuple(d._replace(nic=native_nic.get(d.nic, d.nic)) for d in request.demands),
     )

@@ -8,13 +8,14 @@ import logging
 import threading
 from functools import lru_cache
 
-from mfsd._native import NICS_MAX, DemandInfo, Direction, RequestInfo, peer_hash
-from mfsd.client.types import Flow, Request
+from mfsd._native import NICS_MAX, DemandInfo, Direction, RequestFlag, RequestInfo, peer_hash
+from mfsd.client.types import Flow, Request, Waiting
 from mfsd.transfer import Transfer
 
 log = logging.getLogger("mfsd.client")
 
 U64_MAX = 2**64 - 1
+U32_MAX = 2**32 - 1
 ID_MAX = U64_MAX - 1
 TIME_MAX_NS = 2**60
 LAYERS_MAX = 2**16 - 1
@@ -138,7 +139,19 @@ class Checker:
             program_id=self.whole("program_id", request.program_id, U64_MAX, "use 0 to 2**64 - 1"),
             deadline_ns=self.deadline_ns(request.deadline_ns),
             budget_ns=self.whole("budget_ns", request.budget_ns, TIME_MAX_NS, "use nanoseconds, 0 or more"),
+            flags=int(RequestFlag.RELEGATED) if request.relegated else 0,
             demands=merge([self.flow(flow) for flow in request.flows], merged_to),
+        )
+
+    def waiting(self, request: Waiting, merged_to: int) -> RequestInfo | None:
+        """None: it has no number by which it could be known."""
+        info = self.request(
+            Request(request.request_id, request.deadline_ns, flows=request.flows, relegated=request.relegated), merged_to
+        )
+        return info and info._replace(
+            flags=info.flags | int(RequestFlag.WAITING),
+            rank=self.whole("rank", request.rank, U32_MAX, "use 0 to 2**32 - 1"),
+            tokens_left=self.whole("tokens_left", request.tokens_left, U32_MAX, "use 0 to 2**32 - 1"),
         )
 
 

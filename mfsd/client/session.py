@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from mfsd._native import REQUEST_DEMANDS_MAX, Client, FastPath, Mode, Open, Permit, Settled
+from mfsd._native import REQUEST_DEMANDS_MAX, Client, Direction, FastPath, Mode, Open, Permit, Settled
 from mfsd.client.attachment import Attachment, Unattached
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
+from mfsd.client.checking import gid as gid_of
 from mfsd.client.marked import marks_of_environment
 from mfsd.client.shim import NONE_U32, Context, Shim
 from mfsd.client.task import Task
-from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
+from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Outlook, Request, Waiting, class_without_permit
+from mfsd.client.waiting import WaitingRequests
 from mfsd.policy.marks import Marks
 from mfsd.transfer import Transfer
 
@@ -41,6 +43,7 @@ class Session:
         self._nics: list[tuple[str, int, int]] = []
         self._batches: set[Batch] = set()
         self._batch_of: dict[int, Batch] = {}
+        self._waiting = WaitingRequests()
         self._classes = CLASSES_WITHOUT_DAEMON
         self._settled = Settled(class_without_permit(CLASSES_WITHOUT_DAEMON))
         self._enforces = mode == Mode.ENFORCE
@@ -69,6 +72,9 @@ class Session:
             batches = list(self._batches)
         for batch in batches:
             batch.end()
+        self._waiting.replace([])
+        if (client := self._attachment.client()) is not None:
+            self._waiting.announce(client, self._settled.nics)
         self._attachment.close()
 
     def __enter__(self) -> Session:
@@ -151,6 +157,7 @@ class Session:
             if batch_id == 0:
                 check.refuse("batch_id", 0, "use a number from 1 to 2**64 - 2")
             return batch
+        self._waiting.begun(r.request_id for r in announced if r is not None)
         with self._lock:
             self._batches = {b for b in self._batches if not b.ended} | {batch}
             self._batch_of = {r: b for r, b in self._batch_of.items() if not b.ended}
@@ -160,10 +167,58 @@ class Session:
             self._announce_batches(client)
         return batch
 
+    def waiting(self, requests: Sequence[Waiting]) -> None:
+        """All requests that still queue at this engine, in any order: those of the call before that are missing have left
+        the queue. What they will fetch counts at the ports of its owners. One that a batch of this session takes on leaves by
+        itself. Cheap where little has changed; call it once a step of the scheduler."""
+        check = self._checker
+        infos = [check.waiting(request, REQUEST_DEMANDS_MAX) for request in requests]
+        self._waiting.replace([info for info in infos if info is not None])
+        client = self._attachment.client()
+        if client is not None:
+            self._waiting.announce(client, self._settled.nics)
+
+    # ---- what the network knows ------------------------------------------------------------------
+
     def pruned(self, request_id: int) -> bool:
-        """The daemon expects that the request is late, or makes others late. False while it is not known."""
+        """The daemon expects that the request is late, or makes others late; of any process of this node. False while it
+        is not known."""
         batch = self._batch_of.get(request_id)
-        return batch is not None and batch.pruned(request_id)
+        if batch is not None and batch.pruned(request_id):
+            return True
+        client = self._attachment.client()
+        if client is None or not 0 < request_id <= ID_MAX:
+            return False
+        return bool(client.request_pruned(request_id))
+
+    def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
+        """How long a fetch of so many bytes from that address (or GID) takes from now on, behind what goes before it at this
+        node's port and what is promised at the owner's. `deadline_ns` 0: nothing waits for it, and it goes behind all that
+        does. None: not known; decide as without MFS."""
+        client = self._attachment.client()
+        if client is None or not 0 <= size_bytes <= FLOW_BYTES_MAX or nic not in self._settled.nics:
+            return None
+        gid = peer if isinstance(peer, bytes) else gid_of(peer)
+        return client.fetch_ns(self._settled.nics[nic], size_bytes, gid or b"", int(deadline_ns > 0))
+
+    def outlook(self) -> Outlook | None:
+        """What the network knows now. None: nothing; decide as without MFS."""
+        client = self._attachment.client()
+        page = client.outlook() if client is not None else None
+        if page is None:
+            return None
+        return Outlook(
+            page.written_ns,
+            page.valid_until_ns,
+            {
+                (number, bool(direction)): page.ports[2 * native + direction]
+                for number, native in self._settled.nics.items()
+                for direction in Direction
+                if 2 * native + direction < len(page.ports)
+            },
+            {(far.peer, bool(far.direction)): far for far in page.fars},
+            frozenset(page.pruned),
+        )
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -373,6 +428,7 @@ class Session:
 
     def _announce_batches(self, client: Client) -> None:
         """Those that this client does not know yet."""
+        self._waiting.announce(client, self._settled.nics)
         with self._lock:
             for batch in self._batches:
                 batch.announce(client, self._settled.nics)
@@ -388,6 +444,7 @@ class Session:
     def _forked(self) -> None:
         self._lock = threading.Lock()
         self._contexts = threading.local()
+        self._waiting = WaitingRequests()
         self._attachment.forked()
 
 

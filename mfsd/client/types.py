@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mfsd._native import OutlookFar, OutlookPort
+
 
 class Flow(NamedTuple):
     """Bytes that a request will move in one stage, between one NIC of this node and one port elsewhere.
@@ -37,6 +39,40 @@ class Request(NamedTuple):
     program_id: int = 0
     """The program, agent or conversation that it belongs to."""
     flows: tuple[Flow, ...] = ()
+    relegated: bool = False
+    """The engine has put it behind the others itself: it is served as a pruned request is."""
+
+
+class Waiting(NamedTuple):
+    """A request that still queues at its engine. 0 stands for not known."""
+
+    request_id: int
+    """As in its :class:`Request` later."""
+    rank: int = 0
+    """Its place in the engine's order: smaller goes first. Any numbers do; keep them, so that nothing has to be announced again
+    because others left the queue."""
+    deadline_ns: int = 0
+    """When its first token is due, on CLOCK_MONOTONIC of this host."""
+    tokens_left: int = 0
+    """To compute until its first token."""
+    relegated: bool = False
+    """The engine has put it behind the others itself: it is served as a pruned request is."""
+    flows: tuple[Flow, ...] = ()
+    """What it will fetch before it runs, and from where."""
+
+
+class Outlook(NamedTuple):
+    """What the network knows: :meth:`Session.outlook`. A copy, right until `valid_until_ns`."""
+
+    written_ns: int
+    """On CLOCK_MONOTONIC of this host, as the next."""
+    valid_until_ns: int
+    ports: dict[tuple[int, bool], OutlookPort]
+    """By NIC (as :meth:`Session.nic` answered) and whether the bytes come in; only NICs that this session has named."""
+    fars: dict[tuple[bytes, bool], OutlookFar]
+    """By GID and whether the bytes come from there: ports that flows of this node use now."""
+    pruned: frozenset[int]
+    """Requests of all processes of this node that are pruned."""
 
 
 CLASSES_WITHOUT_DAEMON = 8

@@ -14,16 +14,19 @@ from mfsd.coordinator.history import History
 from mfsd.coordinator.planner import Change, Planner, new_planner
 from mfsd.coordinator.ports import IDLE, PortTable, RoutingHistory, Use, moved
 from mfsd.coordinator.state import (
+    RELEGATED,
     Active,
     BatchReport,
     Delta,
     Entry,
     Node,
+    Reported,
     beyond_limits,
     count,
     problem,
     reported_by,
 )
+from mfsd.coordinator.waiting import WaitingReport, WaitingRequests
 from mfsd.policy.attainment import Attainment
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.red import robust_effective_deadline
@@ -58,6 +61,9 @@ class Cluster:
         self.attainment = Attainment()
         self.nodes: dict[str, Node] = {}
         self.batches: dict[int, Active] = {}
+        self.waiting = WaitingRequests()
+        self.touched: set[int] = set()
+        """Ports at which what is owed may have changed; the caller clears it."""
         self.dirty: set[str] = set()
         """Nodes for which `take` has something new."""
         self._resources = RESOURCES_MIN
@@ -66,6 +72,8 @@ class Cluster:
         self._owner: dict[int, tuple[int, int]] = {}
         self._pruned: dict[int, Pruned] = {}
         self._infeasible: set[int] = set()
+        self._relegated: set[int] = set()
+        self._spent = 0
         self._now_ns = 0
         self._lost: dict[str, None] = {}
         """Nodes whose grace runs."""
@@ -87,6 +95,7 @@ class Cluster:
         self._lost.pop(name, None)
         node.ports = numbers
         node.connected, node.synchronised, node.unconfirmed = True, False, dict(node.batches)
+        self.waiting.connect(name)
 
     def synchronise(self, name: str, now_ns: int) -> None:
         """The daemon's snapshot is complete: what it did not name is gone, and everything is sent to it."""
@@ -95,6 +104,8 @@ class Cluster:
         for batch_id in list(node.unconfirmed):
             self._withdraw(node, batch_id, now_ns)
         node.unconfirmed.clear()
+        self.waiting.synchronise(name)
+        self._spend()
         node.synchronised = node.snapshot = True
         self.dirty.add(name)
 
@@ -138,6 +149,8 @@ class Cluster:
                 for batch_id in list(node.batches):
                     self._withdraw(node, batch_id, now_ns)
                 self.history.forget(node.name)
+                self.waiting.forget(node.name)
+                self._spend()
                 del self.nodes[node.name], self._lost[node.name]
 
     def hold(self) -> None:
@@ -178,6 +191,16 @@ class Cluster:
             return
         self.events += 1
         self._withdraw(node, batch_id, now_ns)
+
+    def waits(self, name: str, report: WaitingReport, now_ns: int) -> None:
+        """A request queues at an engine of this node, or something about it has changed."""
+        if not self.waiting.put(name, report, self._time(now_ns)):
+            self.oddities["more waiting requests of one node than are counted: ignored"] += 1
+        self._spend()
+
+    def waits_no_more(self, name: str, request_id: int) -> None:
+        self.waiting.remove(name, request_id)
+        self._spend()
 
     def load(self, port: int, rho: float) -> None:
         if not self.ports.load(port, rho):
@@ -233,6 +256,8 @@ class Cluster:
             pruned = self._pruned.get(number) if number is not None else None
             if pruned is not None:
                 delta.pruned.append(self._entry(pruned))
+            elif number in self._relegated:
+                delta.pruned.append(Entry(batch_id, request_id, batch_id, RELEGATED))
             elif number in self._infeasible:
                 delta.infeasible.append((batch_id, request_id))
             elif not node.snapshot:
@@ -247,7 +272,20 @@ class Cluster:
         return sorted(self.batches.values(), key=lambda active: (active.key_ns, active.batch_id))
 
     def pruned(self) -> list[Entry]:
-        return sorted(map(self._entry, self._pruned.values()))
+        """By the order or by their engines."""
+        relegated = (self._owner[number] for number in self._relegated)
+        return sorted(
+            [*map(self._entry, self._pruned.values()), *(Entry(b, r, b, RELEGATED) for b, r in relegated)]
+        )
+
+    def owed_ns(self, port: int) -> int:
+        """How long the port needs for all that is promised there, and that waiting requests will fetch."""
+        return self.planner.promised_ns(port) + self.ports.time_ns(port, self.waiting.size_bytes(port))
+
+    def owed_before_ns(self, port: int, deadline_ns: int) -> int:
+        """Of it, what goes before something that is due then."""
+        waiting = self.waiting.size_bytes_before(port, deadline_ns)
+        return self.planner.promised_ns(port, deadline_ns) + self.ports.time_ns(port, waiting)
 
     def infeasible(self) -> list[tuple[int, int]]:
         """Batch, request."""
@@ -326,6 +364,8 @@ class Cluster:
             self.odd(node.name, report.batch_id, str(error))
             return
         self.batches[active.batch_id] = active
+        self._touch(before)
+        self._touch(active.reported[node.name])
         count(node, before, -1)
         count(node, active.reported[node.name], 1)
         if active.batch_id not in node.batches:
@@ -366,6 +406,7 @@ class Cluster:
         for verdicts in [j for j in node.verdicts if j[0] == batch_id]:
             del node.verdicts[verdicts]
         active = self.batches[batch_id]
+        self._touch(active.reported[node.name])
         count(node, active.reported.pop(node.name), -1)
         if active.reported:
             batch, key_ns, numbers = self._merged(active, now_ns)
@@ -374,9 +415,22 @@ class Cluster:
         del self.batches[batch_id]
         for number in active.numbers.values():
             del self._owner[number]
+            self._relegated.discard(number)
             self._acquit(number)
+        self._spend()
         self.epoch += 1
         self._apply(self.planner.depart(batch_id, now_ns))
+
+    def _touch(self, reported: Reported | None) -> None:
+        if reported is not None:
+            self.touched.update(reported.collectives, *(demands for _, demands in reported.requests.values()))
+
+    def _spend(self) -> None:
+        """Engines and the order have one drop budget."""
+        spent = len(self._relegated) + self.waiting.relegated
+        if spent != self._spent:
+            self._spent = spent
+            self.planner.spend(spent)
 
     def _settle(self, active: Active, key_ns: int, numbers: dict[int, int], change: Change) -> None:
         """The core has taken the batch as it is now: notes what that means, for each daemon."""
@@ -384,17 +438,27 @@ class Cluster:
         for request_id, number in active.numbers.items():
             if request_id not in numbers:
                 del self._owner[number]
+                self._relegated.discard(number)
                 if self._acquit(number):
                     self._verdict_changed(active.batch_id, request_id)
         for request_id, number in numbers.items():
             self._owner[number] = (active.batch_id, request_id)
         active.numbers = numbers
+        self._settle_relegated(active)
         if key_ns != active.key_ns:
             active.key_ns = key_ns
             for name in active.reported:
                 self.nodes[name].keys[active.batch_id] = None
                 self._mark(self.nodes[name])
         self._apply(change)
+
+    def _settle_relegated(self, active: Active) -> None:
+        relegated = frozenset[int]().union(*(reported.relegated for reported in active.reported.values()))
+        for request_id, number in active.numbers.items():
+            if (request_id in relegated) != (number in self._relegated):
+                (self._relegated.add if request_id in relegated else self._relegated.discard)(number)
+                self._verdict_changed(active.batch_id, request_id)
+        self._spend()
 
     def _merged(self, active: Active, now_ns: int) -> tuple[Batch, int, dict[int, int]]:
         """The batch as the core takes it, its RED, and its requests' numbers there, which those that stay keep.
@@ -411,6 +475,9 @@ class Cluster:
                 amounts = loads.setdefault(request_id, {})
                 for port, size in demands.items():
                     amounts[port] = amounts.get(port, 0) + time_ns(port, size)
+        for reported in active.reported.values():
+            for request_id in reported.relegated:
+                loads[request_id] = {}  # pruned already
         given = [d for d in deadlines.values() if d is not None]
         latest_ns = max(given) if given else now_ns + NO_DEADLINE_NS
         numbers = {r: active.numbers.get(r) or self._new_number() for r in deadlines}
@@ -483,6 +550,7 @@ class Cluster:
         """A new core from what the nodes have reported: for more ports, or another policy."""
         had_verdicts = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
         self.planner = new_planner(self.policy, self._resources)
+        self.planner.spend(self._spent)
         self.planner.hold()
         self._pruned.clear()
         self._infeasible.clear()

@@ -10,7 +10,8 @@ import msgspec
 from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.history import INTERVAL_NS, INTERVALS, History, Interval, Missed
 from mfsd.coordinator.ports import CLASSES_MAX, IDLE, PortTable, Use
-from mfsd.coordinator.state import BatchReport, Delta, RequestReport
+from mfsd.coordinator.state import RELEGATED, BatchReport, Delta, RequestReport
+from mfsd.coordinator.waiting import WaitingReport
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import NAME_LENGTH_MAX, is_name
 
@@ -24,7 +25,7 @@ PERMILLE_MAX = 60_000
 REQUESTS_SHOWN = 200
 
 
-def demands(row: pb.Batch | pb.Request | pb.Routing, ports: Sequence[int]) -> dict[int, int]:
+def demands(row: pb.Batch | pb.Request | pb.Routing | pb.Waiting, ports: Sequence[int]) -> dict[int, int]:
     """Port of the cluster -> bytes. ValueError when the lists do not fit, or a number was never given."""
     numbers, sizes = row.port, row.size_bytes
     if len(numbers) != len(sizes):
@@ -51,9 +52,22 @@ def batch_report(row: pb.Batch, ports: Sequence[int], waited_ns: int = 0) -> Bat
                 request.request_id,
                 request.budget_left_ns - waited_ns if request.HasField("budget_left_ns") else None,
                 demands(request, ports),
+                request.relegated,
             )
             for request in row.requests
         ],
+        demands(row, ports),
+    )
+
+
+def waiting_report(row: pb.Waiting, ports: Sequence[int], waited_ns: int = 0) -> WaitingReport:
+    """waited_ns: since it came. ValueError says what is wrong with it."""
+    return WaitingReport(
+        row.request_id,
+        row.budget_left_ns - waited_ns if row.HasField("budget_left_ns") else None,
+        row.rank,
+        row.engine,
+        row.relegated,
         demands(row, ports),
     )
 
@@ -167,4 +181,6 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
 
 
 def _pruned(batch_id: int, request_id: int, for_batch: int, port: int, ports: PortTable) -> pb.Pruned:
+    if port == RELEGATED:
+        return pb.Pruned(batch_id=batch_id, request_id=request_id, relegated=True)
     return pb.Pruned(batch_id=batch_id, request_id=request_id, for_batch=for_batch, port=ports.ports[port].name)

@@ -31,6 +31,11 @@ class Planner(Protocol):
 
     def release(self, now_ns: int) -> Change: ...
     def drop_budget(self) -> int: ...
+    def spend(self, requests: int) -> None:
+        """So many are pruned by their engines: they spend the drop budget from the next event on."""
+
+    def promised_ns(self, port: int, red_ns: int | None = None) -> int:
+        """For how long the port is busy with batches of this RED and before (None: all), without pruned requests."""
 
 
 NOTHING = Change((), (), ())
@@ -68,6 +73,12 @@ class NativePlanner:
 
     def drop_budget(self) -> int:
         return self._core.counts().drop_budget
+
+    def spend(self, requests: int) -> None:
+        self._core.spend(requests)
+
+    def promised_ns(self, port: int, red_ns: int | None = None) -> int:
+        return self._core.promised(port, red_ns)
 
     def _changed(self) -> Change:
         if self._held:

@@ -72,6 +72,9 @@ class PortTable:
             self.ports.append(Port(name, self._rate_default_bytes_per_s))
         return number
 
+    def find(self, name: str) -> int | None:
+        return self._number.get(name)
+
     def declare(self, name: str, rate_bytes_per_s: int) -> int:
         """A daemon's own port. Loads that are converted from now on use the new rate; rate 0 means unknown."""
         spoken_of = name in self._number

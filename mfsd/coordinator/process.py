@@ -70,6 +70,7 @@ async def run(
         asyncio.create_task(service.beat(), name="beat"),
         asyncio.create_task(service.tick(), name="tick"),
         asyncio.create_task(service.remember(), name="remember"),
+        asyncio.create_task(service.promise(), name="promise"),
         asyncio.create_task(electorate.run(service.role_changed), name="election"),
     ]
     if settings.etcd:

@@ -22,6 +22,7 @@ from mfsd.coordinator.election import Electorate, Logger, Role
 from mfsd.coordinator.history import History
 from mfsd.coordinator.identity import identity_problem
 from mfsd.coordinator.ports import PortsExhausted
+from mfsd.coordinator.promises import PromisesOf
 from mfsd.coordinator.relay import NotAsked, Questions
 from mfsd.coordinator.settings import Settings
 from mfsd.coordinator.turns import Turns
@@ -41,6 +42,10 @@ HELLO_S = 5.0
 SILENT_HEARTBEATS = 3
 SILENT_MIN_NS = 1_000_000_000
 """A daemon that says nothing for so many heartbeats, and so long, is taken for lost."""
+WAITING_PER_STEP = 64
+PROMISES_S = 0.02
+PROMISES_SHARE = 0.05
+"""What is promised is told after so long at the soonest, and takes this share of the time at most."""
 REMEMBER_S = 5.0
 """Between two samples for the history."""
 
@@ -81,6 +86,7 @@ class Session:
         self.epoch_sent = 0
         """Of the last order that was written."""
         self.refused: Refused | None = None
+        self.promises = PromisesOf()
 
     def send(self, message: pb.ToNode) -> None:
         self.control.append(message)
@@ -107,6 +113,8 @@ class Service:
         self._started_ns = clock_ns()
         self._turns = Turns()
         self._judging = False
+        self._promises_wanted = asyncio.Event()
+        """What is owed at some port may have changed."""
         self._ticks_wanted = asyncio.Event()
         """Something has happened after which a tick may be due."""
         self.sessions: dict[str, Session] = {}
@@ -143,6 +151,7 @@ class Service:
                 self.cluster.connect(session.node, ports, self._clock_ns())
                 self._ticks_wanted.set()
                 session.ports = []
+                session.promises.clear()
                 self._number_ports(session, session.hello.ports)
             except PortsExhausted as error:
                 session.end(pb.Refusal.HELLO, str(error))
@@ -262,7 +271,10 @@ class Service:
     def _number_ports(self, session: Session, ports: messages.Ports) -> None:
         assert self.cluster is not None
         for port in ports:
-            session.ports.append(self.cluster.ports.number(port.name))
+            number = self.cluster.ports.number(port.name)
+            if session.hello.outlook:
+                session.promises.name(number, len(session.ports))
+            session.ports.append(number)
 
     def _while_followed(self, session: Session, cluster: Cluster, report: pb.Report) -> Iterator[None]:
         """The report's events, for as long as this is the node's stream and what it tells is for this leader. All
@@ -285,6 +297,7 @@ class Service:
         cluster.release(self._clock_ns())
         self._wake(cluster)
         self._ticks_wanted.set()
+        self._promises_wanted.set()
 
     def events(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
         """Applies one report that came at that time, an event with each step."""
@@ -310,6 +323,7 @@ class Service:
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
             yield
+        yield from self._waiting(session, cluster, report, heard_ns)
         for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):
             for row in rows:
                 try:
@@ -321,6 +335,21 @@ class Service:
                 yield
         if report.snapshot_end:
             cluster.synchronise(session.node, now_ns)
+
+    def _waiting(self, session: Session, cluster: Cluster, report: pb.Report, heard_ns: int) -> Iterator[None]:
+        """The report's requests that queue, many with each step: none of them is planned."""
+        for at, request_id in enumerate(report.waits_no_more):
+            cluster.waits_no_more(session.node, request_id)
+            if at % WAITING_PER_STEP == WAITING_PER_STEP - 1:
+                yield
+        for at, row in enumerate(report.waiting):
+            now_ns = self._clock_ns()
+            try:
+                cluster.waits(session.node, messages.waiting_report(row, session.ports, now_ns - heard_ns), now_ns)
+            except ValueError:
+                cluster.oddities["waiting request that cannot be read: ignored"] += 1
+            if at % WAITING_PER_STEP == WAITING_PER_STEP - 1:
+                yield
 
     def _wake(self, cluster: Cluster) -> None:
         for name in cluster.dirty:
@@ -360,6 +389,29 @@ class Service:
                 else:
                     cluster.tick(self._clock_ns())
                     self._wake(cluster)
+
+    async def promise(self) -> None:
+        """Tells daemons what is promised at the ports that they speak of, for as long as the service runs: at rest
+        nothing, else so seldom that it takes a small share of the time."""
+        while True:
+            await self._promises_wanted.wait()
+            self._promises_wanted.clear()
+            spent_s = 0.0
+            cluster = self.cluster
+            if cluster is not None and self._electorate.valid():
+                touched = cluster.touched | cluster.waiting.touched
+                cluster.touched, cluster.waiting.touched = set(), set()
+                for session in list(self.sessions.values()):
+                    begun_s = time.monotonic()
+                    if session.control:
+                        session.promises.later(touched)  # it does not even take what it has
+                    elif session.welcomed_term and session.hello.outlook and self.cluster is cluster:
+                        message = session.promises.take(cluster, touched, session.welcomed_term)
+                        if message is not None:
+                            session.send(message)
+                    spent_s += time.monotonic() - begun_s
+                    await asyncio.sleep(0)  # one daemon in a pass of the loop
+            await asyncio.sleep(max(PROMISES_S, spent_s / PROMISES_SHARE))
 
     async def remember(self) -> None:
         """Keeps the history, for as long as the service runs."""
@@ -446,6 +498,13 @@ class Service:
                     waiting = self.cluster.epoch if row.node in self.cluster.dirty else session.epoch_sent
                     row.epochs_behind = max(0, waiting - session.epoch_applied)
         return reply
+
+    def leading(self) -> Cluster | None:
+        """The state as of now; None while another leads."""
+        if self.cluster is None or not self._electorate.valid():
+            return None
+        self.cluster.advance(self._clock_ns())
+        return self.cluster
 
     @property
     def role(self) -> Role:

@@ -15,6 +15,7 @@ from mfsd.proto.wire import (
     REQUESTS_PER_NODE_MAX,
 )
 
+RELEGATED = -1
 DEADLINE_JITTER_NS = 10_000_000
 """Deadlines are reckoned from remaining budgets, which messages delay by differing times. A new value this close to
 the old one is the same deadline, and the earlier of the two is nearer to the truth."""
@@ -27,6 +28,8 @@ class RequestReport(NamedTuple):
     budget_left_ns: int | None
     demands: Mapping[int, int]
     """Port number -> bytes."""
+    relegated: bool = False
+    """Its engine has put it behind the others."""
 
 
 class BatchReport(NamedTuple):
@@ -46,6 +49,7 @@ class Entry(NamedTuple):
     request_id: int
     for_batch: int
     port: int
+    """RELEGATED: its engine has put it behind the others, for no batch and no port."""
 
 
 class Delta(NamedTuple):
@@ -90,6 +94,7 @@ class Reported(NamedTuple):
     requests: dict[int, tuple[int | None, Mapping[int, int]]]
     """Request -> deadline on this coordinator's clock, bytes per port."""
     collectives: Mapping[int, int]
+    relegated: frozenset[int] = frozenset()
 
     def demands(self) -> int:
         return len(self.collectives) + sum(len(demands) for _, demands in self.requests.values())
@@ -160,4 +165,5 @@ def reported_by(report: BatchReport, before: Reported | None, now_ns: int) -> Re
             if old is not None and old[0] is not None and abs(old[0] - deadline_ns) <= DEADLINE_JITTER_NS:
                 deadline_ns = min(old[0], deadline_ns)
         requests[request.request_id] = (deadline_ns, request.demands)
-    return Reported(report.unit, min(report.compute_left_ns, BUDGET_MAX_NS), requests, report.collectives)
+    relegated = frozenset(request.request_id for request in report.requests if request.relegated)
+    return Reported(report.unit, min(report.compute_left_ns, BUDGET_MAX_NS), requests, report.collectives, relegated)

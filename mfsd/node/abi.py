@@ -17,6 +17,7 @@ ADDED = {
     2: "credit, and classes that the wire keeps apart",
     3: "a daemon that sleeps while nothing moves",
     4: "a window for each destination, and counters that a posting thread has alone",
+    5: "the outlook page, and requests that still queue",
 }
 """What each minor version has brought."""
 

@@ -13,17 +13,18 @@ import errno
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from mfsd._native import RANK_NONE, BatchSnapshot, RequestSnapshot, Stage
+from mfsd._native import RANK_NONE, BatchSnapshot, RequestFlag, RequestSnapshot, Stage
 from mfsd.node.addresses import PortNames
 from mfsd.node.collectives import Collectives
 from mfsd.node.link_interface import BatchSummary, OrderChange, PortDemand, RequestSummary
 from mfsd.node.log import Log
 from mfsd.node.order import local_ranks, red_ns
+from mfsd.node.outlook import Far, fars_of
 from mfsd.policy import Variant
 
 Place = tuple[int, int]
@@ -50,6 +51,20 @@ class Reports(Protocol):
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None: ...
 
 
+class Outlook(Protocol):
+    """The part of the outlook page that is needed here."""
+
+    def flows(self, owner: Hashable, fars: frozenset[Far]) -> None: ...
+    def pruned(self, requests: Collection[int]) -> None: ...
+
+
+class Waiting(Protocol):
+    """The requests that still queue."""
+
+    def noticed(self) -> None: ...
+    def relegated(self) -> set[int]: ...
+
+
 class OrderSource(Struct, frozen=True):
     """Who has made the order in force."""
 
@@ -72,9 +87,14 @@ class Batches:
         log: Log,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         noticed: Callable[[], None] | None = None,
+        outlook: Outlook | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
         """nic_names: device by index; unit_of: a client's unit; collectives: what its batches moved in stage 2;
-        noticed: called too when the arbiter has rung."""
+        noticed: called too when the arbiter has rung; outlook: learns of far ports and pruned requests; waiting: is told
+        first when the arbiter has rung."""
+        self._outlook = outlook
+        self._waiting = waiting
         self._contexts = contexts
         self._ports = ports
         self._nic_names = nic_names
@@ -98,6 +118,8 @@ class Batches:
         """The coordinator's; empty while the order is local."""
         self._pruned: set[int] = set()
         self._infeasible: set[int] = set()
+        self._relegated: dict[Place, frozenset[int]] = {}
+        """What the engines have put behind the others themselves: it is served as what the coordinator prunes."""
         self._fd = -1
 
     def start(self, loop: asyncio.AbstractEventLoop, reports: Reports | None = None) -> None:
@@ -132,6 +154,8 @@ class Batches:
     def _noticed(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._fd, 8)
+        if self._waiting is not None:
+            self._waiting.noticed()
         self.refresh(self._contexts.changed())
         if self._also_noticed is not None:
             self._also_noticed()
@@ -158,6 +182,9 @@ class Batches:
         if snapshot is None:
             return
         self._snapshots[place] = snapshot
+        self._relegated[place] = frozenset(r.request_id for r in snapshot.requests if r.flags & RequestFlag.RELEGATED)
+        if self._outlook is not None:
+            self._outlook.flows(place, fars_of(d for r in snapshot.requests for d in r.demands))
         self._members[snapshot.batch_id][place] = None
         if snapshot.rank == RANK_NONE:
             self._ranks_sent.pop(place, None)  # a new life of the batch in the arbiter
@@ -165,6 +192,9 @@ class Batches:
 
     def _forget(self, place: Place) -> Iterator[int]:
         snapshot = self._snapshots.pop(place)
+        del self._relegated[place]
+        if self._outlook is not None:
+            self._outlook.flows(place, frozenset())
         self._ranks_sent.pop(place, None)
         del self._members[snapshot.batch_id][place]
         yield snapshot.batch_id
@@ -238,6 +268,7 @@ class Batches:
             request_id,
             None if deadline_ns is None else deadline_ns - now_ns,
             self._demands(parts, collectives=False),
+            any(p.flags & RequestFlag.RELEGATED for p in parts),
         )
 
     def _demands(self, parts: Sequence[RequestSnapshot], *, collectives: bool) -> tuple[PortDemand, ...]:
@@ -293,7 +324,13 @@ class Batches:
     def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchSnapshot]) -> None:
         """Variant mfs leaves infeasible requests to the queue: it serves what it finds lost after those that can make
         it, and knows better, since layers that are done are sent while later ones compute."""
-        scavenged = self._pruned | self._infeasible if self._variant is Variant.PAPER else self._pruned
+        scavenged = self._pruned.union(*self._relegated.values())
+        if self._waiting is not None:
+            scavenged |= self._waiting.relegated()
+        if self._variant is Variant.PAPER:
+            scavenged |= self._infeasible
+        if self._outlook is not None:
+            self._outlook.pruned(scavenged)
         for place in list(places):
             snapshot = self._snapshots[place]
             if all(r.pruned == (r.request_id in scavenged) for r in snapshot.requests):

@@ -56,6 +56,7 @@ from mfsd.node.memory import bytes_for, clients_that_fit, memory_limit_bytes
 from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
+from mfsd.node.outlook import OutlookWriter
 from mfsd.node.questions import Questions
 from mfsd.node.recorder import Recorder, Recording
 from mfsd.node.reload import reloaded
@@ -67,6 +68,7 @@ from mfsd.node.totals import Totals
 from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
 from mfsd.node.values import SizeBytes
+from mfsd.node.waiting import WaitingRequests
 from mfsd.node.why import SAMPLE_S, Why
 from mfsd.node.wire import class_dscps
 from mfsd.policy.native import native_policy
@@ -131,6 +133,7 @@ class Daemon:
         control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
         link = self._link = self._assemble(arbiter)
+        self._outlook.start(loop)
         self._batches.start(loop, link)
         self._control = ControlServer(control, self, self._log)
         await self._control.start()
@@ -163,6 +166,7 @@ class Daemon:
             await loop.run_in_executor(None, observing.close)  # a scrape under way still needs this loop
             await self._control.close()
             self._batches.stop(loop)
+            self._outlook.stop()
             arbiter.close()  # clients see DETACHED and pass through at once, before their sockets close
             self._server.close()
             self._log.info("stopped", attached_total=self._server.attached_total)
@@ -173,6 +177,8 @@ class Daemon:
         names = PortNames(node_name(config.cluster), config.nic)
         self.requests = Requests(arbiter, self._client_of)
         collectives = Collectives(self._collective_bytes)
+        self._outlook = OutlookWriter(arbiter)
+        self._waiting = WaitingRequests(arbiter, names, self._nics.names, self._outlook)
         self._batches = Batches(
             arbiter,
             names,
@@ -182,6 +188,8 @@ class Daemon:
             config.policy.variant,
             self._log,
             noticed=self.requests.noticed,
+            outlook=self._outlook,
+            waiting=self._waiting,
         )
         link = make_link(
             config.cluster,
@@ -196,6 +204,8 @@ class Daemon:
         if link is not None:
             self.requests.verdict = link.request_ended
             link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
+            link.promises = self._outlook
+            self._waiting.reports = link
         self._tracer = Tracer(
             arbiter,
             config.policy,
@@ -296,6 +306,7 @@ class Daemon:
 
     def _farewell(self, session: Session) -> None:
         self.requests.client_gone(session.client_id, Client(session.process, self._unit(session)))
+        self._waiting.client_gone(session.client_id)
         self._batches.client_gone(session.client_id)
         status = self._client_status(session, time.monotonic())
         self._why.client_gone(session.pid, session.client_id, session.process, status.permits)

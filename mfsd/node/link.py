@@ -22,7 +22,9 @@ from mfsd.node.link_interface import (
     Logger,
     PortDemand,
     PortUse,
+    Promises,
     Questions,
+    WaitingSummary,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ class Link:
         """Called with each heartbeat of the leader: what is to be checked now and then."""
         self.questions: Questions | None = None
         """Answers operators' questions."""
+        self.promises: Promises | None = None
+        """Takes what the leader reports of ports."""
 
     async def run(self) -> None:
         """Serves until cancelled. TlsError when the certificates cannot be used."""
@@ -90,6 +94,7 @@ class Link:
             self._clock_ns,
             self.beat,
             self.questions,
+            self.promises,
         )
         await self._stream.run()
 
@@ -106,6 +111,17 @@ class Link:
         if change is not None:
             self._listener.order(change)
         self._wake.set()
+
+    def waiting(self, request: WaitingSummary) -> None:
+        """A request queues at an engine, or something about it has changed."""
+        self._state.waiting(request, self._clock_ns())
+        if self._stream is not None:
+            self._stream.wake_soon(UPDATE_INTERVAL_MIN_S)
+
+    def waits_no_more(self, request_id: int) -> None:
+        self._state.waits_no_more(request_id)
+        if self._stream is not None:
+            self._stream.wake_soon(UPDATE_INTERVAL_MIN_S)
 
     def request_ended(self, request_id: int, met: bool) -> None:
         """A request with a deadline has ended here."""

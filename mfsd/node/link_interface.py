@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from mfsd.node.outlook import Promise
+
 if TYPE_CHECKING:
     from mfsd.proto.wire import TlsFiles
 
@@ -25,6 +27,25 @@ class RequestSummary(Struct, frozen=True):
     """Until its deadline from the moment of the call; below 0 when late; None: no deadline."""
     demands: tuple[PortDemand, ...] = ()
     """What this node posts for it, at both ends of each flow. Other nodes' posts are theirs to report."""
+    relegated: bool = False
+    """Its engine has put it behind the others itself."""
+
+
+class WaitingSummary(Struct, frozen=True):
+    """A request that still queues at an engine of this node."""
+
+    request_id: int
+    budget_left_ns: int | None
+    """Until its deadline from the moment of the call; None: no deadline."""
+    rank: int
+    """In the engine's order: smaller goes first."""
+    tokens_left: int
+    """To compute until its first token; 0: not known."""
+    relegated: bool
+    engine: int = 0
+    """Number of the engine at this node: ranks of different engines do not compare."""
+    demands: tuple[PortDemand, ...] = ()
+    """What it will fetch, at both ends of each flow."""
 
 
 class PortUse(Struct, frozen=True):
@@ -85,6 +106,14 @@ class Questions(Protocol):
 
     def forgotten(self) -> None:
         """No question is open any more: the leader is gone."""
+
+
+class Promises(Protocol):
+    """Learns what the leader says of ports: the outlook page."""
+
+    def promised(self, promises: Mapping[str, Promise], ttl_ns: int) -> None: ...
+    def confirmed(self, ttl_ns: int) -> None: ...
+    def forgotten(self) -> None: ...
 
 
 class Logger(Protocol):

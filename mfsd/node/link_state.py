@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mfsd.node.link_interface import BatchSummary, Identity, OrderChange, PortDemand, PortUse
+from mfsd.node.link_interface import BatchSummary, Identity, OrderChange, PortDemand, PortUse, WaitingSummary
+from mfsd.node.outlook import Promise
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     DEMANDS_PER_REPORT_MAX,
@@ -18,6 +19,7 @@ from mfsd.proto.wire import (
     PROTOCOL,
     PROTOCOL_OLDEST,
     REQUESTS_PER_BATCH_MAX,
+    WAITING_PER_NODE_MAX,
 )
 from mfsd.text import one_line
 
@@ -41,12 +43,19 @@ class _Held(NamedTuple):
     """When its relative times were right."""
 
 
+class _Waiting(NamedTuple):
+    request: WaitingSummary
+    reported_ns: int
+
+
 class _Verdict(NamedTuple):
     """On a request, in one batch."""
 
     for_batch: int
     port: str
     infeasible: bool = False
+    relegated: bool = False
+    """By its engine."""
 
 
 def _permille(share: float) -> int:
@@ -54,6 +63,8 @@ def _permille(share: float) -> int:
 
 
 def _sentence(why: _Verdict) -> str:
+    if why.relegated:
+        return "its engine has put it behind the others"
     if why.infeasible:
         return "it would be late with every port to itself"
     return f"batch {why.for_batch} would have been late by port {why.port or 'unknown'}"
@@ -65,6 +76,9 @@ class LinkState:
         self._ports = dict(ports)
         self._ttl_configured_ns = self.ttl_ns = ttl_ns
         self._batches: dict[int, _Held] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._waiting_changed: dict[int, None] = {}
+        self._waits_no_more: dict[int, None] = {}
         self._loads: dict[str, float] = {}
         # what has not been reported to the coordinator
         self._arrived: dict[int, None] = {}
@@ -127,6 +141,19 @@ class LinkState:
         change = self._change({}, before)
         return change if change.pruned_removed or change.infeasible_removed else None
 
+    def waiting(self, request: WaitingSummary, now_ns: int) -> None:
+        """A request queues, or something about it has changed. So many are known that a full table of each of some
+        engines fits; more are not reported."""
+        if request.request_id in self._waiting or len(self._waiting) < WAITING_PER_NODE_MAX:
+            self._waiting[request.request_id] = _Waiting(request, now_ns)
+            self._waiting_changed[request.request_id] = None
+            self._waits_no_more.pop(request.request_id, None)
+
+    def waits_no_more(self, request_id: int) -> None:
+        if self._waiting.pop(request_id, None) is not None:
+            self._waiting_changed.pop(request_id, None)
+            self._waits_no_more[request_id] = None
+
     def load(self, port: str, rho: float) -> None:
         if math.isfinite(rho) and rho >= 0.0 and self._loads.get(port) != rho:
             self._loads[port] = rho
@@ -163,6 +190,7 @@ class LinkState:
             authority=self.authority,
             term=self.term,
             answers=True,
+            outlook=True,
         )
         for number, (name, rate) in enumerate(self._ports.items()):
             hello.ports.add(number=number, name=name, rate_bytes_per_s=rate)
@@ -174,13 +202,15 @@ class LinkState:
         self._arrived = dict.fromkeys(self._batches)
         self._updated.clear()
         self._departed.clear()
+        self._waiting_changed = dict.fromkeys(self._waiting)
+        self._waits_no_more.clear()
         self._loads_changed = {*self._loads, *self._uses}
         self._answers.clear()  # the callers asked another leader
 
     def report(self, now_ns: int) -> pb.FromNode | None:
         """The next report of what is new; None when nothing is left. Large ones are cut."""
         changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._outcomes)
-        if not any(changed):
+        if not any(changed) and not self._waiting_changed and not self._waits_no_more:
             return None
         message = pb.FromNode()
         report = message.report
@@ -195,6 +225,12 @@ class LinkState:
                 if rows is report.arrived:
                     self._updated.pop(batch_id, None)
                 room -= self._encode(self._batches[batch_id], rows.add(), report, now_ns)
+        report.waits_no_more.extend(self._waits_no_more)
+        self._waits_no_more.clear()
+        while self._waiting_changed and room > 0:
+            request_id = next(iter(self._waiting_changed))
+            del self._waiting_changed[request_id]
+            room -= self._encode_waiting(self._waiting[request_id], report, now_ns)
         for port in sorted(self._loads_changed):
             row = report.loads.add(port=self._number(port, report), rho=self._loads.get(port, 0.0))
             if (use := self._uses.get(port)) is not None:
@@ -226,11 +262,26 @@ class LinkState:
             if request.budget_left_ns is not None:
                 left_ns = request.budget_left_ns - passed_ns
                 row.budget_left_ns = min(max(-BUDGET_MAX_NS, left_ns), BUDGET_MAX_NS)
+            row.relegated = request.relegated
             used += 1 + self._encode_demands(request.demands, row, report)
         return used
 
+    def _encode_waiting(self, held: _Waiting, report: pb.Report, now_ns: int) -> int:
+        request = held.request
+        row = report.waiting.add(
+            request_id=request.request_id,
+            rank=request.rank,
+            tokens_left=request.tokens_left,
+            relegated=request.relegated,
+            engine=request.engine,
+        )
+        if request.budget_left_ns is not None:
+            left_ns = request.budget_left_ns - (now_ns - held.reported_ns)
+            row.budget_left_ns = min(max(-BUDGET_MAX_NS, left_ns), BUDGET_MAX_NS)
+        return 1 + self._encode_demands(request.demands, row, report)
+
     def _encode_demands(
-        self, demands: Iterable[PortDemand], to: pb.Batch | pb.Request | pb.Routing, report: pb.Report
+        self, demands: Iterable[PortDemand], to: pb.Batch | pb.Request | pb.Routing | pb.Waiting, report: pb.Report
     ) -> int:
         """Demands of nothing, or of less, are left out."""
         used = 0
@@ -289,12 +340,23 @@ class LinkState:
         for batch_id, request_id in zip(order.restored_batch_id, order.restored_request_id, strict=False):
             self._acquit(batch_id, request_id)
         for row in order.pruned:
-            self._judge(row.batch_id, row.request_id, _Verdict(row.for_batch, one_line(row.port, NAME_LENGTH_MAX)))
+            port = one_line(row.port, NAME_LENGTH_MAX)
+            self._judge(row.batch_id, row.request_id, _Verdict(row.for_batch, port, relegated=row.relegated))
         for lost in order.infeasible:
             self._judge(lost.batch_id, lost.request_id, _Verdict(lost.batch_id, "", infeasible=True))
         self._ranks = {b: i for i, b in enumerate(sorted(self._keys, key=lambda b: (self._keys[b], b)))}
         changed = self._ranks if order.snapshot else {b: r for b, r in self._ranks.items() if before.get(b) != r}
         return self._change(changed, verdicts, complete=order.snapshot)
+
+    def promises(self, message: pb.Promises, now_ns: int) -> dict[str, Promise] | None:
+        """What is promised, by port; None when it is of another leader."""
+        if not self.heard(message.term, now_ns):
+            return None
+        names = list(self._numbers)  # in the order of their numbers
+        rows = zip(message.port, message.owed_ns, message.rate_bytes_per_s, strict=False)
+        return {
+            names[port]: Promise(min(owed_ns, BUDGET_MAX_NS), rate) for port, owed_ns, rate in rows if port < len(names)
+        }
 
     def hold_for(self, least_ns: int) -> bool:
         """The order's time to live is at least this; True when that is more than what was configured."""

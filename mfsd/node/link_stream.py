@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from mfsd.node.link_interface import LinkSettings, Listener, Logger, Questions
+from mfsd.node.link_interface import LinkSettings, Listener, Logger, Promises, Questions
 from mfsd.node.link_state import LinkState
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.call import Call, CallEnded, ClosedAtOnce, HandshakeFailed, WrongName
@@ -70,8 +70,11 @@ class LinkStream:
         clock_ns: Callable[[], int],
         beat: Callable[[], None] = lambda: None,
         questions: Questions | None = None,
+        promises: Promises | None = None,
     ) -> None:
-        """beat: called with each heartbeat of the leader."""
+        """beat: called with each heartbeat of the leader; promises: learns what it says of ports."""
+        self._promises = promises
+        self._silence_ns = 0
         self._questions = questions
         self._settings = settings
         self._state = state
@@ -173,6 +176,8 @@ class LinkStream:
                 task.cancel()
             if self._questions is not None:
                 self._questions.forgotten()
+            if self._promises is not None:
+                self._promises.forgotten()
             await asyncio.gather(*tasks, return_exceptions=True)
             await call.close()
 
@@ -198,6 +203,7 @@ class LinkStream:
             match message.WhichOneof("kind"):
                 case "welcome":
                     silence_s = self._welcome(message.welcome, address, call, tasks, now_ns)
+                    self._silence_ns = int(silence_s * 1e9)
                 case "standby":
                     silence_s = self._standby(message.standby, address)
                 case "order":
@@ -208,6 +214,12 @@ class LinkStream:
                             echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                             call.put(pb.FromNode(echo=echo).SerializeToString())
                         self._beat()
+                        if self._promises is not None:
+                            self._promises.confirmed(self._silence_ns)
+                case "promises":
+                    promises = self._state.promises(message.promises, now_ns)
+                    if promises is not None and self._promises is not None:
+                        self._promises.promised(promises, self._silence_ns)
                 case "question":
                     self._question(message.question)
                 case "refusal":
@@ -226,6 +238,8 @@ class LinkStream:
         tasks.clear()
         if self._questions is not None:
             self._questions.forgotten()
+        if self._promises is not None:
+            self._promises.forgotten()
         tasks.append(asyncio.create_task(self._write(call)))
         self.connected, self.leader, self.problem, self._logged = True, address, "", ""
         self._check_ttl(welcome.heartbeat_ns)

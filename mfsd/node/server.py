@@ -18,6 +18,7 @@ from typing import Protocol
 
 from mfsd._native import (
     HELLO_BYTES,
+    OUTLOOK_MINOR,
     Hello,
     HelloKind,
     hello_decode,
@@ -48,6 +49,8 @@ class Segments(Protocol):
         ...
 
     def client_remove(self, client_id: int) -> None: ...
+    def outlook_fd(self) -> int | None:
+        """A descriptor of the outlook page, which the caller closes. None: there is no page."""
 
 
 class _Newcomer:
@@ -168,15 +171,18 @@ class AttachServer:
             client_id, memfd, doorbell = self._segments.client_add()
         except OSError as error:
             return _no_segment(error)
+        descriptors = [memfd, doorbell]
+        if hello.minor >= OUTLOOK_MINOR and (outlook := self._segments.outlook_fd()) is not None:
+            descriptors.append(outlook)
         try:
-            socket.send_fds(connection, [welcome_encode(client_id=client_id)], [memfd, doorbell])
+            socket.send_fds(connection, [welcome_encode(client_id=client_id)], descriptors)
         except OSError:  # gone, or never reads
             self._segments.client_remove(client_id)
             self._drop(newcomer)
             return None
         finally:
-            os.close(memfd)
-            os.close(doorbell)
+            for descriptor in descriptors:
+                os.close(descriptor)
         self._forget(newcomer)
         newcomer.pidfd = None  # the session's from here on
         name = printable(hello.process) or process_name(peer.pid)

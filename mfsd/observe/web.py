@@ -29,6 +29,7 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
 }
 STATUS_S = 5.0
+BODY_BYTES_MAX = 65_536
 GZIP_LEAST = 1_400
 """What fits one packet is not worth packing."""
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Answer(NamedTuple):
 
 Query = Mapping[str, str]
 Making = Callable[[Query], Answer]
+Posting = Callable[[bytes], Answer]
 
 
 def page_files() -> dict[str, Answer]:
@@ -80,24 +82,34 @@ def page_files() -> dict[str, Answer]:
     return {"/": files.pop("/index.html"), **files}
 
 
-def application(paths: Mapping[str, Making]) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The page and its data as a WSGI application. Each of `paths` gives an answer, or raises TimeoutError."""
-    files = page_files()
+def application(
+    paths: Mapping[str, Making], posted: Mapping[str, Posting] | None = None
+) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
+    """The page and its data as a WSGI application. Each of `paths` gives an answer, or raises TimeoutError; so does each
+    of `posted`, questions that have a body. None changes anything."""
+    files, questions = page_files(), posted or {}
 
-    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            start("405 Method Not Allowed", [*HEADERS, ("Allow", "GET, HEAD"), ("Content-Type", "text/plain")])
-            return [b"read only\n"]
+    def found_at(environment: WSGIEnvironment) -> Answer:
         path = environment["PATH_INFO"]
         if path in files:
-            found = files[path]
-        elif path in paths:
-            try:
-                found = paths[path](dict(parse_qsl(environment.get("QUERY_STRING", ""))))
-            except TimeoutError:
-                found = Answer("503 Service Unavailable", "text/plain", b"the coordinator is busy or hangs\n")
-        else:
-            found = Answer("404 Not Found", "text/plain", f"there are {', '.join(['/', *paths])}\n".encode())
+            return files[path]
+        if path in questions:
+            body = _body(environment)
+            return TOO_LARGE if body is None else questions[path](body)
+        if path in paths:
+            return paths[path](dict(parse_qsl(environment.get("QUERY_STRING", ""))))
+        known = ", ".join(["/", *paths, *questions])
+        return Answer("404 Not Found", "text/plain", f"there are {known}\n".encode())
+
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        allowed = "POST" if environment["PATH_INFO"] in questions else "GET, HEAD"
+        if environment["REQUEST_METHOD"] not in allowed.split(", "):
+            start("405 Method Not Allowed", [*HEADERS, ("Allow", allowed), ("Content-Type", "text/plain")])
+            return [f"{allowed} only\n".encode()]
+        try:
+            found = found_at(environment)
+        except TimeoutError:
+            found = Answer("503 Service Unavailable", "text/plain", b"the coordinator is busy or hangs\n")
         body, packed = found.body, []
         if len(body) >= GZIP_LEAST and "gzip" in environment.get("HTTP_ACCEPT_ENCODING", ""):
             body, packed = gzip.compress(body, 1, mtime=0), [("Content-Encoding", "gzip")]
@@ -105,6 +117,18 @@ def application(paths: Mapping[str, Making]) -> Callable[[WSGIEnvironment, Start
         return [body]
 
     return answer
+
+
+TOO_LARGE = Answer("413 Content Too Large", "text/plain", f"at most {BODY_BYTES_MAX} bytes\n".encode())
+
+
+def _body(environment: WSGIEnvironment) -> bytes | None:
+    """None: it is too large, or does not say its length."""
+    text = environment.get("CONTENT_LENGTH", "")
+    if not (text.isascii() and text.isdigit() and int(text) <= BODY_BYTES_MAX):
+        return None
+    body: bytes = environment["wsgi.input"].read(int(text))
+    return body
 
 
 def in_loop(make: Callable[[], T], loop: asyncio.AbstractEventLoop) -> Callable[[], T]:
@@ -124,10 +148,12 @@ def in_loop(make: Callable[[], T], loop: asyncio.AbstractEventLoop) -> Callable[
 
 
 @contextlib.contextmanager
-def serve(host: str, port: int, paths: Mapping[str, Making]) -> Iterator[int]:
-    """Serves the page and `paths`, which threads of the server call. Gives the port. OSError when it cannot listen."""
+def serve(
+    host: str, port: int, paths: Mapping[str, Making], posted: Mapping[str, Posting] | None = None
+) -> Iterator[int]:
+    """Serves the page, `paths` and `posted`, which threads of the server call. Gives the port. OSError when it cannot listen."""
     kind = _ServerV6 if ":" in host else _Server
-    server = make_server(host, port, application(paths), server_class=kind, handler_class=_Quiet)
+    server = make_server(host, port, application(paths, posted), server_class=kind, handler_class=_Quiet)
     thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)
     thread.start()
     try:

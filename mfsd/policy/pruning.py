@@ -36,14 +36,16 @@ def plan(
     capacity_per_s: Loads,
     now_ns: int,
     before: Sequence[Pruned] = (),
+    spent: int = 0,
 ) -> Plan:
     """Orders the batches and prunes until each makes its D^Lo or the drop budget is spent.
 
     Works on input that has been checked: every resource has a capacity of at least 1, amounts are
     not negative, numbers are unique. `before` are the requests pruned in the last plan: they stay pruned
-    until they fit with a margin. The result does not depend on the order of any input.
+    until they fit with a margin. `spent`: so much of the drop budget is spent by requests that their engines
+    have put behind the others themselves (design). The result does not depend on the order of any input.
     """
-    walk = _Walk(config, sort_by_red(batches), capacity_per_s, now_ns)
+    walk = _Walk(config, sort_by_red(batches), capacity_per_s, now_ns, spent)
     walk.keep_pruned(before)
     walk.readmit()
     walk.prune()
@@ -59,13 +61,14 @@ class _Walk:
         order: list[tuple[EffectiveDeadline, Batch]],
         capacity_per_s: Loads,
         now_ns: int,
+        spent: int,
     ) -> None:
         self.config = config
         self.order = order
         self.capacity_per_s = capacity_per_s
         self.now_ns = now_ns
         self.place = {r.request_id: (i, r) for i, (_, b) in enumerate(order) for r in b.requests}
-        self.budget = drop_budget(config, len(self.place))
+        self.budget = max(0, drop_budget(config, len(self.place)) - spent)
         self.pruned: dict[int, Pruned] = {}
         self.infeasible = {r.request_id for _, b in order for r in b.requests if self._is_lost(b, r)}
 

@@ -20,7 +20,7 @@ class FromNode(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., echo: _Optional[_Union[Echo, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "protocol_oldest", "node", "version", "epoch", "ports", "authority", "term", "answers")
+    __slots__ = ("protocol", "protocol_oldest", "node", "version", "epoch", "ports", "authority", "term", "answers", "outlook")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_OLDEST_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class Hello(_message.Message):
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    OUTLOOK_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     protocol_oldest: int
     node: str
@@ -39,7 +40,8 @@ class Hello(_message.Message):
     authority: str
     term: int
     answers: bool
-    def __init__(self, protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., answers: bool = ...) -> None: ...
+    outlook: bool
+    def __init__(self, protocol: _Optional[int] = ..., protocol_oldest: _Optional[int] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., answers: bool = ..., outlook: bool = ...) -> None: ...
 
 class Port(_message.Message):
     __slots__ = ("number", "name", "rate_bytes_per_s")
@@ -52,7 +54,7 @@ class Port(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "outcomes")
+    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "waiting", "waits_no_more", "outcomes")
     PORTS_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,8 @@ class Report(_message.Message):
     ROUTED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITS_NO_MORE_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     ports: _containers.RepeatedCompositeFieldContainer[Port]
     departed: _containers.RepeatedScalarFieldContainer[int]
@@ -70,8 +74,10 @@ class Report(_message.Message):
     routed: _containers.RepeatedCompositeFieldContainer[Routing]
     snapshot_end: bool
     term: int
+    waiting: _containers.RepeatedCompositeFieldContainer[Waiting]
+    waits_no_more: _containers.RepeatedScalarFieldContainer[int]
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
-    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ...) -> None: ...
+    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., waits_no_more: _Optional[_Iterable[int]] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("request_id", "met")
@@ -98,16 +104,38 @@ class Batch(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., unit: _Optional[str] = ..., compute_left_ns: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "budget_left_ns", "port", "size_bytes")
+    __slots__ = ("request_id", "budget_left_ns", "port", "size_bytes", "relegated")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     BUDGET_LEFT_NS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RELEGATED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     budget_left_ns: int
     port: _containers.RepeatedScalarFieldContainer[int]
     size_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., budget_left_ns: _Optional[int] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    relegated: bool
+    def __init__(self, request_id: _Optional[int] = ..., budget_left_ns: _Optional[int] = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ..., relegated: bool = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("request_id", "budget_left_ns", "rank", "tokens_left", "relegated", "port", "size_bytes", "engine")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_LEFT_NS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    RELEGATED_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    budget_left_ns: int
+    rank: int
+    tokens_left: int
+    relegated: bool
+    port: _containers.RepeatedScalarFieldContainer[int]
+    size_bytes: _containers.RepeatedScalarFieldContainer[int]
+    engine: int
+    def __init__(self, request_id: _Optional[int] = ..., budget_left_ns: _Optional[int] = ..., rank: _Optional[int] = ..., tokens_left: _Optional[int] = ..., relegated: bool = ..., port: _Optional[_Iterable[int]] = ..., size_bytes: _Optional[_Iterable[int]] = ..., engine: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("port", "rho", "used")
@@ -158,20 +186,22 @@ class Answer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., reply: _Optional[bytes] = ..., last: bool = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("welcome", "standby", "refusal", "order", "heartbeat", "question")
+    __slots__ = ("welcome", "standby", "refusal", "order", "heartbeat", "question", "promises")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    PROMISES_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     standby: Standby
     refusal: Refusal
     order: Order
     heartbeat: Heartbeat
     question: Question
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ...) -> None: ...
+    promises: Promises
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., promises: _Optional[_Union[Promises, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "authority", "term", "heartbeat_ns")
@@ -242,16 +272,18 @@ class Order(_message.Message):
     def __init__(self, term: _Optional[int] = ..., epoch: _Optional[int] = ..., snapshot: bool = ..., batch_id: _Optional[_Iterable[int]] = ..., key: _Optional[_Iterable[int]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., restored_batch_id: _Optional[_Iterable[int]] = ..., restored_request_id: _Optional[_Iterable[int]] = ..., refused: _Optional[_Iterable[_Union[RefusedBatch, _Mapping]]] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ...) -> None: ...
 
 class Pruned(_message.Message):
-    __slots__ = ("batch_id", "request_id", "for_batch", "port")
+    __slots__ = ("batch_id", "request_id", "for_batch", "port", "relegated")
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FOR_BATCH_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    RELEGATED_FIELD_NUMBER: _ClassVar[int]
     batch_id: int
     request_id: int
     for_batch: int
     port: str
-    def __init__(self, batch_id: _Optional[int] = ..., request_id: _Optional[int] = ..., for_batch: _Optional[int] = ..., port: _Optional[str] = ...) -> None: ...
+    relegated: bool
+    def __init__(self, batch_id: _Optional[int] = ..., request_id: _Optional[int] = ..., for_batch: _Optional[int] = ..., port: _Optional[str] = ..., relegated: bool = ...) -> None: ...
 
 class Infeasible(_message.Message):
     __slots__ = ("batch_id", "request_id")
@@ -268,6 +300,18 @@ class RefusedBatch(_message.Message):
     batch_id: int
     reason: str
     def __init__(self, batch_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Promises(_message.Message):
+    __slots__ = ("term", "port", "owed_ns", "rate_bytes_per_s")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    OWED_NS_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    port: _containers.RepeatedScalarFieldContainer[int]
+    owed_ns: _containers.RepeatedScalarFieldContainer[int]
+    rate_bytes_per_s: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, term: _Optional[int] = ..., port: _Optional[_Iterable[int]] = ..., owed_ns: _Optional[_Iterable[int]] = ..., rate_bytes_per_s: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("term", "epoch", "stamp_ns")

@@ -28,6 +28,7 @@ order of all others."""
 BATCHES_PER_NODE_MAX = 4_096
 REQUESTS_PER_NODE_MAX = 65_536
 DEMANDS_PER_NODE_MAX = 1_048_576
+WAITING_PER_NODE_MAX = 16_384
 """What one daemon may have in the order at a time (demands: entries of port and bytes): beyond that its batches are
 refused, so that one that has gone wild takes neither the memory nor the time of the others."""
 BATCHES_PER_CLUSTER_MAX = 65_536

@@ -103,6 +103,30 @@ class _Program:
     def pruned(self, request_id: int) -> bool:
         return bool(self.session.pruned(request_id))
 
+    def waiting(self, requests: list[dict[str, Any]]) -> None:
+        from mfsd.client import Flow, Waiting
+
+        self.session.waiting(
+            [
+                Waiting(**{**r, "flows": tuple(Flow(**{"nic": self.nic, **f}) for f in r.get("flows", ()))})
+                for r in requests
+            ]
+        )
+
+    def fetch_ns(self, size_bytes: int, peer: str = "", deadline_ns: int = 0) -> int | None:
+        return self.session.fetch_ns(size_bytes, peer, deadline_ns, nic=self.nic)
+
+    def outlook(self) -> dict[str, Any] | None:
+        found = self.session.outlook()
+        if found is None:
+            return None
+        return {
+            "in": found.ports[self.nic, True]._asdict(),
+            "out": found.ports[self.nic, False]._asdict(),
+            "fars": {f"{peer.hex()} {incoming}": far.owed_ns for (peer, incoming), far in found.fars.items()},
+            "pruned": sorted(found.pruned),
+        }
+
 
 if __name__ == "__main__":
     program = _Program(*sys.argv[1:])

@@ -7,7 +7,7 @@ from collections.abc import Set
 from mfsd.coordinator.planner import Change
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.load import Loads
-from mfsd.policy.pruning import plan
+from mfsd.policy.pruning import plan, sort_by_red
 from mfsd.policy.result import Batch, Plan, Pruned
 
 
@@ -27,6 +27,17 @@ class ReferenceCore:
         self._before: tuple[Pruned, ...] = ()
         """What was pruned and is active still."""
         self._held = False
+        self.spent = 0
+
+    def promised(self, resource: int, red_ns: int | None) -> int:
+        """Of what is neither pruned nor infeasible."""
+        out = {p.request_id for p in self._plan.pruned} | set(self._plan.infeasible)
+        return sum(
+            batch.fixed_loads.get(resource, 0)
+            + sum(r.loads.get(resource, 0) for r in batch.requests if r.request_id not in out)
+            for red, batch in sort_by_red(self._batches.values())
+            if red_ns is None or red.red_ns <= red_ns
+        )
 
     def arrive(self, batch: Batch, now_ns: int) -> Plan:
         if batch.batch_id in self._batches:
@@ -74,7 +85,7 @@ class ReferenceCore:
 
     def _replan(self, now_ns: int) -> Plan:
         if not self._held:
-            self._plan = plan(self._config, self._batches.values(), self._capacity_per_s, now_ns, self._before)
+            self._plan = plan(self._config, self._batches.values(), self._capacity_per_s, now_ns, self._before, self.spent)
             self._before = self._plan.pruned
         return self._plan
 
@@ -129,6 +140,12 @@ class ReferencePlanner:
 
     def drop_budget(self) -> int:
         return self._plan.drop_budget
+
+    def spend(self, requests: int) -> None:
+        self._core.spent = requests
+
+    def promised_ns(self, port: int, red_ns: int | None = None) -> int:
+        return self._core.promised(port, red_ns)
 
     def _changed(self, plan: Plan) -> Change:
         before, after = _verdicts(self._plan), _verdicts(plan)

@@ -40,7 +40,7 @@
 #define MFS_ABI_MAGIC \
 	0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 4
+#define MFS_ABI_MINOR 5
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 16       /* NICs of one node */
@@ -316,6 +316,8 @@ enum mfs_request_flags {
 	MFS_REQUEST_RELEGATED = 1 << 0,   /* the engine has put it behind the others itself */
 	MFS_REQUEST_SPECULATIVE = 1 << 1, /* its result may never be used */
 	MFS_REQUEST_SWAP = 1 << 2,        /* moves KV out and back in; no user waits for it */
+	/* It still queues at its engine, has no batch, and its demands are what it will fetch before it runs; since minor 5 */
+	MFS_REQUEST_WAITING = 1 << 3,
 };
 
 enum mfs_request_judgement {
@@ -334,7 +336,9 @@ struct mfs_request {
 	_Atomic uint32_t flags;       /* enum mfs_request_flags */
 	_Atomic uint32_t version;     /* grows with every use of the slot */
 	_Atomic uint32_t judgement;   /* enum mfs_request_judgement; written by the daemon */
-	uint8_t reserved[8];
+	/* of one that still queues; since minor 5 */
+	_Atomic uint32_t rank;        /* its place in the engine's order: smaller goes first */
+	_Atomic uint32_t tokens_left; /* to compute until its first token */
 };
 _Static_assert(sizeof(struct mfs_request) == 64, "request: one cache line");
 
@@ -454,7 +458,8 @@ _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "ring
 
 enum mfs_hello_kind {
 	MFS_HELLO_ATTACH =
-		1, /* answer: struct mfs_welcome with two descriptors: segment memfd, doorbell eventfd */
+		1, /* answer: struct mfs_welcome with descriptors: segment memfd, doorbell eventfd, and, for a client
+		    * of minor 5 or later, the memfd of the outlook page (outlook.h) where there is one */
 	MFS_HELLO_NIC = 2, /* names a NIC that the client opened; answer: struct mfs_nic_reply */
 };
 

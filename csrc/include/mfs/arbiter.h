@@ -8,6 +8,7 @@
 #define MFS_ARBITER_H
 
 #include <mfs/abi.h>
+#include <mfs/outlook.h>
 #include <mfs/rmlq.h>
 
 #define MFS_CLIENTS_MAX 1024
@@ -131,6 +132,7 @@ struct mfs_request_snapshot {
 	uint64_t request_id, program_id;
 	uint64_t deadline_ns, budget_ns; /* 0: none, unknown */
 	uint32_t value, flags;
+	uint32_t rank, tokens_left; /* of one that still queues */
 	uint32_t pruned;
 	uint32_t demands; /* the next so many of the array */
 };
@@ -160,6 +162,30 @@ int mfs_arbiter_request_prune(struct mfs_arbiter *arbiter, uint32_t client_id, u
 			      int pruned);
 /* The order of a batch across the cluster, smaller first. */
 int mfs_arbiter_batch_rank(struct mfs_arbiter *arbiter, uint32_t client_id, uint64_t batch_id, uint32_t rank);
+
+/* ---- the outlook page: outlook.h --------------------------------------------------------------------------------- */
+
+/* A port elsewhere, as the coordinator and the flows that were announced tell of it. */
+struct mfs_far_port {
+	uint8_t peer[16];          /* GID */
+	uint32_t hash;             /* mfs_peer_hash of that */
+	uint32_t direction;        /* enum mfs_direction of the flows, as seen from this node */
+	uint64_t rate_bytes_per_s; /* 0: unknown */
+	uint64_t owed_ns;          /* MFS_OUTLOOK_UNKNOWN */
+};
+
+/* A descriptor of the page for a client; the caller closes it. -ENOENT: this kernel cannot seal one. */
+int mfs_arbiter_outlook_fd(const struct mfs_arbiter *arbiter);
+/* Replaces far ports, up to MFS_OUTLOOK_FARS_MAX, and pruned requests, up to MFS_OUTLOOK_PRUNED_MAX. Sorts both arrays.
+ * -EINVAL: more, or no direction. */
+int mfs_arbiter_outlook(struct mfs_arbiter *arbiter, struct mfs_far_port *fars, uint32_t fars_count,
+			uint64_t *pruned, uint32_t pruned_count, uint64_t far_valid_until_ns);
+
+/* Takes a client whose requests that still queue (MFS_REQUEST_WAITING) have changed, with all that it has now: arrays of
+ * MFS_REQUESTS_MAX and MFS_DEMANDS_MAX hold them. Answers how many such clients there were; 0: none, and nothing was written. */
+int mfs_arbiter_waiting(struct mfs_arbiter *arbiter, uint32_t *client_id,
+			struct mfs_request_snapshot *requests, uint32_t *requests_count,
+			struct mfs_demand_snapshot *demands);
 
 /* ---- what there is to see ---------------------------------------------------------------------------------------- */
 

@@ -11,6 +11,8 @@
 #define MFS_CLIENT_H
 
 #include <mfs/abi.h>
+#include <mfs/outlook.h>
+#include <mfs/policy.h>
 #include <stdbool.h>
 
 struct mfs_client;
@@ -148,6 +150,8 @@ struct mfs_request_info {
 	uint64_t budget_ns;   /* arrival to deadline; 0: unknown */
 	uint32_t value;       /* 0: not given */
 	uint32_t flags;       /* enum mfs_request_flags */
+	uint32_t rank;        /* with MFS_REQUEST_WAITING: place in the engine's order, smaller goes first */
+	uint32_t tokens_left; /* with MFS_REQUEST_WAITING: to compute until its first token */
 	const struct mfs_demand_info *demands;
 	uint32_t demands_count; /* up to MFS_REQUEST_DEMANDS_MAX: merge layers beyond it */
 };
@@ -180,6 +184,46 @@ int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request
 int mfs_client_request_end(struct mfs_client *client, uint32_t request);
 /* What the daemon thinks of it: enum mfs_request_judgement. One load. */
 uint32_t mfs_client_request_judgement(struct mfs_client *client, uint32_t request);
+
+/* ---- the outlook page: what the network knows ------------------------------------------------------------------------ */
+
+/* Every call answers -ENODATA where nothing is known: no page, one that is older than its time to live, of another daemon,
+ * or that is written too often to be copied. None sleeps or makes a system call but for the clock. `now_ns` is CLOCK_MONOTONIC. */
+
+/* One direction of a NIC of this node, used by all its processes. */
+struct mfs_port_outlook {
+	uint64_t rate_bytes_per_s;
+	uint64_t waiting_bytes[MFS_OUTLOOK_TIERS]; /* by enum mfs_tier */
+	uint64_t in_flight_bytes;
+	uint64_t achieved_bytes_per_s;    /* of late, of what asks for permits */
+	uint64_t unscheduled_bytes_per_s; /* of late, of what never waits */
+};
+int mfs_client_outlook_port(const struct mfs_client *client, unsigned nic, enum mfs_direction direction,
+			    uint64_t now_ns, struct mfs_port_outlook *port);
+
+/* A port elsewhere that flows of this node come from (MFS_DIRECTION_IN) or go to. */
+struct mfs_far_outlook {
+	uint64_t rate_bytes_per_s;     /* 0: unknown */
+	uint64_t owed_ns;              /* MFS_OUTLOOK_UNKNOWN: no coordinator says it */
+	uint64_t achieved_bytes_per_s; /* of this node's own flows there; 0: none */
+};
+int mfs_client_outlook_far(const struct mfs_client *client, const uint8_t peer[16],
+			   enum mfs_direction direction, uint64_t now_ns, struct mfs_far_outlook *far);
+
+/* 1: the request, of any process of this node, is pruned; 0: it is not. */
+int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint64_t now_ns);
+
+/* How long a fetch of so many bytes would take from now on. `peer` NULL: the owner is not known. `deadline_ns` 0: nothing
+ * waits for it, and it goes behind all that does. */
+int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t bytes, const uint8_t peer[16],
+			uint64_t deadline_ns, uint64_t *ns);
+/* The arithmetic of it. `far` may be NULL. */
+uint64_t mfs_fetch_forecast(uint64_t bytes, const struct mfs_port_outlook *own,
+			    const struct mfs_far_outlook *far, enum mfs_tier tier);
+
+/* A copy of the whole page; counts are within their tables, and far_valid_until_ns is 0 where it has passed. -ENOENT: this
+ * daemon or kernel has no page. */
+int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct mfs_outlook *copy);
 
 /* A consistent copy of the classification rules; answers their number, 0 if the daemon is busy writing for too long. */
 int mfs_client_rules(struct mfs_client *client, struct mfs_rule *rules, int n, uint32_t *version);

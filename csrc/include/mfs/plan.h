@@ -80,6 +80,11 @@ int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *batch);
 int mfs_plan_remove(struct mfs_plan *plan, uint64_t batch); /* -ENOENT */
 /* Decides anew who is pruned, after one event or many. -ERANGE. */
 int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns);
+/* So many requests are pruned by others (their engines): they spend the drop budget from the next evaluation on. */
+void mfs_plan_spend(struct mfs_plan *plan, uint32_t requests);
+/* For how long a port is busy with what is promised to batches of this RED and before, pruned and (variant mfs) infeasible
+ * requests left out. INT64_MAX: to all. Does not walk the batches: one chunk of them at most. */
+int64_t mfs_plan_promised(const struct mfs_plan *plan, uint32_t port, int64_t red_ns);
 bool mfs_plan_active(const struct mfs_plan *plan, uint64_t batch);
 /* The batch of an active request; false when there is none. */
 bool mfs_plan_owner(const struct mfs_plan *plan, uint64_t request, uint64_t *batch);

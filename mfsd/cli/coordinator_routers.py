@@ -1,0 +1,89 @@
+"""What a coordinator answers routers, at its web door: `GET /v1/ports` and `POST /v1/transfer-time`.
+
+Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from mfsd.coordinator import outlook
+from mfsd.observe.web import Answer, Making, Posting, Query, in_loop
+
+if TYPE_CHECKING:
+    from mfsd.coordinator.cluster import Cluster
+    from mfsd.coordinator.service import Service
+
+PORTS_PER_PASS = 512
+"""Ports that are read in one pass of the coordinator's loop: half a millisecond or so."""
+T = TypeVar("T")
+
+
+class _Elsewhere(Exception):
+    """This coordinator does not lead."""
+
+
+def routers(
+    service: Service, loop: asyncio.AbstractEventLoop
+) -> tuple[dict[str, Making], dict[str, Posting]]:
+    """What is got and what is posted, by path. To be called by other threads than the loop's."""
+
+    def of_leader(read: Callable[[Cluster], T]) -> T:
+        def now() -> T:
+            cluster = service.leading()
+            if cluster is None:
+                raise _Elsewhere
+            return read(cluster)
+
+        return in_loop(now, loop)()
+
+    def head(cluster: Cluster) -> dict[str, Any]:
+        return {
+            "term": service.role.term,
+            "epoch": cluster.epoch,
+            "ttl_ms": service.settings.heartbeat_ns / 1e6,
+            "pruned": outlook.pruned(cluster),
+        }
+
+    def ports(_: Query) -> Answer:
+        try:
+            fields, count = of_leader(lambda cluster: (head(cluster), len(cluster.ports)))
+            rows = [
+                row
+                for first in range(0, count, PORTS_PER_PASS)
+                for row in of_leader(lambda cluster, first=first: outlook.ports(cluster, first, PORTS_PER_PASS))
+            ]
+        except _Elsewhere:
+            return _elsewhere(service)
+        return _json({**fields, "ports": [msgspec.structs.asdict(row) for row in rows]})
+
+    def transfer_time(body: bytes) -> Answer:
+        try:
+            asked = outlook.question(body)
+            answer, fields = of_leader(lambda cluster: (outlook.transfer(cluster, asked), head(cluster)))
+        except _Elsewhere:
+            return _elsewhere(service)
+        except ValueError as error:
+            return _json({"problem": str(error)}, "400 Bad Request")
+        except outlook.UnknownPort as error:
+            return _json({"problem": str(error)}, "404 Not Found")
+        return _json({**msgspec.structs.asdict(answer), **fields})
+
+    return {"/v1/ports": ports}, {"/v1/transfer-time": transfer_time}
+
+
+def _elsewhere(service: Service) -> Answer:
+    leader = service.leader_elsewhere()
+    return _json(
+        {"problem": "this coordinator does not lead: ask the web address of the leader", "leader": leader},
+        "503 Service Unavailable",
+    )
+
+
+def _json(fields: dict[str, Any], status: str = "200 OK") -> Answer:
+    return Answer(status, "application/json", json.dumps(fields, separators=(",", ":")).encode())

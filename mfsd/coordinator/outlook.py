@@ -1,0 +1,91 @@
+"""What routers ask of the leader: what ports owe, and how long a transfer will take. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from mfsd.coordinator.cluster import Cluster
+from mfsd.policy.outlook import transfer_forecast
+
+PRUNED_MAX = 1_024
+"""As many as a node's outlook page holds."""
+BYTES_MAX = 2**53
+"""What JSON numbers carry exactly."""
+DEADLINE_MAX_MS = 10**9
+
+
+class PortOutlook(Struct, frozen=True):
+    name: str
+    rate_bytes_per_s: int
+    owed_ns: int
+    """How long it needs for all that is promised there and that waiting requests will fetch."""
+    waiting_bytes: int
+    """The part of it of requests that still queue."""
+
+
+class TransferQuestion(Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    source: Annotated[str, Meta(min_length=1, max_length=300)]
+    """ADDRESS, or the name of a port as in /v1/ports."""
+    to: Annotated[str, Meta(min_length=1, max_length=300)]
+    bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+    deadline_ms: Annotated[float, Meta(gt=0, le=DEADLINE_MAX_MS)] | None = None
+    """Time left until the bytes must be there; None: all that is promised goes before them."""
+
+
+class TransferAnswer(Struct, frozen=True):
+    bytes_ahead: int
+    """At the port that decides."""
+    time_ns: int
+    """From now until the last byte is there."""
+    in_time: bool | None
+    """None: no deadline was given."""
+
+
+class UnknownPort(LookupError):
+    """``str()`` says which field names it, and what to do."""
+
+
+def ports(cluster: Cluster, first: int, most: int) -> list[PortOutlook]:
+    """Of the next `most` ports of the table, those that are declared or owe something."""
+    found = []
+    for number, port in enumerate(cluster.ports.ports[first : first + most], first):
+        owed_ns = cluster.owed_ns(number)
+        if port.declared or owed_ns:
+            waiting = cluster.waiting.size_bytes(number)
+            found.append(PortOutlook(port.name, port.rate_bytes_per_s, owed_ns, waiting))
+    return found
+
+
+def pruned(cluster: Cluster) -> list[int]:
+    """Requests, by the order or by their engines."""
+    return sorted({entry.request_id for entry in cluster.pruned()})[:PRUNED_MAX]
+
+
+def question(body: bytes) -> TransferQuestion:
+    """ValueError names the field and what it must be."""
+    try:
+        return msgspec.json.decode(body, type=TransferQuestion)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
+def transfer(cluster: Cluster, asked: TransferQuestion) -> TransferAnswer:
+    """UnknownPort."""
+    ahead = []
+    for field, name, direction in (("from", asked.source, "out"), ("to", asked.to, "in")):
+        number = cluster.ports.find(name if name.endswith(("/in", "/out")) else f"{name}/{direction}")
+        if number is None:
+            raise UnknownPort(f"{field}: no daemon speaks of a port {name!r}; /v1/ports names those that there are")
+        if asked.deadline_ms is None:
+            owed_ns = cluster.owed_ns(number)
+        else:
+            owed_ns = cluster.owed_before_ns(number, cluster.now_ns + int(asked.deadline_ms * 1e6))
+        rate = cluster.ports.ports[number].rate_bytes_per_s
+        ahead.append((owed_ns * rate // 1_000_000_000, rate))
+    forecast = transfer_forecast(asked.bytes, ahead)
+    assert forecast is not None, "every port of the table has a rate"
+    in_time = None if asked.deadline_ms is None else forecast.time_ns <= asked.deadline_ms * 1e6
+    return TransferAnswer(forecast.bytes_ahead, forecast.time_ns, in_time)

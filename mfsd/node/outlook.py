@@ -1,0 +1,133 @@
+"""What the daemon adds to the outlook page: far ports of the node's current flows, and which requests are pruned.
+
+The arbiter writes its own ports by itself. What comes from here changes when batches, waiting requests or the coordinator's
+order do; changes within a few milliseconds are written once. Without a coordinator nothing is owed anywhere, as far as is
+known, and nobody is pruned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from mfsd._native import OUTLOOK_FARS_MAX, OUTLOOK_PRUNED_MAX, DemandSnapshot
+from mfsd.node.addresses import address_of_gid
+
+WRITE_S = 0.005
+"""What changes within this is written once."""
+NO_PEER = bytes(16)
+
+Far = tuple[bytes, int]
+"""GID of a port elsewhere, and the direction of the flows as seen from this node."""
+
+
+class Promise(Struct, frozen=True):
+    """What the coordinator says of one port."""
+
+    owed_ns: int
+    """The port needs so long for all that is promised there."""
+    rate_bytes_per_s: int
+
+
+class Page(Protocol):
+    """The part of the arbiter that is needed here."""
+
+    def outlook(
+        self,
+        fars: Sequence[tuple[bytes, int, int, int | None]],
+        pruned: Collection[int],
+        far_valid_until_ns: int,
+    ) -> None: ...
+
+
+def fars_of(demands: Iterable[DemandSnapshot]) -> frozenset[Far]:
+    """Of flows that still have something to move."""
+    return frozenset((d.peer, d.direction) for d in demands if d.bytes_left and d.peer != NO_PEER)
+
+
+def far_name(far: Far) -> str:
+    """The cluster's name of the port at the other end."""
+    peer, direction = far
+    return f"{address_of_gid(peer)}/{'out' if direction == 1 else 'in'}"
+
+
+class OutlookWriter:
+    """Owned by the daemon's loop."""
+
+    def __init__(self, page: Page, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._page = page
+        self._clock_ns = clock_ns
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flows: dict[Hashable, frozenset[Far]] = {}
+        self._promises: dict[str, Promise] = {}
+        self._until_ns = 0
+        self._pruned: frozenset[int] = frozenset()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def stop(self) -> None:
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    def flows(self, owner: Hashable, fars: frozenset[Far]) -> None:
+        """The far ports that a batch, or the waiting requests of a client, use from now on; none: it has gone."""
+        if self._flows.get(owner, frozenset()) == fars:
+            return
+        if fars:
+            self._flows[owner] = fars
+        else:
+            del self._flows[owner]
+        self._changed()
+
+    def pruned(self, requests: Collection[int]) -> None:
+        """All that are pruned now."""
+        if self._pruned != requests:
+            self._pruned = frozenset(requests)
+            self._changed()
+
+    def promised(self, promises: Mapping[str, Promise], ttl_ns: int) -> None:
+        """The coordinator's latest word on these ports; it holds for all ports for `ttl_ns` from now on."""
+        self._promises.update(promises)
+        self.confirmed(ttl_ns)
+
+    def confirmed(self, ttl_ns: int) -> None:
+        """The coordinator lives: what it said last still holds."""
+        self._until_ns = self._clock_ns() + ttl_ns
+        if self._promises:
+            self._changed()
+
+    def forgotten(self) -> None:
+        """Another coordinator, or none: what is owed is not known."""
+        if self._promises or self._until_ns:
+            self._promises.clear()
+            self._until_ns = 0
+            self._changed()
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(WRITE_S, self.write)
+
+    def write(self) -> None:
+        self._timer = None
+        fars = sorted(frozenset[Far]().union(*self._flows.values()))[:OUTLOOK_FARS_MAX]
+        rows = []
+        for far in fars:
+            promise = self._promises.get(far_name(far))
+            rows.append((*far, promise.rate_bytes_per_s, promise.owed_ns) if promise else (*far, 0, None))
+        try:
+            self._page.outlook(rows, sorted(self._pruned)[:OUTLOOK_PRUNED_MAX], self._until_ns)
+        except OSError as error:
+            if error.errno != errno.ESHUTDOWN:
+                raise

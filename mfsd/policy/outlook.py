@@ -1,0 +1,128 @@
+"""How long a transfer will take, as far as the network knows: the arithmetic of the outlook page.
+
+Engines ask it before they fetch (`Session.fetch_ns`), routers ask it of the coordinator (`POST /v1/transfer-time`), and
+the simulator asks it with its own numbers. All of them call `fetch_forecast` or `transfer_forecast`, so they cannot
+disagree. csrc/client/outlook.c has the same arithmetic for C; tests hold the two together.
+
+A transfer goes through two ports at once, so it takes what the slower of the two needs. What waits at a port goes before
+it as far as its tier is no worse. Collectives never wait: they take their share of the rate first.
+
+Unknown is None, never 0: whoever decides without an answer does what it would have done without MFS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from mfsd.policy.estimate import transfer_ns
+from mfsd.policy.types import Tier
+
+RATE_SHARE_LEAST: Final = 16
+"""Collectives are believed to leave at least one part in so many of a port's rate: they come in bursts."""
+
+Waiting = tuple[int, int, int, int]
+"""Bytes by tier: critical, early, last, scavenger."""
+
+
+class PortLoad(NamedTuple):
+    """One direction of a port of this node."""
+
+    rate_bytes_per_s: int
+    """0: unknown."""
+    waiting_bytes: Waiting = (0, 0, 0, 0)
+    """Asked for and not permitted."""
+    in_flight_bytes: int = 0
+    """Permitted and not complete."""
+    achieved_bytes_per_s: int = 0
+    """Of what asks for permits, of late. For display: a port that is idle achieves nothing, too."""
+    unscheduled_bytes_per_s: int = 0
+    """Of what never waits (collectives), of late."""
+
+
+class FarLoad(NamedTuple):
+    """The port at the other end."""
+
+    rate_bytes_per_s: int = 0
+    """0: unknown."""
+    owed_ns: int | None = None
+    """How long the port needs for all that is promised to go through it, as the coordinator adds it up; None: unknown."""
+    read_bytes_per_s: int = 0
+    """What this node's own reads from it achieved of late; 0: it has read nothing."""
+
+
+class Forecast(NamedTuple):
+    bytes_ahead: int
+    """That go before it at the port that decides, in flight included."""
+    time_ns: int
+    """From now until the last byte is there."""
+
+    def in_time(self, now_ns: int, deadline_ns: int) -> bool:
+        return now_ns + self.time_ns <= deadline_ns
+
+
+def bytes_ahead(port: PortLoad, tier: Tier) -> int:
+    """What goes through the port before a new transfer of that tier."""
+    return port.in_flight_bytes + sum(port.waiting_bytes[: tier + 1])
+
+
+def tier_of_fetch(deadline_ns: int) -> Tier:
+    """A fetch that something waits for goes with the early stages; one without a deadline (0), such as a prefetch, goes
+    behind all that waits."""
+    return Tier.EARLY if deadline_ns else Tier.SCAVENGER
+
+
+def rate_left(port: PortLoad) -> int:
+    """What collectives leave of the port's rate."""
+    return max(port.rate_bytes_per_s - port.unscheduled_bytes_per_s, port.rate_bytes_per_s // RATE_SHARE_LEAST, 1)
+
+
+def fetch_forecast(
+    size_bytes: int, own: PortLoad, far: FarLoad | None = None, tier: Tier = Tier.EARLY
+) -> Forecast | None:
+    """How long a fetch of that size takes from now on. `own`: the incoming direction of the port that fetches; `far`: the
+    outgoing one of the owner, None where nothing is known of it. None: the own port's rate is unknown.
+
+    What is owed at the far port contains what this node already waits for from it; the two ports work at the same time,
+    so nothing counts twice. Where the coordinator says nothing of the far port, the rate of this node's own reads from it
+    stands for its load.
+    """
+    if own.rate_bytes_per_s <= 0:
+        return None
+    ahead = bytes_ahead(own, tier)
+    rate = rate_left(own)
+    time_ns = transfer_ns(ahead + size_bytes, rate)
+    if far is not None and far.owed_ns is not None:
+        far_rate = far.rate_bytes_per_s or own.rate_bytes_per_s
+        far_ns = far.owed_ns + transfer_ns(size_bytes, far_rate)
+        if far_ns > time_ns:
+            return Forecast(far.owed_ns * far_rate // 1_000_000_000, far_ns)
+    elif far is not None and far.read_bytes_per_s:
+        time_ns = max(time_ns, transfer_ns(size_bytes, far.read_bytes_per_s))
+    return Forecast(ahead, time_ns)
+
+
+def transfer_forecast(size_bytes: int, ports: Iterable[tuple[int, int]]) -> Forecast | None:
+    """How long a transfer through these ports takes: (bytes ahead at the port, its rate), as the coordinator has them.
+    None: no port, or one whose rate is unknown."""
+    slowest: Forecast | None = None
+    for ahead, rate_bytes_per_s in ports:
+        if rate_bytes_per_s <= 0:
+            return None
+        time_ns = transfer_ns(ahead + size_bytes, rate_bytes_per_s)
+        if slowest is None or time_ns > slowest.time_ns:
+            slowest = Forecast(ahead, time_ns)
+    return slowest
+
+
+def needed_by(requests: Iterable[tuple[int, int, int | None]]) -> dict[int, int | None]:
+    """When the loads of requests that queue at one engine must be there: (request, rank, deadline or None). An engine serves
+    its queue by rank, so a request's load is needed no later than the first deadline of those from it on. None: none of them
+    has a deadline."""
+    found: dict[int, int | None] = {}
+    least_ns: int | None = None
+    for request_id, _, deadline_ns in sorted(requests, key=lambda row: (row[1], row[0]), reverse=True):
+        if deadline_ns is not None and (least_ns is None or deadline_ns < least_ns):
+            least_ns = deadline_ns
+        found[request_id] = least_ns
+    return found

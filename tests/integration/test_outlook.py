@@ -1,0 +1,163 @@
+"""The outlook page between real processes: what one announces all see, and what nobody knows is unknown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.ports import free_port
+from mfsd.client import Stage
+from tests.conftest import wait_for_listener
+from tests.support.cluster import ask_status
+from tests.support.daemon import Daemon
+from tests.support.engine import Engine
+from tests.support.waiting import eventually
+
+MB = 10**6
+OWNER = "10.7.0.9"
+FAR = f"{'00' * 10}ffff0a070009 True"
+CONFIG = """
+[nic."slow"]
+rate = "8mbit"
+address = "10.7.0.1"
+[arbiter]
+window_min = "1mib"
+max_hold = "5s"
+[cluster]
+node = "{node}"
+unit = "prefill-1"
+ttl = "3s"
+"""
+
+
+@pytest.fixture
+def coordinator() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--listen", f"127.0.0.1:{port}"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for_listener(port, process)
+        yield process, f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def fetching(size_bytes: int) -> list[dict[str, object]]:
+    return [{"stage": Stage.REUSE, "peer": OWNER, "size_bytes": size_bytes, "incoming": True}]
+
+
+def test_what_one_process_has_waiting_delays_the_fetch_of_another(folder: Path) -> None:
+    with (
+        Daemon(folder, CONFIG.format(node="here")) as daemon,
+        Engine(daemon.socket, "slow", "worker") as worker,
+        Engine(daemon.socket, "slow", "scheduler") as scheduler,
+    ):
+        alone_ns = eventually(lambda: scheduler("fetch_ns", size_bytes=MB, deadline_ns=1), "the page")
+        assert alone_ns == 10**9  # at 1 MB/s
+        for task in ("flies", "waits"):
+            worker("submit", task=task, size_bytes=5 * MB, stage=Stage.REUSE, incoming=True)
+        worker("submit", task="behind", size_bytes=3 * MB, stage=Stage.BACKGROUND, incoming=True)
+        eventually(lambda: scheduler("outlook")["in"]["waiting_bytes"] == [0, 5 * MB, 0, 3 * MB], "the backlog")
+        assert scheduler("outlook")["in"]["in_flight_bytes"] == 5 * MB
+        assert scheduler("outlook")["out"]["waiting_bytes"] == [0, 0, 0, 0]
+        assert scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 11 * 10**9
+        assert scheduler("fetch_ns", size_bytes=MB) == 14 * 10**9  # nothing waits for it: behind the background, too
+        worker("complete", task="flies")
+        eventually(lambda: scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 6 * 10**9, "one is over")
+
+
+def test_a_request_that_another_process_announced_is_seen_pruned(
+    coordinator: tuple[subprocess.Popen[str], str], folder: Path
+) -> None:
+    process, address = coordinator
+    with (
+        Daemon(folder, CONFIG.format(node="here"), "--coordinator-address", address) as daemon,
+        Engine(daemon.socket, "slow", "worker") as worker,
+        Engine(daemon.socket, "slow", "scheduler") as scheduler,
+    ):
+        # Both want 1 MB/s: 400 s of it within 450 s, and 300 s within 600 s. One must go, and the larger one goes.
+        for batch, request, due_s, size in ((90, 9, 450, 400), (10, 1, 600, 300)):
+            flows = [{"stage": Stage.P2D, "peer": OWNER, "size_bytes": size * MB}]
+            due_ns = time.monotonic_ns() + due_s * 10**9
+            worker(
+                "batch",
+                batch_id=batch,
+                layers=4,
+                requests=[{"request_id": request, "deadline_ns": due_ns, "flows": flows}],
+            )
+        eventually(lambda: scheduler("pruned", request_id=9), "the scheduler sees it")
+        assert not scheduler("pruned", request_id=1)
+        process.kill()
+        eventually(lambda: not scheduler("pruned", request_id=9), "without a coordinator nobody is pruned")
+
+
+def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone(
+    coordinator: tuple[subprocess.Popen[str], str], folder: Path
+) -> None:
+    process, address = coordinator
+    other = folder / "other"
+    other.mkdir()
+    there_config = CONFIG.format(node="there").replace("10.7.0.1", "10.7.0.2")
+    with (
+        Daemon(folder, CONFIG.format(node="here"), "--coordinator-address", address) as here,
+        Daemon(other, there_config, "--coordinator-address", address) as there,
+        Engine(here.socket, "slow", "here") as asks,
+        Engine(there.socket, "slow", "there") as owes,
+    ):
+        asks("waiting", requests=[{"request_id": 1, "rank": 1, "flows": fetching(MB)}])
+        small_ns = eventually(lambda: asks("outlook")["fars"].get(FAR), "its own load at the owner")
+        owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
+        eventually(lambda: asks("outlook")["fars"][FAR] > 10**9 + small_ns, "and the other node's")
+        long_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1)
+        assert long_ns > 10**9 + small_ns
+        owes("waiting", requests=[])
+        eventually(lambda: asks("outlook")["fars"][FAR] == small_ns, "the other has left the queue")
+        owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
+        eventually(lambda: asks("outlook")["fars"][FAR] > small_ns, "and is back")
+        owes.kill()
+        eventually(lambda: asks("outlook")["fars"][FAR] == small_ns, "its program is gone")
+        process.kill()
+        eventually(lambda: asks("outlook")["fars"].get(FAR, 0) is None, "nothing is known of the far port")
+        assert asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == 10**9  # of its own port alone
+
+
+def test_a_relegated_request_is_a_pruned_one_and_spends_the_drop_budget(
+    coordinator: tuple[subprocess.Popen[str], str], folder: Path
+) -> None:
+    _, address = coordinator
+    with (
+        Daemon(folder, CONFIG.format(node="here"), "--coordinator-address", address) as daemon,
+        Engine(daemon.socket, "slow", "worker") as worker,
+        Engine(daemon.socket, "slow", "scheduler") as scheduler,
+    ):
+        scheduler("waiting", requests=[{"request_id": 5, "relegated": True, "flows": fetching(MB)}])
+        eventually(lambda: worker("pruned", request_id=5), "one that queues")
+        flows = [{"stage": Stage.P2D, "peer": OWNER, "size_bytes": MB}]
+        due_ns = time.monotonic_ns() + 3600 * 10**9
+        request = {"request_id": 9, "deadline_ns": due_ns, "flows": flows, "relegated": True}
+        worker("batch", batch_id=90, layers=4, requests=[request])
+        eventually(lambda: scheduler("pruned", request_id=9), "one that runs")
+        eventually(lambda: [p.request_id for p in ask_status(address).pruned] == [9], "the coordinator's set has it")
+        assert ask_status(address).drop_budget == 0
+        scheduler("waiting", requests=[])
+        eventually(lambda: not worker("pruned", request_id=5), "it has left")
+
+
+def test_a_dead_daemon_leaves_nothing_that_is_believed(folder: Path) -> None:
+    with (
+        Daemon(folder, CONFIG.format(node="here")) as daemon,
+        Engine(daemon.socket, "slow", "engine") as engine,
+    ):
+        eventually(lambda: engine("outlook"), "the page")
+        daemon.process.kill()
+        eventually(lambda: engine("outlook") is None, "the page is stale")
+        assert engine("fetch_ns", size_bytes=MB) is None

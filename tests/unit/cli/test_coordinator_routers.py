@@ -1,0 +1,135 @@
+"""What a coordinator answers routers: ports, transfer times, and why it cannot tell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mfsd.cli.coordinator_routers import routers
+from mfsd.coordinator.cluster import Cluster
+from mfsd.coordinator.service import Service
+from mfsd.coordinator.state import BatchReport, RequestReport
+from mfsd.coordinator.waiting import WaitingReport
+from mfsd.observe.web import Answer, Posting, application
+from mfsd.policy.config import PolicyConfig
+
+MS = 1_000_000
+GB = 10**9
+
+
+def cluster() -> Cluster:
+    """Port a/out owes a batch 1 s (due in 5 s) and waiting requests 2 s, b/in the batch 1 s."""
+    made = Cluster(PolicyConfig(), GB, 10**9)
+    made.connect("a", {"a/out": GB, "a/in": GB}, 0)
+    made.connect("b", {"b/out": GB, "b/in": 2 * GB}, 0)
+    out, into = made.ports.number("a/out"), made.ports.number("b/in")
+    made.arrive("a", BatchReport(1, "u", 0, [RequestReport(7, 5 * GB, {out: GB, into: 2 * GB})], {}), 0)
+    made.waits("b", WaitingReport(8, 9 * GB, 1, 1, False, {out: GB}), 0)
+    made.waits("b", WaitingReport(9, 3 * GB, 2, 1, False, {out: GB}), 0)
+    return made
+
+
+def asked(state: Cluster | None, call: Callable[[Any, Any], Answer]) -> tuple[str, Any]:
+    role = SimpleNamespace(term=4)
+    settings = SimpleNamespace(heartbeat_ns=500 * MS)
+    service = SimpleNamespace(
+        leading=lambda: state, role=role, settings=settings, leader_elsewhere=lambda: "c2:7400"
+    )
+
+    async def ask() -> Answer:
+        got, posted = routers(cast(Service, service), asyncio.get_running_loop())
+        return await asyncio.to_thread(call, got, posted)
+
+    answer = asyncio.run(ask())
+    return answer.status, json.loads(answer.body)
+
+
+def transfer(state: Cluster | None, **fields: object) -> tuple[str, Any]:
+    return asked(state, lambda _, posted: cast(Posting, posted["/v1/transfer-time"])(json.dumps(fields).encode()))
+
+
+def test_ports_say_what_they_owe() -> None:
+    status, reply = asked(cluster(), lambda got, _: got["/v1/ports"]({}))
+    assert status == "200 OK"
+    assert (reply["term"], reply["ttl_ms"], reply["pruned"]) == (4, 500.0, [])
+    assert {row["name"]: (row["owed_ns"], row["waiting_bytes"]) for row in reply["ports"]} == {
+        "a/out": (3 * GB, 2 * GB),
+        "a/in": (0, 0),
+        "b/out": (0, 0),
+        "b/in": (GB, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "ahead", "time_ns", "in_time"),
+    [
+        (None, 3 * GB, 4 * GB, None),
+        (6000, 3 * GB, 4 * GB, True),  # 8 is due later, but its engine serves it before 9
+        (4000, 2 * GB, 3 * GB, True),  # the batch is due later
+        (2500, 0, GB, True),
+        (900, 0, GB, False),
+    ],
+)
+def test_a_transfer_waits_for_what_is_due_before_it(
+    deadline_ms: int | None, ahead: int, time_ns: int, in_time: bool | None
+) -> None:
+    more = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
+    status, reply = transfer(cluster(), **{"from": "a", "to": "b/in", "bytes": GB}, **more)
+    assert status == "200 OK", reply
+    assert (reply["bytes_ahead"], reply["time_ns"], reply["in_time"]) == (ahead, time_ns, in_time)
+    assert (reply["term"], reply["epoch"] > 0, reply["ttl_ms"]) == (4, True, 500.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "names"),
+    [
+        ({"from": "a", "to": "nowhere", "bytes": 1}, "404", "to: no daemon speaks of a port 'nowhere'"),
+        ({"from": "a", "to": "b", "bytes": -1}, "400", "$.bytes"),
+        ({"from": "a", "to": "b", "bytes": 1, "deadline_ms": 0}, "400", "$.deadline_ms"),
+        ({"from": "a", "to": "b", "bytes": 1, "dead": 1}, "400", "dead"),
+        ({"to": "b", "bytes": 1}, "400", "from"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_by_field(fields: dict[str, object], status: str, names: str) -> None:
+    said, reply = transfer(cluster(), **fields)
+    assert said.startswith(status) and names in reply["problem"]
+
+
+def test_one_that_stands_by_names_the_leader() -> None:
+    for status, reply in (
+        transfer(None, **{"from": "a", "to": "b", "bytes": 1}),
+        asked(None, lambda got, _: got["/v1/ports"]({})),
+    ):
+        assert status.startswith("503") and reply["leader"] == "c2:7400"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "length", "status"),
+    [
+        ("POST", "/asked", b"{}", "2", "200"),
+        ("GET", "/asked", b"", "", "405"),
+        ("POST", "/page", b"{}", "2", "405"),
+        ("POST", "/asked", b"{}", "999999", "413"),
+        ("POST", "/asked", b"{}", "-1", "413"),
+        ("POST", "/asked", b"{}", "", "413"),
+    ],
+)
+def test_the_door_takes_bodies_only_of_questions(method: str, path: str, body: bytes, length: str, status: str) -> None:
+    import io
+
+    heard: list[str] = []
+    answer = Answer("200 OK", "text/plain", b"fine")
+    made = application({"/page": lambda _: answer}, {"/asked": lambda got: answer if got == b"{}" else answer})
+    environment = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "CONTENT_LENGTH": length,
+        "wsgi.input": io.BytesIO(body),
+    }
+    made(environment, lambda status, *_: heard.append(status))  # type: ignore[arg-type]
+    assert heard[0].startswith(status)
