@@ -1,0 +1,74 @@
+"""A replica: its policy, what a step takes, what the planner believes, its memory."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from bench.sim.serving.cost import Cost, Linear
+from mfsd.policy.serve import ServeConfig, Service
+
+
+class Eviction(str, Enum):
+    """What becomes of the KV of a running call that has to give way."""
+
+    RECOMPUTE = "recompute"
+    """Freed; prompt and output so far are computed again."""
+    PREFIX = "prefix"
+    """Left in the prefix cache: what nobody else needed meanwhile is found again."""
+    SWAP = "swap"
+    """Moved to host memory and back beside the steps, at `swap_tokens_per_s`."""
+    PAUSE = "pause"
+    """Kept: the call sits steps out. Where memory has run out for all, one is recomputed."""
+
+
+class Expect(str, Enum):
+    """How many output tokens the engine expects of a call."""
+
+    ORACLE = "oracle"
+    HISTORY = "history"
+    """Mean and two standard deviations of its application's calls that have ended (QoServe 3.4)."""
+    NONE = "none"
+
+
+class Belief(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner starts from and whether it learns: apart from the truth."""
+
+    profiled: bool = True
+    """Begins with a profile of the truth; otherwise with nothing, which takes nobody for late."""
+    bias: float = 1.0
+    """Estimates of the profile, and steps as observed, are so many times the truth."""
+    noise: float = 0.0
+    """Standard deviation of the logarithm of what is observed."""
+    learns: bool = True
+
+
+class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine."""
+
+    serve: ServeConfig = ServeConfig()
+    cost: Cost = Linear()
+    noise: float = 0.0
+    """Standard deviation of the logarithm of true step times."""
+    belief: Belief = Belief()
+    kv_tokens: int | None = 400_000
+    """KV memory; None: it never runs out."""
+    prefix_cache: bool = True
+    """Whether KV that nobody holds any more is kept until its memory is needed, the least recently used first."""
+    eviction: Eviction = Eviction.RECOMPUTE
+    yield_every: int = 0
+    """Every so many steps a running decode gives its slot to a waiting call of an earlier program queue (Agentix); 0:
+    priorities decide admission only."""
+    swap_tokens_per_s: float = 150_000.0
+    """PCIe 4 at 20 GB/s and 131 kB a token."""
+    expect: Expect = Expect.HISTORY
+    expected_tokens: float = 256.0
+    """Where history has nothing yet."""
+    bound_outputs: bool = False
+    """Whether the fence holds memory for a bound on outputs (`LengthBounds`) or for prompts alone."""
+    service: Service = Service.PLAS
+    lanes: bool = False
+    """Whether the view says where fast requests end (`LaneCut`)."""
+    ask_always: bool = False
+    """Ask plan_step for every step even where the kept queue gives the same plan faster."""

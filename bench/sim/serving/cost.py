@@ -1,0 +1,120 @@
+"""How long a step takes in truth: QoServe's published line, or a roofline of weights, KV and arithmetic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from mfsd.policy.serve import Observed, Pace, StepLoad, learn
+
+PROFILED = 400  # steps of a profile
+
+
+class Batch(NamedTuple):
+    """What a step computes."""
+
+    prefill_tokens: int
+    decodes: int
+    decode_context: int
+    """Tokens that the decodes attend to, in all."""
+    prefill_pairs: float
+    """Pairs of a prompt token computed and one that it attends to."""
+    longest_context: int
+    """Tokens computed before this step of the prompt in it that has the most."""
+    prefill_context: int
+    """The same of all prompts in it."""
+
+
+class Linear(msgspec.Struct, frozen=True, tag="linear"):
+    """Two pieces in (tokens, prefill tokens, decodes, decode context, longest prefill context), split by the number of
+    tokens: the form and the numbers of QoServe's artifact for Llama3-8B on one A100."""
+
+    small: tuple[float, ...] = (0.014936, 5.88e-5, 2.25e-5, 3.63e-5, 1.11e-7, 7.55e-7)
+    large: tuple[float, ...] = (0.005, 2.72e-5, 6.86e-5, -4.14e-5, 1.66e-7, 2.73e-6)
+    split_tokens: int = 512
+
+    def timer(self) -> Callable[[Batch], float]:
+        a, b, split = self.small, self.large, self.split_tokens
+
+        def seconds(batch: Batch) -> float:
+            prefill, decodes = batch.prefill_tokens, batch.decodes
+            tokens = prefill + decodes
+            k = a if tokens <= split else b
+            return (
+                k[0]
+                + k[1] * tokens
+                + k[2] * prefill
+                + k[3] * decodes
+                + k[4] * batch.decode_context
+                + k[5] * batch.longest_context
+            )
+
+        return seconds
+
+
+class Roofline(msgspec.Struct, frozen=True, tag="roofline"):
+    """The slower of arithmetic and memory, and a fixed part. A step reads all weights once and the KV of whatever it
+    attends to; rates are achieved ones, of all GPUs of the replica together."""
+
+    params: float
+    layers: int
+    hidden: int
+    kv_bytes_per_token: float
+    gemm_flops: float
+    attention_flops: float
+    memory_bytes_per_s: float
+    fixed_s: float = 0.004
+    bytes_per_param: float = 2.0
+
+    def timer(self) -> Callable[[Batch], float]:
+        gemm = 2.0 * self.params / self.gemm_flops
+        attention = 4.0 * self.layers * self.hidden / self.attention_flops
+        weights_s = self.params * self.bytes_per_param / self.memory_bytes_per_s
+        kv_s = self.kv_bytes_per_token / self.memory_bytes_per_s
+        fixed = self.fixed_s
+
+        def seconds(batch: Batch) -> float:
+            tokens = batch.prefill_tokens + batch.decodes
+            dense = max(weights_s, tokens * gemm)
+            prompts = max(batch.prefill_pairs * attention, batch.prefill_context * kv_s)
+            return fixed + dense + prompts + batch.decode_context * kv_s
+
+        return seconds
+
+
+Cost = Linear | Roofline
+
+COSTS: dict[str, Cost] = {
+    "llama3-8b-a100": Linear(),
+    "llama3-8b-a100-roofline": Roofline(8.0e9, 32, 4096, 131_072, 235e12, 180e12, 1.5e12),
+    "qwen-7b-2xa100": Roofline(7.7e9, 32, 4096, 524_288, 400e12, 320e12, 2.9e12, 0.006),
+    "llama3-70b-4xh100": Roofline(70.6e9, 80, 8192, 327_680, 2.3e15, 1.9e15, 9.5e12, 0.010),
+}
+"""By model and accelerator; rates as in bench.sim.profile, less what all-reduces take."""
+
+KV_TOKENS: dict[str, int] = {
+    "llama3-8b-a100": 400_000,
+    "llama3-8b-a100-roofline": 400_000,
+    "qwen-7b-2xa100": 240_000,
+    "llama3-70b-4xh100": 450_000,
+}
+"""KV memory beside the weights, at 90 % of the GPUs' memory."""
+
+
+def profile(cost: Cost, step_tokens: int, bias: float, noise: float, seed: int) -> Pace:
+    """What an engine learned offline: times of batches of every size, wrong by `bias` and noise."""
+    chance, seconds = random.Random(f"profile {seed}"), cost.timer()
+    observed = []
+    for _ in range(PROFILED):
+        decodes = chance.choice((0, 1, 4, 16, 32, 64, 128))
+        context = decodes * chance.randrange(100, 6000)
+        tokens = int(step_tokens * 2 ** chance.uniform(-8, 0)) if decodes == 0 or chance.random() < 0.8 else 0
+        before = chance.choice((0, 0, 0, 500, 2000, 6000))
+        pairs = tokens * (before + tokens / 2)
+        took = seconds(Batch(tokens, decodes, context, pairs, before, before if tokens else 0))
+        load = StepLoad(tokens, tokens, decodes, context, pairs)
+        observed.append(Observed(load, took * bias * chance.lognormvariate(0.0, noise)))
+    return learn(Pace(), observed)

@@ -1,0 +1,87 @@
+"""What a simulation leaves behind: a record of each call, totals of the steps."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """One call's life. Times in seconds since the start of the simulation; None: has not happened."""
+
+    call: int
+    """Index into the calls in the order given, programs' calls one after the other."""
+    program: int = -1
+    """Index of its program among those given; -1: an open loop's call."""
+    position: int = 0
+    """Which call of the program."""
+    replica: int = 0
+    arrival_s: float = 0.0
+    tier: str = ""
+    importance: int = 1
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    ttft_slo_s: float | None = None
+    tbt_slo_s: float | None = None
+    ttlt_slo_s: float | None = None
+    begin_s: float | None = None
+    """When the first step with tokens of it began."""
+    first_token_s: float | None = None
+    end_s: float | None = None
+    produced: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache when it began."""
+    computed_tokens: int = 0
+    """Prompt tokens computed, those computed again included."""
+    token_late_s: float = 0.0
+    """The most by which a token after the first came after its due time: the first token's due time, or when it came if
+    that was later, and one TBT for each since; 0: none did."""
+    late_tokens: int = 0
+    service_s: float = 0.0
+    """Time of the steps that it was in."""
+    relegated: bool = False
+    """Set aside (lost or relegated) in the step in which it first computed, or at the end if it never did."""
+    paused: int = 0
+    """Steps that it sat out with its KV kept."""
+    evicted: int = 0
+    """Times that its KV was taken."""
+    chunks: int = 0
+    """Steps that computed prompt tokens of it."""
+
+
+class StepTotals(msgspec.Struct, kw_only=True):
+    """Of one replica."""
+
+    steps: int = 0
+    busy_s: float = 0.0
+    end_s: float = 0.0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    evictions: int = 0
+    kv_peak_tokens: int = 0
+    cached_tokens: int = 0
+    policies: tuple[str, ...] = ()
+    """In the order in which they ruled."""
+    chunk_sizes: dict[int, int] = {}
+    """Prompt tokens of steps -> steps, of those that had any."""
+    error_sum: float = 0.0
+    """Of |estimate - truth| / truth, margin excluded."""
+    errors: int = 0
+    over: int = 0
+    """Estimates, margin included, that were below the truth."""
+    plan_us: list[float] = []
+    """Sampled; not part of what a seed determines."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """Equal for equal input and seed but for `cpu_s` and `StepTotals.plan_us`."""
+
+    seed: int
+    records: list[Record]
+    replicas: list[StepTotals]
+    end_s: float
+    """When the last call ended, or the horizon."""
+    cpu_s: float = 0.0
+
+    @property
+    def unfinished(self) -> int:
+        return sum(r.end_s is None for r in self.records)
