@@ -13,9 +13,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.requests.arrivals import thinned
 from bench.requests.errors import UsageError
 from bench.requests.settings import Settings
-from bench.requests.workload import Call, Program, Workload, thinned
+from bench.requests.workload import Workload
+from bench.sim.serving import Call, Program
 
 NAMES = ("rate", "mix", "both")
 SOURCE = "generated: SLOs by task as published, lengths lognormal by task"
@@ -78,20 +80,21 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
         lambda now: rate_of(now, qps, settings.phase_s) if drifts else qps,
         qps * HIGHEST if drifts else qps,
     )
-    programs = []
+    calls: list[Call | Program] = []
     for at in takewhile(lambda at: at < ends, times):
         tasks = PHASES[min(2, int(at / settings.phase_s))] if mixes else PHASES[2]
-        programs.append(Program(at, (_call(drawn, drawn.choice(tasks), settings),)))
-    return Workload(programs, SOURCE)
+        calls.append(_call(at, drawn, drawn.choice(tasks), settings))
+    return Workload(calls, SOURCE)
 
 
-def _call(drawn: random.Random, name: str, settings: Settings) -> Call:
+def _call(at: float, drawn: random.Random, name: str, settings: Settings) -> Call:
     task = TASKS[name]
     importance = drawn.uniform(0.5, 1.0)
     factor = settings.slo_scale * (1 + STRICTER * (1 - 4 * (importance - 0.5)))
     prompt = task.prompt * math.exp(SPREAD * drawn.gauss(0, 1)) * settings.prompt_scale
     output = task.output * math.exp(SPREAD * drawn.gauss(0, 1)) * settings.output_scale
     return Call(
+        arrival_s=at,
         prompt_tokens=max(8, min(LONGEST_PROMPT, round(prompt))),
         output_tokens=max(1, min(LONGEST_OUTPUT, round(output))),
         ttft_s=task.ttft_s * factor,

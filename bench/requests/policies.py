@@ -8,6 +8,7 @@ its name says what is on: dc dynamic chunks, er relegation, hp the hybrid key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -25,13 +26,23 @@ SILO = {INTERACTIVE: 7, BATCH: 3, BACKGROUND: 3}
 """Replicas of each tier of the siloed baseline (QoServe table 4); other sizes have the same shares."""
 
 
+class Inherit(str, Enum):
+    """From its program, to its place in the order."""
+
+    NONE = "none"
+    PLAS = "plas"
+    ATLAS = "atlas"
+    HINDSIGHT = "hindsight"
+    """What the program has left to compute, which no engine knows: a bound."""
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A policy of this command."""
 
     help: str
     serve: Mapping[str, Any] = {}
-    inherit: str = "none"
-    """What a call gets from its program on arrival: none, plas, atlas, or srpt (its tokens left, known beforehand)."""
+    inherit: Inherit = Inherit.NONE
+    """What a call gets from its program on arrival."""
     silo: bool = False
     """Replicas of its own for each tier."""
     bounds: bool = False
@@ -84,10 +95,10 @@ PROGRAMS: dict[str, Rule] = {
     "fcfs": Rule(help="first come first served", serve=_whole(Policy.FCFS)),
     "mlfq": Rule(help="queues by what the call itself has had", serve=_whole(Policy.MLFQ)),
     "las": Rule(help="least attained tokens of the call first", serve=_whole(Policy.LAS)),
-    "plas": Rule(help="queues by what the program has had", serve=_whole(Policy.MLFQ), inherit="plas"),
-    "atlas": Rule(help="queues by the longest chain of the program", serve=_whole(Policy.MLFQ), inherit="atlas"),
+    "plas": Rule(help="queues by what the program has had", serve=_whole(Policy.MLFQ), inherit=Inherit.PLAS),
+    "atlas": Rule(help="queues by the longest chain of the program", serve=_whole(Policy.MLFQ), inherit=Inherit.ATLAS),
     "srpt": Rule(
-        help="the program with the least left first, known beforehand: a bound", serve=_whole(Policy.LAS), inherit="srpt"
+        help="the program with the least left first, known beforehand: a bound", serve=_whole(Policy.LAS), inherit=Inherit.HINDSIGHT
     ),
 }
 MFS_DRIFT = {
@@ -127,3 +138,23 @@ def serve_config(rule: Rule, slots: int, given: Mapping[str, Any]) -> ServeConfi
         raise UsageError(f"--set serve: {error}") from error
 
 
+
+
+def silo_pools(replicas: int) -> dict[str, list[int]]:
+    """Tier -> its replicas, in the shares of SILO, at least one each."""
+    if replicas < len(SILO):
+        raise UsageError(f"--set replicas={replicas}: the policy silo needs at least {len(SILO)}, one for each tier")
+    left, of, first = replicas, sum(SILO.values()), 0
+    pools = {}
+    for number, (tier, share) in enumerate(SILO.items()):
+        others = len(SILO) - number - 1
+        count = left if not others else min(left - others, max(1, round(left * share / of)))
+        pools[tier] = list(range(first, first + count))
+        first, left, of = first + count, left - count, of - share
+    return pools
+
+
+def silo_step(tier: str) -> dict[str, Any]:
+    """Tokens of a step on the replicas of a tier."""
+    tokens = SMALL if tier == INTERACTIVE else LARGE
+    return {"step_tokens": tokens, "chunk_min": tokens, "chunk_max": tokens, "chunk_tight": tokens}

@@ -16,14 +16,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from bench.requests.arrivals import poisson
 from bench.requests.errors import UsageError
 from bench.requests.lengths import Lengths, curve, published, trace_file
 from bench.requests.settings import Settings
-from bench.requests.workload import Call, Program, Workload, poisson
+from bench.requests.workload import Workload
+from bench.sim.serving import Call, Program
 from bench.sim.workload import records
 
 NAMES = ("chat", "tree-search", "best-of-n", "claudecode")
 SESSIONS = "agentic_claudecode"
+PAUSE_S = 5.0
+"""Mean, before a turn of a chat."""
 ROUNDS = (2, 6)
 """Of a tree search: from, to."""
 OUTPUT_MAX = 2000
@@ -38,10 +42,10 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
     starts = takewhile(lambda at: at < seconds, poisson(random.Random(f"arrivals {seed}"), qps))
     if name == "claudecode":
         sessions, source = _sessions(settings, seed, traces)
-        return Workload([Program(at, next(sessions)) for at in starts], source)
+        return Workload([Program(arrival_s=at, calls=next(sessions)) for at in starts], source)
     lengths = Lengths("sharegpt-turns", traces)
     make = {"chat": _chat, "tree-search": _tree, "best-of-n": _best_of}[name]
-    programs = [Program(at, make(chance, lengths, settings)) for at in starts]
+    programs = [Program(arrival_s=at, calls=make(chance, lengths, settings)) for at in starts]
     return Workload(programs, f"structure generated; lengths {lengths.source}")
 
 
@@ -53,8 +57,8 @@ def _chat(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[
         new, output = _draw(chance, lengths, settings)
         if calls and context + new > settings.context_max:
             break
-        gap_s = 0.0 if turn == 0 else min(settings.gap_max_s, settings.gap_scale * chance.expovariate(1 / 5.0))
-        calls.append(Call(context + new, output, context, (turn - 1,) if turn else (), gap_s))
+        gap_s = 0.0 if turn == 0 else min(settings.gap_max_s, settings.gap_scale * chance.expovariate(1 / PAUSE_S))
+        calls.append(_call(context + new, output, context, (turn - 1,) if turn else (), gap_s))
         context += new + output
     return tuple(calls)
 
@@ -64,14 +68,14 @@ def _tree(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[
     question, _ = _draw(chance, lengths, settings)
     calls: list[Call] = []
     before: tuple[int, ...] = ()
-    context, grown = question, 0
+    context, seen = question, 0
     for _ in range(chance.randint(*ROUNDS)):
         first = len(calls)
         for _ in range(settings.fan_out):
             _, output = _draw(chance, lengths, settings)
-            calls.append(Call(context, output, grown, before))
-        best = chance.randrange(settings.fan_out)
-        grown, context = context, context + calls[first + best].output_tokens
+            calls.append(_call(context, output, seen, before))
+        context += calls[first + chance.randrange(settings.fan_out)].output_tokens
+        seen = context
         before = tuple(range(first, len(calls)))
     return tuple(calls)
 
@@ -79,9 +83,16 @@ def _tree(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[
 def _best_of(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[Call, ...]:
     question, _ = _draw(chance, lengths, settings)
     outputs = [_draw(chance, lengths, settings)[1] for _ in range(settings.fan_out)]
-    candidates = [Call(question, output, 0 if i == 0 else question) for i, output in enumerate(outputs)]
-    judge = Call(question + sum(outputs), _draw(chance, lengths, settings)[1], question, tuple(range(len(outputs))))
-    return (*candidates, judge)
+    candidates = [_call(question, output, 0 if i == 0 else question) for i, output in enumerate(outputs)]
+    judgement = _draw(chance, lengths, settings)[1]
+    return (*candidates, _call(question + sum(outputs), judgement, question, tuple(range(len(outputs)))))
+
+
+def _call(prompt: int, output: int, seen: int, after: tuple[int, ...] = (), gap_s: float = 0.0) -> Call:
+    """`seen`: leading prompt tokens that the program's calls before it had or made."""
+    return Call(
+        prompt_tokens=prompt, output_tokens=output, prefix_tokens=min(seen, prompt), after=after, gap_s=gap_s
+    )
 
 
 def _draw(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[int, int]:
@@ -146,4 +157,4 @@ def _session_call(
     shared = min(length - 1, int(seen / settings.session_divisor * settings.prompt_scale))
     produced = max(1, min(OUTPUT_MAX, round(output * settings.output_scale)))
     gap_s = 0.0 if turn == 0 else min(settings.gap_max_s, settings.gap_scale * pause_s)
-    return Call(length, produced, shared, (turn - 1,) if turn else (), gap_s)
+    return _call(length, produced, shared, (turn - 1,) if turn else (), gap_s)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from bench.requests.errors import UsageError
+from bench.sim.serving import COSTS, Expect
 from mfsd.policy.serve import ServeConfig
 
 SERVE = "serve."
@@ -63,14 +64,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of the SLOs of the tasks."""
 
     # Engines.
+    cost: str = "llama3-8b-a100"
+    """What a step takes: a model on an accelerator."""
     replicas: int = 1
-    slots: int = 256
-    """Requests that hold KV on a replica at once."""
-    kv_tokens: int = 400_000
+    slots: int = 0
+    """Requests that hold KV on a replica at once; 0: 256, and 32 for programs."""
+    kv_tokens: int = 0
+    """KV memory of a replica; 0: what the cost's accelerator has beside the weights."""
     belief_scale: float = 1.0
     """Step times that policies are shown, times the true ones."""
     belief_noise: float = 0.0
-    """Standard deviation of their relative error, from step to step."""
+    """Standard deviation of the logarithm of their error, from step to step."""
+    step_noise: float = 0.0
+    """The same of the true step times."""
+    expect: Expect = Expect.HISTORY
+    """Output tokens that policies expect: history of the tier, oracle, or none."""
 
     serve: dict[str, Any] = {}
     """Numbers of ServeConfig, under every policy."""
@@ -80,6 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             value = getattr(self, name)
             if not low <= value <= high:  # written so that NaN fails
                 raise ValueError(f"{name} is {value}: use {low:g} to {high:g}")
+        if self.cost not in COSTS:
+            raise ValueError(f"cost is {self.cost}: use {', '.join(COSTS)}")
         if self.mix_interactive + self.mix_batch + self.mix_background <= 0:
             raise ValueError("mix_interactive, mix_batch and mix_background are all 0: use at least one above 0")
 
@@ -90,8 +100,9 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("low_share", 0, 1), ("swing", 1, 1000), ("swing_s", 1, _DAY_S), ("prompt_scale", 0.01, 100),
     ("output_scale", 0.01, 100), ("gap_scale", 0, 1000), ("gap_max_s", 0, _DAY_S), ("turns_pareto", 0.1, 100),
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
-    ("phase_s", 1, _DAY_S), ("slo_scale", 0.01, 100), ("replicas", 1, 1000), ("slots", 1, 1 << 16),
-    ("kv_tokens", 16, 1 << 40), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
+    ("phase_s", 1, _DAY_S), ("slo_scale", 0.01, 100), ("replicas", 1, 1000), ("slots", 0, 1 << 16),
+    ("kv_tokens", 0, 1 << 40), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
+    ("step_noise", 0, 1),
 )  # fmt: skip
 
 

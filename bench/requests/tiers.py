@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+from bench.requests.arrivals import poisson, thinned
 from bench.requests.lengths import Lengths
 from bench.requests.settings import Settings
-from bench.requests.workload import Call, Program, Workload, poisson, thinned
+from bench.requests.workload import Workload
+from bench.sim.serving import Call, Program
 
 NAMES = ("azure-code", "sharegpt")
 INTERACTIVE, BATCH, BACKGROUND = "interactive", "batch", "background"
@@ -26,12 +28,13 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
     lengths = Lengths(name, traces)
     drawn, divided = random.Random(f"{name} lengths {seed}"), random.Random(f"tiers {seed}")
     mix = (settings.mix_interactive, settings.mix_batch, settings.mix_background)
-    programs = []
+    calls: list[Call | Program] = []
     for start_s in takewhile(lambda at: at < seconds, arrivals(settings, qps, seed)):
         tokens = lengths.draw(drawn)
         (tier,) = divided.choices(TIERS, mix)
         important = divided.random() >= settings.low_share
         call = Call(
+            arrival_s=start_s,
             prompt_tokens=max(1, round(tokens.prompt * settings.prompt_scale)),
             output_tokens=max(1, round(tokens.output * settings.output_scale)),
             ttft_s=settings.ttft_s if tier == INTERACTIVE else None,
@@ -41,8 +44,8 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
             tier=tier,
             tenant=tier,
         )
-        programs.append(Program(start_s, (call,)))
-    return Workload(programs, lengths.source)
+        calls.append(call)
+    return Workload(calls, lengths.source)
 
 
 def arrivals(settings: Settings, qps: float, seed: int) -> Iterator[float]:
