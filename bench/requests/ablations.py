@@ -72,9 +72,7 @@ GROUPS = (
     Group(
         DRIFT,
         f"% in time, hmas, rate, {DRIFT_QPS:g}/s",
-        lambda lab, seed: Point(
-            what="drift", workload="rate", policy="hmas", qps=DRIFT_QPS, seed=seed, seconds=600.0
-        ),
+        lambda lab, seed: Point(what="drift", workload="rate", policy="hmas", qps=DRIFT_QPS, seed=seed, seconds=600.0),
         lambda row: 100 * float(row["goodput_rate"]),
     ),
 )

@@ -1,9 +1,9 @@
 """python -m bench requests capacity: the most requests/s of which at most 1 % are late, for each policy and seed.
 
 Bisection over the rate. It starts from the bracket 0 to --highest; the rate in the middle is tried with the seed's own
-draw of requests, and the half that holds the answer is kept, until it is narrower than --step. The answer is the highest
-rate tried that met the bound, 0 if none did. An answer within a step of --highest says that the bracket was too low.
-Late requests are not quite monotonous in the rate: another bracket may end a step or two away.
+draw of requests, and the half that holds the answer is kept, until it is narrower than --step. The answer is the
+highest rate tried that met the bound, 0 if none did. An answer within a step of --highest says that the bracket was too
+low. Late requests are not quite monotonous in the rate: another bracket may end a step or two away.
 
 Run long enough: what waits at the end of a short run is not late yet where deadlines are long, so that an overloaded
 policy that serves by deadline seems to carry more. The paper ran 4 hours (--seconds 14400)."""

@@ -21,7 +21,7 @@ class Measured(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """`where`: of the paper, or of the command that measures it; `claim`: what is said there; `bar`: what counts here."""
+    """`where`: of the paper, or of the command that measures it; `claim`: what it says; `bar`: what counts here."""
 
     id: str
     system: str

@@ -1,9 +1,9 @@
 """python -m bench requests claims: every claim about the request tier, measured and held against its bar.
 
 Prints a row for each claim; --json FILE holds [{id system where claim measured bar verdict note}]. Verdicts: shown,
-refuted (below its bar), not run. The command ends with status 1 when one is refuted. Runs are kept in --runs FILE as they
-finish, so that a measurement that was stopped goes on; --quick has short runs with deadlines shortened alike and one
-seed: it says whether the commands work, not whether the claims hold.
+refuted (below its bar), not run. The command ends with status 1 when one is refuted. Runs are kept in --runs FILE as
+they finish, so that a measurement that was stopped goes on; --quick has short runs with deadlines shortened alike and
+one seed: it says whether the commands work, not whether the claims hold.
 
 --page docs/results/claims.md writes the page from the rows, --ablations FILE adds the tables of halved and doubled
 defaults to it (and measures what is missing of them)."""
@@ -60,7 +60,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--traces", type=Path, metavar="DIR", help="recorded lengths, as in `requests run`")
     p.add_argument("--page", type=Path, metavar="FILE", help="also write the page (Markdown) from --json's rows")
     p.add_argument(
-        "--ablations", type=Path, metavar="FILE", help="measure the ablations into FILE instead of claims; --page has both"
+        "--ablations",
+        type=Path,
+        metavar="FILE",
+        help="measure the ablations into FILE instead of claims; --page has both",
     )
     return p
 
@@ -71,9 +74,7 @@ def chosen(options: argparse.Namespace) -> list[Claim]:
         if name not in [claim.id for claim in CLAIMS]:
             raise UsageError(f"--claim {name}: use {', '.join(claim.id for claim in CLAIMS)}")
     found = [
-        claim
-        for claim in CLAIMS
-        if (named is None or claim.id in named) and options.system in (None, claim.system)
+        claim for claim in CLAIMS if (named is None or claim.id in named) and options.system in (None, claim.system)
     ]
     if not found:
         raise UsageError(f"--claim {options.claim} --system {options.system}: no claim is both; drop one of them")

@@ -27,8 +27,9 @@ def h2(lab: Lab) -> Measured:
         behind = 100 * (fixed[best][0] - whole[0])
         holds = holds and gained <= 0.02 and behind <= 1.0
         notes.append(
-            f"{workload}: {whole[0]:.1%} in time, gain {whole[1]:.3f}; best fixed {best} {fixed[best][0]:.1%}; without a "
-            "part " + ", ".join(f"{part.removeprefix('hmas-no-')} {esg - whole[1]:+.3f}" for part, (_, esg) in removed.items())
+            f"{workload}: {whole[0]:.1%} in time, gain {whole[1]:.3f}; best fixed {best} {fixed[best][0]:.1%}; "
+            "without a part "
+            + ", ".join(f"{part.removeprefix('hmas-no-')} {esg - whole[1]:+.3f}" for part, (_, esg) in removed.items())
         )
     return Measured(holds, "; ".join(notes), "one replica, no meta controller: orders are fixed for a run")
 

@@ -57,7 +57,6 @@ def _of(lab: Lab, at: Point, measure: str, seeds: tuple[int, ...]) -> float:
     return sum(float(row[measure]["mean"]) for row in rows) / len(rows)
 
 
-
 def _others(ratios: dict[str, tuple[float, float]], mine: str) -> str:
     return "; ".join(f"{n} {t:.2f} and {m:.2f}" for n, (t, m) in ratios.items() if n not in ("fcfs", mine))
 

@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            f"bench requests {command}: stopped; what has finished is kept in the --json file, the same command goes on "
-            "from there",
+            f"bench requests {command}: stopped; what has finished is kept in the --json file, the same command goes "
+            "on from there",
             file=sys.stderr,
         )
         return 130

@@ -22,7 +22,9 @@ def capacities(results: Sequence[Result], file: Path) -> list[Path]:
         tried = sorted((t["qps"], 100 * t["late"]) for row in of for t in row["tried"])
         carried = statistics.fmean(row["capacity_qps"] for row in of)
         colour, marker = _style(number)
-        axis.plot(*zip(*tried, strict=True), marker=marker, color=colour, label=f"{policy} ({carried:.2f})", linewidth=1)
+        axis.plot(
+            *zip(*tried, strict=True), marker=marker, color=colour, label=f"{policy} ({carried:.2f})", linewidth=1
+        )
         axis.axvline(carried, color=colour, linestyle=":", linewidth=0.8)
     axis.axhline(1.0, color="#bbbbbb", linewidth=0.8)
     axis.set_yscale("symlog", linthresh=1.0)
@@ -44,7 +46,11 @@ def runs(what: str, results: Sequence[Result], file: Path) -> list[Path]:
         title = f"{rates[-1]:g} requests/s, {_seeds(results)}"
     else:
         figure, axes = _figure(1)
-        measure = ("per_token_s", "mean", 1e3, "ms a token") if what == "programs" else ("goodput_rate", "", 100.0, "in time (%)")
+        measure = (
+            ("per_token_s", "mean", 1e3, "ms a token")
+            if what == "programs"
+            else ("goodput_rate", "", 100.0, "in time (%)")
+        )
         _by_rate(axes[0], results, rates, measure)
         title = _seeds(results)
     return _save(figure, f"Simulated: {title}", file)
@@ -57,9 +63,7 @@ def _by_tier(axis: Any, results: Sequence[Result]) -> None:
     width = 0.8 / len(names)
     for number, policy in enumerate(names):
         of = [row["violations"] for row in results if row["policy"] == policy]
-        heights = [
-            100 * statistics.fmean(v["tiers"].get(g, 0.0) if g in tiers else v[g] for v in of) for g in groups
-        ]
+        heights = [100 * statistics.fmean(v["tiers"].get(g, 0.0) if g in tiers else v[g] for v in of) for g in groups]
         at = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
         axis.bar(at, heights, width, color=_style(number)[0], edgecolor="black", linewidth=0.5, label=policy)
     axis.set_xticks(range(len(groups)), groups, fontsize=8)
@@ -74,7 +78,9 @@ def _over_time(axis: Any, results: Sequence[Result]) -> None:
     for number, policy in enumerate(_policies(results)):
         (row,) = (r for r in results if r["policy"] == policy and r["seed"] == seed)
         minutes = [w["at_s"] / 60 for w in row["over_time"]]
-        axis.plot(minutes, [100 * w["late"] for w in row["over_time"]], color=_style(number)[0], label=policy, linewidth=1)
+        axis.plot(
+            minutes, [100 * w["late"] for w in row["over_time"]], color=_style(number)[0], label=policy, linewidth=1
+        )
         if number == 0:
             load.plot(minutes, [w["qps"] for w in row["over_time"]], color="#cccccc", linewidth=0.8)
     load.set_ylabel("requests/s (grey)", fontsize=8)

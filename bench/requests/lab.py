@@ -70,8 +70,7 @@ class Lab:
         """A point of the tiers, deadlines and turns scaled."""
         scale, plain = self.scale, Settings()
         scaled = {
-            name: getattr(plain, name) * scale.deadlines
-            for name in ("batch_ttlt_s", "background_ttlt_s", "swing_s")
+            name: getattr(plain, name) * scale.deadlines for name in ("batch_ttlt_s", "background_ttlt_s", "swing_s")
         }
         return Point(
             workload=workload,
@@ -109,15 +108,16 @@ class Lab:
         replicas = point.settings.replicas
         found = [
             bisect(
-                lambda qps, seed=seed: float(  # type: ignore[misc]
-                    self.run(msgspec.structs.replace(point, qps=round(qps, 4), seed=seed))["violations"]["all"]
-                ),
+                lambda qps, of=msgspec.structs.replace(point, seed=seed): self._late_at(of, qps),
                 HIGHEST[point.workload] * replicas,
                 self.scale.step * replicas,
             ).qps
             for seed in given
         ]
         return sum(found) / len(found)
+
+    def _late_at(self, point: Point, qps: float) -> float:
+        return float(self.run(msgspec.structs.replace(point, qps=round(qps, 4)))["violations"]["all"])
 
     def _say(self, point: Point, row: Result, took_s: float) -> None:
         late = row["violations"]["all"]

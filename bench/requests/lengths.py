@@ -50,9 +50,7 @@ class Lengths:
     def draw(self, chance: random.Random) -> Tokens:
         if self._rows:
             return chance.choice(self._rows)
-        return Tokens(
-            max(1, round(self._prompt.at(chance.random()))), max(1, round(self._output.at(chance.random())))
-        )
+        return Tokens(max(1, round(self._prompt.at(chance.random()))), max(1, round(self._output.at(chance.random()))))
 
 
 def published() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bench.requests import policies, workloads
-from bench.requests.policies import SILO, Rule
+from bench.requests.policies import Rule
 from bench.requests.settings import Settings
 from bench.sim import serving
 from bench.sim.serving import Belief, Outcome, Record, ReplicaConfig, Router

@@ -98,7 +98,9 @@ PROGRAMS: dict[str, Rule] = {
     "plas": Rule(help="queues by what the program has had", serve=_whole(Policy.MLFQ), inherit=Inherit.PLAS),
     "atlas": Rule(help="queues by the longest chain of the program", serve=_whole(Policy.MLFQ), inherit=Inherit.ATLAS),
     "srpt": Rule(
-        help="the program with the least left first, known beforehand: a bound", serve=_whole(Policy.LAS), inherit=Inherit.HINDSIGHT
+        help="the program with the least left first, known beforehand: a bound",
+        serve=_whole(Policy.LAS),
+        inherit=Inherit.HINDSIGHT,
     ),
 }
 MFS_DRIFT = {
@@ -136,8 +138,6 @@ def serve_config(rule: Rule, slots: int, given: Mapping[str, Any]) -> ServeConfi
         return msgspec.convert(values, ServeConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set serve: {error}") from error
-
-
 
 
 def silo_pools(replicas: int) -> dict[str, list[int]]:

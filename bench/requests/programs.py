@@ -90,9 +90,7 @@ def _best_of(chance: random.Random, lengths: Lengths, settings: Settings) -> tup
 
 def _call(prompt: int, output: int, seen: int, after: tuple[int, ...] = (), gap_s: float = 0.0) -> Call:
     """`seen`: leading prompt tokens that the program's calls before it had or made."""
-    return Call(
-        prompt_tokens=prompt, output_tokens=output, prefix_tokens=min(seen, prompt), after=after, gap_s=gap_s
-    )
+    return Call(prompt_tokens=prompt, output_tokens=output, prefix_tokens=min(seen, prompt), after=after, gap_s=gap_s)
 
 
 def _draw(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[int, int]:
@@ -133,9 +131,7 @@ def _recorded(path: Path, settings: Settings) -> dict[Any, tuple[Call, ...]]:
     return {session: tuple(calls) for session, calls in sessions.items()}
 
 
-def _generated(
-    chance: random.Random, statistics: dict[str, Any], settings: Settings
-) -> Iterator[tuple[Call, ...]]:
+def _generated(chance: random.Random, statistics: dict[str, Any], settings: Settings) -> Iterator[tuple[Call, ...]]:
     first, new, output = curve(statistics["first_prompt"]), curve(statistics["new_tokens"]), curve(statistics["output"])
     turns, pause = curve(statistics["turns"]), curve(statistics["think_s"])
     while True:
@@ -150,9 +146,7 @@ def _generated(
         yield tuple(calls)
 
 
-def _session_call(
-    turn: int, prompt: float, seen: float, output: float, pause_s: float, settings: Settings
-) -> Call:
+def _session_call(turn: int, prompt: float, seen: float, output: float, pause_s: float, settings: Settings) -> Call:
     length = max(1, int(prompt / settings.session_divisor * settings.prompt_scale))
     shared = min(length - 1, int(seen / settings.session_divisor * settings.prompt_scale))
     produced = max(1, min(OUTPUT_MAX, round(output * settings.output_scale)))

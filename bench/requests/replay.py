@@ -1,8 +1,8 @@
-"""python -m bench requests replay FILE: makes every recorded plan of a live engine again and says whether it is the same.
+"""python -m bench requests replay FILE: makes the plans that a live engine recorded again and says whether they are the same.
 
 FILE is what an engine wrote while it served (a folder: all files in it, rotated ones too): its configuration, and for
-each step what it saw and what was planned. A plan is a function of these alone, so it must come out equal to the bit, on
-any machine. The command ends with status 1 when one differs."""
+each step what it saw and what was planned. A plan is a function of these alone, so it must come out equal to the bit,
+on any machine. The command ends with status 1 when one differs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 
 import msgspec
+from mfsd.serve.records import Difference, RecordError, replay
 
 from bench.requests.errors import UsageError
-from mfsd.serve.records import Difference, RecordError, replay
 
 
 def parser() -> argparse.ArgumentParser:

@@ -49,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     )
     opt.add_workload(p)
     group = p.add_argument_group("what is compared")
-    group.add_argument("--policy", metavar="A,B", help="default: all of --what tiers' baselines and qoserve, or the like")
+    group.add_argument(
+        "--policy", metavar="A,B", help="default: all of --what tiers' baselines and qoserve, or the like"
+    )
     group.add_argument(
         "--qps", default="2", metavar="Q[,Q...]", help="requests (programs) a second in all (default %(default)s)"
     )
