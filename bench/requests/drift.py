@@ -17,7 +17,7 @@ from bench.requests.arrivals import thinned
 from bench.requests.errors import UsageError
 from bench.requests.settings import Settings
 from bench.requests.workload import Workload
-from bench.sim.serving import Call, Program
+from bench.sim.serving import Call
 
 NAMES = ("rate", "mix", "both")
 SOURCE = "generated: SLOs by task as published, lengths lognormal by task"
@@ -80,7 +80,7 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
         lambda now: rate_of(now, qps, settings.phase_s) if drifts else qps,
         qps * HIGHEST if drifts else qps,
     )
-    calls: list[Call | Program] = []
+    calls = []
     for at in takewhile(lambda at: at < ends, times):
         tasks = PHASES[min(2, int(at / settings.phase_s))] if mixes else PHASES[2]
         calls.append(_call(at, drawn, drawn.choice(tasks), settings))

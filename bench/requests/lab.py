@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -108,7 +109,7 @@ class Lab:
         replicas = point.settings.replicas
         found = [
             bisect(
-                lambda qps, of=msgspec.structs.replace(point, seed=seed): self._late_at(of, qps),
+                functools.partial(self._late_at, msgspec.structs.replace(point, seed=seed)),
                 HIGHEST[point.workload] * replicas,
                 self.scale.step * replicas,
             ).qps

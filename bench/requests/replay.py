@@ -1,4 +1,4 @@
-"""python -m bench requests replay FILE: makes the plans that a live engine recorded again and says whether they are the same.
+"""python -m bench requests replay FILE: makes the plans of a live engine again and says whether they are the same.
 
 FILE is what an engine wrote while it served (a folder: all files in it, rotated ones too): its configuration, and for
 each step what it saw and what was planned. A plan is a function of these alone, so it must come out equal to the bit,

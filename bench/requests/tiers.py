@@ -15,7 +15,7 @@ from bench.requests.arrivals import poisson, thinned
 from bench.requests.lengths import Lengths
 from bench.requests.settings import Settings
 from bench.requests.workload import Workload
-from bench.sim.serving import Call, Program
+from bench.sim.serving import Call
 
 NAMES = ("azure-code", "sharegpt")
 INTERACTIVE, BATCH, BACKGROUND = "interactive", "batch", "background"
@@ -28,7 +28,7 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
     lengths = Lengths(name, traces)
     drawn, divided = random.Random(f"{name} lengths {seed}"), random.Random(f"tiers {seed}")
     mix = (settings.mix_interactive, settings.mix_batch, settings.mix_background)
-    calls: list[Call | Program] = []
+    calls = []
     for start_s in takewhile(lambda at: at < seconds, arrivals(settings, qps, seed)):
         tokens = lengths.draw(drawn)
         (tier,) = divided.choices(TIERS, mix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bench.sim.serving import Call, Program
@@ -10,5 +11,5 @@ from bench.sim.serving import Call, Program
 class Workload(NamedTuple):
     """`source`: from what it was drawn."""
 
-    work: list[Call | Program]
+    work: Sequence[Call | Program]
     source: str
