@@ -17,8 +17,8 @@ from bench.requests.point import Point
 ROOT = Path(__file__).parents[3]
 SMALL = ["run", "--seconds", "30", "--qps", "2"]
 TIERS = {
-    "policy", "seed", "qps", "requests", "violations", "ttft_s", "tbt_s", "ttlt_s", "goodput_qps", "relegated", "paused",
-    "evicted", "chunk_tokens", "step_error", "plan_us", "kv", "cpu_s", "over_time", "source",
+    "policy", "seed", "qps", "requests", "violations", "ttft_s", "tbt_s", "ttlt_s", "goodput_qps", "relegated",
+    "paused", "evicted", "chunk_tokens", "step_error", "plan_us", "kv", "cpu_s", "over_time", "source",
 }  # fmt: skip
 LATENCIES = {"mean", "p50", "p90", "p99"}
 
