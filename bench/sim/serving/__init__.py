@@ -3,26 +3,28 @@
     outcome = simulate(ReplicaConfig(serve=ServeConfig(policy=Policy.HYBRID)), calls, seed=1)
     print(row(outcome))
 
-What goes in: `Call` (one request; an open loop is a list of them) and `Program` (calls that follow one another: a closed
-loop), with a `ReplicaConfig` for all replicas or one for each, and a router where there are several. What comes out: an
-`Outcome` with one `Record` per call, which `row`, `program_row` and `drift_row` turn into measures.
+What goes in: `Call` (one request; an open loop is a list of them) and `Program` (calls that follow one another: a
+closed loop), with a `ReplicaConfig` for all replicas or one for each, and a router where there are several. What comes
+out: an `Outcome` with one `Record` per call, which `row`, `program_row` and `drift_row` turn into measures.
 
-Every step is planned by `mfsd.policy.serve.plan_step`. How long it takes in truth (`cost`) and what the planner believes
-(a `Pace` that it learns) are two things. The model and its limits: docs/internals/serving-simulator.md.
+Every step is planned by `mfsd.policy.serve.plan_step`. How long it takes in truth (`cost`) and what the planner
+believes (a `Pace` that it learns) are two things. The model and its limits: docs/internals/serving-simulator.md.
 """
 
 from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig
-from bench.sim.serving.cost import COSTS, Cost, Linear, Roofline
-from bench.sim.serving.engine import simulate
+from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
+from bench.sim.serving.engine import Control, Snapshot, simulate
 from bench.sim.serving.measure import drift_row, is_late, program_row, row
 from bench.sim.serving.outcome import Outcome, Record, StepTotals
 from bench.sim.serving.router import Load, Router, by_tier, least_loaded, locality, round_robin, sticky
-from bench.sim.serving.work import Call, Program
+from bench.sim.serving.work import Call, Program, chain
 
 __all__ = [
     "COSTS",
+    "KV_TOKENS",
     "Belief",
     "Call",
+    "Control",
     "Cost",
     "Eviction",
     "Expect",
@@ -34,8 +36,10 @@ __all__ = [
     "ReplicaConfig",
     "Roofline",
     "Router",
+    "Snapshot",
     "StepTotals",
     "by_tier",
+    "chain",
     "drift_row",
     "is_late",
     "least_loaded",

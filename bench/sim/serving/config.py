@@ -67,6 +67,8 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where history has nothing yet."""
     bound_outputs: bool = False
     """Whether the fence holds memory for a bound on outputs (`LengthBounds`) or for prompts alone."""
+    output_limit_tokens: int = 4096
+    """What a request may ask for at most (vLLM: max_tokens): no bound and no expectation is above it."""
     service: Service = Service.PLAS
     lanes: bool = False
     """Whether the view says where fast requests end (`LaneCut`)."""

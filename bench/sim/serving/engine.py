@@ -2,15 +2,199 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
+from bench.sim.serving.asking import Journal
 from bench.sim.serving.config import ReplicaConfig
-from bench.sim.serving.outcome import Outcome
-from bench.sim.serving.router import Router
+from bench.sim.serving.live import Live
+from bench.sim.serving.outcome import Outcome, Record
+from bench.sim.serving.replica import Replica
+from bench.sim.serving.router import Router, round_robin
 from bench.sim.serving.work import Call, Program
-from mfsd.policy.serve import ServeConfig
+from mfsd.policy.serve import Policy, ProgramTable, ServeConfig
 
-Control = Callable[[int, float, object], ServeConfig | None]
+ARRIVES, RETURNS, STEPPED, LOOKS = range(4)
+"""What happens, in the order in which it does when it happens at once."""
+
+
+class Snapshot(NamedTuple):
+    """A replica as its control sees it; counts are since the last time."""
+
+    replica: int
+    policy: Policy
+    waiting: int
+    running: int
+    kv_used_tokens: int
+    kv_tokens: int | None
+    arrived: int
+    ended: tuple[Record, ...]
+
+
+Control = Callable[[float, Snapshot], "ServeConfig | None"]
+"""Asked from time to time whether another configuration should rule; None: no."""
+
+
+class _Item:
+    """A call given, and who waits for its end."""
+
+    __slots__ = ("call", "followers", "last_s", "missing", "position", "program")
+
+    def __init__(self, call: Call, program: int, position: int) -> None:
+        self.call, self.program, self.position = call, program, position
+        self.followers: list[int] = []
+        self.missing = len(call.after) if program >= 0 else 0
+        self.last_s = 0.0
+
+
+class Simulation:
+    def __init__(
+        self,
+        configs: Sequence[ReplicaConfig],
+        work: Sequence[Call | Program],
+        seed: int,
+        router: Router,
+        control: Control | None = None,
+        control_every_s: float = 30.0,
+        journal: Journal | None = None,
+    ) -> None:
+        table = ProgramTable(configs[0].service)
+        self.replicas = [Replica(n, config, seed, table, journal) for n, config in enumerate(configs)]
+        self._router, self._control, self._every_s = router, control, control_every_s
+        self._items: list[_Item] = []
+        self._names: list[str] = []
+        self._homes: dict[int, set[int]] = {}
+        self.records: list[Record] = []
+        self._events: list[tuple[float, int, int, object]] = []
+        self._number = self._sequence = self._open = 0
+        self._arrived = [0] * len(configs)
+        self._ended: list[list[Record]] = [[] for _ in configs]
+        self.now_s = 0.0
+        for thing in work:
+            self._add(thing)
+        heapify(self._events)
+        for replica in self.replicas:
+            replica.later = self._later(replica)
+            if control is not None:
+                self._push(control_every_s, LOOKS, replica.number)
+        self._check(configs)
+
+    def _add(self, thing: Call | Program) -> None:
+        first = len(self._items)
+        if isinstance(thing, Call):
+            self._items.append(_Item(thing, -1, 0))
+            self._events.append((thing.arrival_s, ARRIVES, first, first))
+            return
+        program = len(self._names)
+        self._names.append(f"program {program}")
+        for position, call in enumerate(thing.calls):
+            self._items.append(_Item(call, program, position))
+            for before in call.after:
+                self._items[first + before].followers.append(first + position)
+            if not call.after:
+                at = thing.arrival_s + call.gap_s
+                self._events.append((at, ARRIVES, first + position, first + position))
+
+    def _check(self, configs: Sequence[ReplicaConfig]) -> None:
+        self._sequence, self._open = len(self._items), len(self._items)
+        self.records = [Record(call=n) for n in range(len(self._items))]
+        room = min((c.kv_tokens for c in configs if c.kv_tokens is not None), default=None)
+        for number, item in enumerate(self._items):
+            needs = item.call.prompt_tokens + item.call.output_tokens
+            if room is not None and needs > room:
+                raise ValueError(
+                    f"call {number} needs {needs} tokens of KV: kv_tokens is {room}; use more, or leave it out"
+                )
+
+    def _push(self, at_s: float, kind: int, what: object) -> None:
+        self._sequence += 1
+        heappush(self._events, (at_s, kind, self._sequence, what))
+
+    def _later(self, replica: Replica) -> Callable[[float, Live], None]:
+        return lambda at_s, live: self._push(at_s, RETURNS, (replica, live))
+
+    def run(self, until_s: float | None) -> None:
+        events, fresh = self._events, set[int]()
+        while events and self._open:
+            now_s, kind, _, what = heappop(events)
+            if until_s is not None and now_s > until_s:
+                self.now_s = until_s
+                break
+            self.now_s = now_s
+            if kind == STEPPED:
+                self._stepped(what, now_s)  # type: ignore[arg-type]
+                fresh.add(what.number)  # type: ignore[attr-defined]
+            elif kind == ARRIVES:
+                fresh.add(self._arrive(what, now_s))  # type: ignore[arg-type]
+            elif kind == RETURNS:
+                replica, live = what  # type: ignore[misc]
+                replica.queue(live)
+                fresh.add(replica.number)
+            else:
+                self._look(what, now_s)  # type: ignore[arg-type]
+            if events and events[0][0] == now_s:
+                continue  # whatever happens at once is seen before anybody plans
+            for number in sorted(fresh):
+                replica = self.replicas[number]
+                if not replica.busy:
+                    end_s = replica.begin(now_s)
+                    if end_s is not None:
+                        self._push(end_s, STEPPED, replica)
+            fresh.clear()
+        for replica in self.replicas:
+            replica.stop(self.now_s)
+
+    def _arrive(self, number: int, now_s: float) -> int:
+        item = self._items[number]
+        call, program = item.call, item.program
+        at = 0
+        if len(self.replicas) > 1:
+            homes = frozenset(self._homes.get(program, ())) if program >= 0 else frozenset[int]()
+            at = self._router(call, program, homes, [replica.load for replica in self.replicas])
+            if program >= 0:
+                self._homes.setdefault(program, set()).add(at)
+        record = self.records[number]
+        record.program, record.position, record.replica, record.arrival_s = program, item.position, at, now_s
+        record.tier, record.importance = call.tier, call.importance
+        record.prompt_tokens, record.output_tokens = call.prompt_tokens, call.output_tokens
+        record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s = call.ttft_s, call.tbt_s, call.ttlt_s
+        live = Live(self._number, call, now_s, record, self._names[program] if program >= 0 else "")
+        self._number += 1
+        self._arrived[at] += 1
+        self.replicas[at].arrive(live, now_s)
+        return at
+
+    def _stepped(self, replica: Replica, now_s: float) -> None:
+        for live in replica.finish(now_s):
+            self._open -= 1
+            if self._control is not None:
+                self._ended[replica.number].append(live.record)
+            for follower in self._items[live.record.call].followers:
+                item = self._items[follower]
+                item.missing -= 1
+                if item.missing == 0:
+                    self._push(now_s + item.call.gap_s, ARRIVES, follower)
+
+    def _look(self, number: int, now_s: float) -> None:
+        replica, control = self.replicas[number], self._control
+        assert control is not None
+        snapshot = Snapshot(
+            number,
+            replica.policy,
+            len(replica.waiting),
+            len(replica.prompts) + len(replica.decodes),
+            replica.kv_used,
+            replica.kv_room,
+            self._arrived[number],
+            tuple(self._ended[number]),
+        )
+        self._arrived[number], self._ended[number] = 0, []
+        serve = control(now_s, snapshot)
+        if serve is not None:
+            replica.rule(serve)
+        self._push(now_s + self._every_s, LOOKS, number)
 
 
 def simulate(
@@ -21,7 +205,23 @@ def simulate(
     replicas: int = 1,
     router: Router | None = None,
     until_s: float | None = None,
+    control: Control | None = None,
+    control_every_s: float = 30.0,
+    journal: Journal | None = None,
 ) -> Outcome:
     """Serves the work, calls and programs in any mix and order. config: of all replicas, or one for each; router:
-    round robin by default; until_s: stop then, what has not ended is reported unfinished."""
-    raise NotImplementedError
+    round robin by default; until_s: stop then, what has not ended is reported unfinished; control: asked every
+    control_every_s of each replica whether its configuration changes; journal: gets every view and plan (`replay`)."""
+    began = time.process_time()
+    configs = [config] * replicas if isinstance(config, ReplicaConfig) else list(config)
+    if not configs:
+        raise ValueError("config is empty: give one for each replica")
+    simulation = Simulation(configs, work, seed, router or round_robin(), control, control_every_s, journal)
+    simulation.run(until_s)
+    return Outcome(
+        seed=seed,
+        records=simulation.records,
+        replicas=[replica.totals for replica in simulation.replicas],
+        end_s=simulation.now_s,
+        cpu_s=time.process_time() - began,
+    )

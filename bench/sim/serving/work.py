@@ -30,7 +30,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     shared_tokens: int = 0
     """Leading prompt tokens that all calls with the same `shared` have, of any program (a system prompt)."""
     after: tuple[int, ...] = ()
-    """In a program: indices of the calls that must have ended before (several: a join). None: starts with the program."""
+    """In a program: indices of the calls that must have ended before (several: a join); empty: begins with it."""
     gap_s: float = 0.0
     """From the last end among `after`, or from the program's arrival, to the call's arrival: thinking, tools."""
 

@@ -51,9 +51,11 @@ def prefill_due_s(
     return min(due) if due else arrival_s + config.ttft_unknown_s
 
 
-def next_token_due_s(config: ServeConfig, request: Request) -> float | None:
+def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) -> float | None:
     """When the next token of a decode is due: Eq 2, or counted from the end of a prefill that was late. With a deadline
-    for the whole, each token has its even share of what is left. None: no deadline at all."""
+    for the whole, each token has its even share of what is left; one that has passed, or had when the first token came,
+    binds nobody any more: hurrying for it would keep chunks small for as long as the request lasts. None: no deadline
+    at all."""
     produced = request.num_output_tokens
     due: float | None = None
     if request.tbt_s is not None:
@@ -64,9 +66,10 @@ def next_token_due_s(config: ServeConfig, request: Request) -> float | None:
     if request.ttlt_s is not None:
         since = request.due_s if request.first_token_s is None else request.first_token_s
         whole = request.arrival_s + request.ttlt_s
-        expected = max(request.output_tokens, produced + 1.0)
-        share = since + (whole - since) * (produced + 1.0) / expected
-        due = share if due is None else min(due, share)
+        if whole > since and whole > now_s:
+            expected = max(request.output_tokens, produced + 1.0)
+            share = since + (whole - since) * (produced + 1.0) / expected
+            due = share if due is None else min(due, share)
     return due
 
 

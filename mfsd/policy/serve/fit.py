@@ -7,7 +7,7 @@ by the step's own estimate. Orders alone change little where a queue fits one bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from mfsd.policy.serve.chunk import largest
@@ -25,12 +25,12 @@ class Chosen(NamedTuple):
 class Step:
     """The step so far: what is in it, and how long it would take with one chunk more."""
 
-    def __init__(self, pace: Pace, ranks: int, margin: float, decodes: Sequence[Request] = ()) -> None:
+    def __init__(self, pace: Pace, ranks: int, margin: float, decodes: int = 0, context: int = 0) -> None:
         self._pace, self._margin = pace, margin
         self._tokens = [0] * ranks
         self._pairs = [0.0] * ranks
-        self._decodes = len(decodes)
-        self._context = sum(r.num_computed_tokens for r in decodes)
+        self._decodes = decodes
+        self._context = context
         self._prefill = self._busiest = 0
         self._most_pairs = 0.0
         self._pieces = [self._constants(piece) for piece in self._ordered()]

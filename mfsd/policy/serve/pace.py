@@ -45,7 +45,7 @@ class Pace(msgspec.Struct, frozen=True):
         piece = self.small if load.tokens <= SPLIT_TOKENS else self.large
         if piece.steps == 0:  # a guess from the other piece is better than none
             piece = self.large if load.tokens <= SPLIT_TOKENS else self.small
-        return max(SHORTEST_S, sum(a * b for a, b in zip(piece.terms, features(load), strict=True)))
+        return max(SHORTEST_S, _dot(piece.terms, features(load)))
 
 
 def features(load: StepLoad) -> tuple[float, ...]:
@@ -76,17 +76,37 @@ def _learn(piece: Piece, x: tuple[float, ...], seconds: float, forget: float) ->
     """One step of recursive least squares, weighted by 1 / seconds: relative errors count, as margins are shares. The
     past is forgotten only in the direction that this step says something about (directional forgetting): engines see
     the same kind of step for hours, and what they knew of others must not fade."""
-    n, inverse = TERMS, piece.inverse
-    x = tuple(value / seconds for value in x)
-    px = [sum(inverse[i * n + j] * x[j] for j in range(n)) for i in range(n)]
-    seen = sum(a * b for a, b in zip(x, px, strict=True))
+    x = (x[0] / seconds, x[1] / seconds, x[2] / seconds, x[3] / seconds, x[4] / seconds, x[5] / seconds)
+    inverse = piece.inverse
+    rows = inverse[0:6], inverse[6:12], inverse[12:18], inverse[18:24], inverse[24:30], inverse[30:36]
+    px = tuple([_dot(row, x) for row in rows])
+    seen = _dot(x, px)
     if seen <= _LEAST:
         return piece
-    error = 1.0 - sum(a * b for a, b in zip(piece.terms, x, strict=True))
-    terms = tuple(term + p * error / (1.0 + seen) for term, p in zip(piece.terms, px, strict=True))
-    share = (forget - (1.0 - forget) / seen) / (forget * (1.0 + seen))
-    after = tuple(inverse[i * n + j] - share * px[i] * px[j] for i in range(n) for j in range(n))
-    return Piece(terms, after, piece.steps + 1)
+    error, whole = 1.0 - _dot(piece.terms, x), 1.0 + seen
+    share = (forget - (1.0 - forget) / seen) / (forget * whole)
+    after: list[float] = []
+    p0, p1, p2, p3, p4, p5 = px
+    for (a0, a1, a2, a3, a4, a5), p in zip(rows, px, strict=True):
+        s = share * p
+        after += (a0 - s * p0, a1 - s * p1, a2 - s * p2, a3 - s * p3, a4 - s * p4, a5 - s * p5)
+    t0, t1, t2, t3, t4, t5 = piece.terms
+    terms = (
+        t0 + p0 * error / whole,
+        t1 + p1 * error / whole,
+        t2 + p2 * error / whole,
+        t3 + p3 * error / whole,
+        t4 + p4 * error / whole,
+        t5 + p5 * error / whole,
+    )
+    return Piece(terms, tuple(after), piece.steps + 1)
+
+
+def _dot(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """Written out: it is asked a dozen times a step, and sum() of floats differs between versions of Python."""
+    a0, a1, a2, a3, a4, a5 = a
+    b0, b1, b2, b3, b4, b5 = b
+    return a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3 + a4 * b4 + a5 * b5
 
 
 class Alone(NamedTuple):

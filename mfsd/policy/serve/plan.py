@@ -49,7 +49,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     pace = learn(state.pace, view.observed, config.pace_forget)
     regulation = _regulation(view, state, config)
     running = sorted(view.running, key=_number)
-    decodes = _decodes(config, [r for r in running if r.prefill_left <= 0], regulation)
+    decodes = _decodes(config, [r for r in running if r.prefill_left <= 0], regulation, now_s)
     begun = [r for r in running if r.prefill_left > 0]
     queue = sorted([*begun, *view.waiting], key=_number)
     now = pool.Now(
@@ -64,7 +64,8 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     by_due = order if isinstance(order, list) and config.policy in (Policy.EDF, Policy.FIT) else None
     aside = _aside(config, queue, by_due, active, now, pace, now_s, state, view)
 
-    step = Step(pace, config.ranks, config.pace_margin, decodes.kept)
+    context = sum(r.num_computed_tokens for r in decodes.kept)
+    step = Step(pace, config.ranks, config.pace_margin, len(decodes.kept), context)
     room = max(0, config.step_tokens - len(decodes.kept))
     first = _first(config, state.step, queue, begun, aside, step, room, now, now_s)
     minds = config.policy is Policy.FIT
@@ -107,11 +108,11 @@ def _regulation(view: StepView, state: ServeState, config: ServeConfig) -> Regul
     return regulated(config, state.regulation or initial(config), used)
 
 
-def _decodes(config: ServeConfig, decodes: list[Request], regulation: Regulation | None) -> _Decodes:
+def _decodes(config: ServeConfig, decodes: list[Request], regulation: Regulation | None, now_s: float) -> _Decodes:
     """All decodes run; under a cap those with the most slack pause, their KV kept."""
     if not decodes:
         return _Decodes([], [], None)
-    due = {r.request_id: next_token_due_s(config, r) for r in decodes}
+    due = {r.request_id: next_token_due_s(config, r, now_s) for r in decodes}
     cap = min(config.step_tokens, int(regulation.decode_tokens) if regulation else config.requests_max)
     paused: list[Request] = []
     if len(decodes) > cap:

@@ -208,8 +208,9 @@ def test_fit_makes_nobody_late_who_is_in_the_step(situation: tuple[StepView, Ser
     of = {r.request_id: r for r in (*view.waiting, *view.running)}
     decodes = [of[s.request_id] for s in plan.scheduled if of[s.request_id].prefill_left <= 0]
     prompts = [s for s in plan.scheduled if of[s.request_id].prefill_left > 0]
-    step = Step(after.pace, config.ranks, config.pace_margin, decodes)
-    promised = [due for r in decodes if (due := next_token_due_s(config, r)) is not None]
+    context = sum(r.num_computed_tokens for r in decodes)
+    step = Step(after.pace, config.ranks, config.pace_margin, len(decodes), context)
+    promised = [due for r in decodes if (due := next_token_due_s(config, r, NOW)) is not None]
     for number, s in enumerate(prompts):
         request = of[s.request_id]
         step.add(s.num_tokens, request.num_computed_tokens, s.rank)

@@ -1,0 +1,124 @@
+"""The planner that asks plan_step about everything, every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bench.sim.serving.live import Live
+from mfsd.policy.serve import (
+    Observed,
+    Policy,
+    Request,
+    ServeConfig,
+    ServeState,
+    StepLoad,
+    StepPlan,
+    StepView,
+    plan_step,
+)
+
+if TYPE_CHECKING:
+    from bench.sim.serving.replica import Replica
+
+AGING = frozenset({Policy.MLFQ, Policy.LAS})
+"""Orders that go by what a call has had and waited for: it changes while it waits."""
+
+
+class Piece(NamedTuple):
+    """Prompt tokens of a call."""
+
+    live: Live
+    tokens: int
+
+
+class Decision(NamedTuple):
+    """What a step computes, as far as the replica needs it: all decodes but those paused, and these pieces."""
+
+    pieces: Sequence[Piece]
+    paused: Sequence[Live]
+    """Decodes that sit out."""
+    set_aside: Iterable[int]
+    """Numbers, at least of those among the pieces that begin although they are lost or relegated."""
+    load: StepLoad
+    step_s: float
+
+
+class Planner(Protocol):
+    """Told of every change, so that it may keep an order; asked once a step."""
+
+    state: ServeState
+
+    def joined(self, live: Live) -> None:
+        """It waits."""
+
+    def left(self, live: Live) -> None:
+        """It waits no longer."""
+
+    def decoding(self, live: Live) -> None:
+        """Its prompt is done."""
+
+    def plan(self, observed: tuple[Observed, ...], now_s: float) -> Decision: ...
+
+
+class Journal(Protocol):
+    """Receives what a plan was made from, for replays."""
+
+    def __call__(
+        self, view: StepView, state: ServeState, config: ServeConfig, now_s: float, plan: StepPlan
+    ) -> None: ...
+
+
+class Asking:
+    def __init__(self, replica: Replica, config: ServeConfig, state: ServeState, journal: Journal | None) -> None:
+        self._replica, self._config, self.state, self._journal = replica, config, state, journal
+        self._aging = config.policy in AGING
+
+    def joined(self, live: Live) -> None:
+        pass
+
+    def left(self, live: Live) -> None:
+        pass
+
+    def decoding(self, live: Live) -> None:
+        pass
+
+    def view(self, observed: tuple[Observed, ...], now_s: float) -> StepView:
+        replica = self._replica
+        round_, busy_s = replica.round, replica.busy_s
+        waiting = []
+        for live in replica.waiting.values():
+            request = live.request
+            if request is None or self._aging:
+                request = live.request = described(live, round_, busy_s, now_s)
+            waiting.append(request)
+        running: list[Request] = []
+        for live in (*replica.prompts.values(), *replica.decodes.values()):
+            running.append(described(live, round_, busy_s, now_s))
+        return StepView(
+            waiting=tuple(waiting),
+            running=tuple(running),
+            observed=observed,
+            kv_tokens=replica.kv_room,
+            kv_used_tokens=replica.kv_used,
+            lane_cut_s=replica.lane_cut_s,
+        )
+
+    def plan(self, observed: tuple[Observed, ...], now_s: float) -> Decision:
+        replica = self._replica
+        view, before = self.view(observed, now_s), self.state
+        plan, self.state = plan_step(view, before, self._config, now_s)
+        if self._journal is not None:
+            self._journal(view, before, self._config, now_s, plan)
+        pieces = []
+        for s in plan.scheduled:
+            live = replica.prompts.get(s.request_id) or replica.waiting.get(s.request_id)
+            if live is not None:
+                pieces.append(Piece(live, s.num_tokens))
+        paused = [replica.decodes[n] for n in plan.paused if n in replica.decodes]
+        return Decision(pieces, paused, {*plan.lost, *plan.relegated}, plan.load, plan.step_s)
+
+
+def described(live: Live, round_: int, busy_s: float, now_s: float) -> Request:
+    service_s = live.service_s + (busy_s - live.since_busy_s if live.state == 2 else 0.0)
+    return live.described(round_, max(0.0, now_s - live.arrival_s - service_s), service_s)

@@ -1,0 +1,184 @@
+"""KV memory of a replica: what running calls hold, what is cached beside them, who gives way when it runs out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.sim.serving.asking import Decision, Piece
+from bench.sim.serving.config import Eviction, ReplicaConfig
+from bench.sim.serving.live import DECODE, Live
+from bench.sim.serving.prefixes import Prefixes
+from mfsd.policy.serve import Policy
+
+if TYPE_CHECKING:
+    from bench.sim.serving.replica import Replica
+
+
+class Memory:
+    """Counted in tokens."""
+
+    def __init__(self, config: ReplicaConfig, replica: Replica) -> None:
+        self._config, self._replica = config, replica
+        self.held = 0
+        """By running calls."""
+        self.parked = 0
+        """By calls that were paused to free their slots."""
+        self.hits = 0
+        """Prompt tokens that were found."""
+        self._prefixes = Prefixes()
+        self._waiting: dict[str, dict[int, Live]] = {}
+        """Calls that wait and could use a prefix, by its key."""
+        self._oldest_first = config.serve.policy is Policy.FCFS
+
+    def arrived(self, live: Live) -> None:
+        call, keys = live.call, []
+        if self._config.prefix_cache:
+            if live.program:
+                keys.append((live.program, call.prefix_tokens))
+            if call.shared_tokens:
+                keys.append((f"shared {call.shared}", call.shared_tokens))
+        live.keys = tuple(keys)
+        self._wait(live)
+        live.found(self._found(live))
+
+    def _wait(self, live: Live) -> None:
+        for key, _ in live.keys:
+            self._waiting.setdefault(key, {})[live.request_id] = live
+
+    def _found(self, live: Live) -> int:
+        return max((min(most, self._prefixes.find(key)) for key, most in live.keys), default=0)
+
+    def _changed(self, key: str) -> None:
+        """The cache holds more or less under the key than before."""
+        for live in list(self._waiting.get(key, {}).values()):
+            found = min(self._found(live), live.num_prompt_tokens - 1)
+            if found != live.num_computed_tokens and live.request_id in self._replica.waiting:
+                self._replica.requeue(live, found)
+
+    def take(self, live: Live) -> None:
+        """It begins to run: what the cache has of it becomes its own."""
+        for key, _ in live.keys:
+            self._prefixes.hold(key)
+            waiting = self._waiting[key]
+            del waiting[live.request_id]
+            if not waiting:
+                del self._waiting[key]
+        if live.parked:
+            live.parked = False
+            self.parked -= live.num_computed_tokens
+        else:
+            self.hits += live.num_cached_tokens
+        self.held += live.num_computed_tokens
+
+    def give(self, live: Live, held: int) -> None:
+        """It has ended."""
+        self.held -= held
+        self._release(live, held)
+
+    def filled(self, live: Live) -> None:
+        """Its prompt has been computed: others that begin alike find it from now on."""
+        for key, most in live.keys:
+            self._prefixes.grow(key, live.num_prompt_tokens if key == live.program else most)
+            self._changed(key)
+
+    def _release(self, live: Live, held: int) -> None:
+        for key, most in live.keys:
+            self._prefixes.release(key, held if key == live.program else min(held, most))
+            self._changed(key)
+
+    def _keep(self, key: str, tokens: int) -> None:
+        self._prefixes.hold(key)
+        self._prefixes.release(key, tokens)
+        self._shrink(0)
+        self._changed(key)
+
+    def _shrink(self, growth: int) -> None:
+        """Cached KV gives way to what running calls need."""
+        limit = self._config.kv_tokens
+        if limit is None:
+            return
+        over = self.held + self.parked + growth + self._prefixes.tokens - limit
+        if over > 0 and self._prefixes.tokens:
+            for key in list(self._prefixes.shrink(over)):
+                self._changed(key)
+
+    def evicted(self, live: Live, held: int, how: Eviction, now_s: float) -> None:
+        self.held -= held
+        self._release(live, held)
+        own = f"call {live.request_id}"
+        live.keys = tuple(key for key in live.keys if key[0] != own)
+        replica = self._replica
+        found = 0
+        if how is Eviction.PREFIX:
+            live.keys = (*live.keys, (own, live.num_prompt_tokens))
+            self._keep(own, held)
+        if how in (Eviction.SWAP, Eviction.PAUSE):
+            live.keys = ()
+            found = held
+        self._wait(live)
+        live.found(found or self._found(live))
+        if how is Eviction.PAUSE:
+            live.parked = True
+            self.parked += live.num_computed_tokens
+        if how is Eviction.SWAP and replica.later is not None:
+            replica.later(now_s + 2 * held / self._config.swap_tokens_per_s, live)
+        else:
+            replica.queue(live)
+
+    def unpark(self) -> bool:
+        """Nothing can run because parked calls hold the memory: one of them is recomputed."""
+        for live in reversed(list(self._replica.waiting.values())):
+            if live.parked:
+                live.parked = False
+                self.parked -= live.num_computed_tokens
+                self._replica.requeue(live, 0)
+                return True
+        return False
+
+    def make_room(self, decision: Decision, now_s: float) -> Decision:
+        """The decision as far as memory allows: cached prefixes go first, then, while what the step adds does not
+        fit, the running call that is due last."""
+        limit = self._config.kv_tokens
+        if limit is None:
+            return decision
+        replica = self._replica
+        pieces, paused = list(decision.pieces), list(decision.paused)
+        while True:
+            growth = len(replica.decodes) - len(paused)
+            for live, tokens in pieces:
+                growth += tokens if live.state else tokens + (0 if live.parked else live.num_computed_tokens)
+            if self.held + self.parked + growth <= limit:
+                break
+            victim = self._victim()
+            if victim is None:
+                raise RuntimeError(f"replica {replica.number}: {limit} tokens of KV hold nobody")
+            if self._config.eviction is Eviction.PAUSE and growth > 0:
+                if not self._pause(victim, pieces, paused):
+                    paused = [live for live in paused if live is not victim]
+                    replica.evict(victim, Eviction.RECOMPUTE, now_s)
+            else:
+                pieces = [piece for piece in pieces if piece.live is not victim]
+                paused = [live for live in paused if live is not victim]
+                replica.evict(victim, self._config.eviction, now_s)
+        self._shrink(growth)
+        if len(pieces) == len(decision.pieces) and len(paused) == len(decision.paused):
+            return decision
+        return decision._replace(pieces=pieces, paused=paused)
+
+    def _victim(self) -> Live | None:
+        replica = self._replica
+        running = [*replica.decodes.values(), *replica.prompts.values()]
+        if self._oldest_first:
+            return max(running, key=lambda live: (live.arrival_s, live.request_id), default=None)
+        return max(running, key=lambda live: (-live.importance, live.due_s, live.request_id), default=None)
+
+    def _pause(self, victim: Live, pieces: list[Piece], paused: list[Live]) -> bool:
+        """Whether somebody could be made to sit out: the last piece of a prompt, else the victim."""
+        if pieces:
+            pieces.pop()
+            return True
+        if victim.state == DECODE and len(paused) + 1 < len(self._replica.decodes):
+            running = [live for live in self._replica.decodes.values() if live not in paused]
+            paused.append(max(running, key=lambda live: (live.due_s, live.request_id)))
+            return True
+        return False

@@ -1,0 +1,28 @@
+"""Running calls that give their slots to calls of programs which have had less (Agentix 4.2, preemption)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.sim.serving.asking import described
+from mfsd.policy.serve import ServeConfig
+from mfsd.policy.serve.programs import queue_of
+
+if TYPE_CHECKING:
+    from bench.sim.serving.replica import Replica
+
+
+def give_way(replica: Replica, serve: ServeConfig, now_s: float) -> None:
+    """While all slots are taken and a waiting call is of an earlier queue than a decode that runs, the decode of the
+    latest queue goes, the youngest first."""
+    free = serve.requests_max - len(replica.decodes) - len(replica.prompts)
+
+    def queue(live: object) -> int:
+        return queue_of(serve, described(live, replica.round, replica.busy_s, now_s))  # type: ignore[arg-type]
+
+    waiting = sorted(queue(live) for live in replica.waiting.values())[max(0, free) :]
+    running = sorted(((queue(live), n) for n, live in replica.decodes.items()), reverse=True)
+    for (late, number), early in zip(running, waiting, strict=False):
+        if early >= late:
+            return
+        replica.evict(replica.decodes[number], replica.config.eviction, now_s)
