@@ -47,7 +47,9 @@ class Decision(NamedTuple):
 class Planner(Protocol):
     """Told of every change, so that it may keep an order; asked once a step."""
 
-    state: ServeState
+    @property
+    def state(self) -> ServeState:
+        """What the next plan starts from."""
 
     def joined(self, live: Live) -> None:
         """It waits."""
@@ -92,9 +94,8 @@ class Asking:
             if request is None or self._aging:
                 request = live.request = described(live, round_, busy_s, now_s)
             waiting.append(request)
-        running: list[Request] = []
-        for live in (*replica.prompts.values(), *replica.decodes.values()):
-            running.append(described(live, round_, busy_s, now_s))
+        holders = (*replica.prompts.values(), *replica.decodes.values())
+        running = [described(live, round_, busy_s, now_s) for live in holders]
         return StepView(
             waiting=tuple(waiting),
             running=tuple(running),

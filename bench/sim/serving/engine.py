@@ -129,9 +129,7 @@ class Simulation:
             elif kind == ARRIVES:
                 fresh.add(self._arrive(what, now_s))  # type: ignore[arg-type]
             elif kind == RETURNS:
-                replica, live = what  # type: ignore[misc]
-                replica.queue(live)
-                fresh.add(replica.number)
+                fresh.add(self._returned(*what))  # type: ignore[misc]
             else:
                 self._look(what, now_s)  # type: ignore[arg-type]
             if events and events[0][0] == now_s:
@@ -165,6 +163,11 @@ class Simulation:
         self._arrived[at] += 1
         self.replicas[at].arrive(live, now_s)
         return at
+
+    @staticmethod
+    def _returned(replica: Replica, live: Live) -> int:
+        replica.queue(live)
+        return replica.number
 
     def _stepped(self, replica: Replica, now_s: float) -> None:
         for live in replica.finish(now_s):

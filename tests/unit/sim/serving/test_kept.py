@@ -1,0 +1,72 @@
+"""The planner that keeps the queue between steps gives plan_step's plans to the bit."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.sim.serving import Belief, Eviction, ReplicaConfig, simulate
+from bench.sim.serving.kept import KEPT, can_keep
+from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
+from tests.unit.sim.serving.workloads import calls, programs
+
+serves = st.builds(
+    ServeConfig,
+    policy=st.sampled_from(sorted(KEPT)),
+    relegation=st.sampled_from([Relegation.NONE, Relegation.LOST]),
+    preemption=st.sampled_from(Preemption),
+    token_deadline=st.sampled_from(TokenDeadline),
+    step_tokens=st.sampled_from([8, 256, 2560]),
+    chunk_min=st.sampled_from([1, 128]),
+    requests_max=st.sampled_from([4, 16, 1024]),
+    overdue_every=st.sampled_from([1, 10]),
+    overdue_budgets=st.sampled_from([0.0, 1.0, 4.0]),
+    cut_prompts=st.booleans(),
+    skips_max=st.sampled_from([0, 64]),
+    alpha_low_s=st.sampled_from([0.0, 0.001]),
+)
+configs = st.builds(
+    ReplicaConfig,
+    serve=serves,
+    kv_tokens=st.sampled_from([None, 13_000, 60_000]),
+    eviction=st.sampled_from(Eviction),
+    belief=st.builds(Belief, profiled=st.booleans(), bias=st.sampled_from([0.6, 1.0]), learns=st.booleans()),
+    noise=st.sampled_from([0.0, 0.2]),
+)
+
+
+@given(configs, st.integers(0, 1 << 20), st.sampled_from([1.0, 5.0, 20.0]))
+@settings(deadline=None, max_examples=25)
+def test_kept_plans_are_the_asked_ones(config: ReplicaConfig, seed: int, qps: float) -> None:
+    work = [*calls(40, qps, seed), *programs(6, qps / 4, seed)]
+    kept = simulate(config, work, seed)
+    asked = simulate(msgspec.structs.replace(config, ask_always=True), work, seed)
+    assert kept.records == asked.records
+    for a, b in zip(kept.replicas, asked.replicas, strict=True):
+        a.plan_us = b.plan_us = []
+        assert a == b
+
+
+@pytest.mark.parametrize("policy", sorted(KEPT))
+def test_it_is_used(policy: Policy) -> None:
+    """And where nothing is asked, nothing is compared above."""
+    relegation = Relegation.NONE if policy is Policy.FCFS else Relegation.LOST
+    assert can_keep(ReplicaConfig(), ServeConfig(policy=policy, relegation=relegation))
+    assert not can_keep(ReplicaConfig(bound_outputs=True), ServeConfig(policy=policy))
+
+
+def test_another_order_takes_over_between_two_steps() -> None:
+    work = calls(120, 8.0)
+
+    def control(now_s: float, snapshot) -> ServeConfig | None:
+        return ServeConfig(policy=Policy.FIT if snapshot.policy is Policy.HYBRID else Policy.HYBRID)
+
+    config = ReplicaConfig(serve=ServeConfig(policy=Policy.HYBRID))
+    outcomes = [
+        simulate(c, work, control=control, control_every_s=2.0)
+        for c in (config, msgspec.structs.replace(config, ask_always=True))
+    ]
+    assert outcomes[0].records == outcomes[1].records and outcomes[0].unfinished == 0
+    assert outcomes[0].replicas[0].policies[:3] == ("hybrid", "fit", "hybrid")
