@@ -22,7 +22,8 @@ from rich.table import Table
 from bench.requests import ablations, claims_drift, claims_joint, claims_programs, claims_tiers, page
 from bench.requests.claim import NOT_RUN, REFUTED, Claim, Row, judge
 from bench.requests.errors import UsageError
-from bench.requests.lab import FULL, QUICK, Lab
+from bench.requests.lab import FULL, FULL_S, QUICK, Lab, Scale
+from bench.requests.options import numbers
 
 CLAIMS: tuple[Claim, ...] = (
     *claims_tiers.CLAIMS,
@@ -49,6 +50,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--system", choices=SYSTEMS, help="only the claims of one system (default: all)")
     p.add_argument("--claim", metavar="A,B", help=f"only these, of {', '.join(c.id for c in CLAIMS)}")
     p.add_argument("--quick", action="store_true", help="short runs, one seed: minutes instead of hours")
+    p.add_argument("--seed", metavar="S[,S...]", help="instead of the scale's")
+    p.add_argument(
+        "--seconds",
+        type=float,
+        metavar="T",
+        help="of arrivals of the tiers (14400; --quick 1800); deadlines of batch tiers and turns of a swing are scaled "
+        "alike",
+    )
     p.add_argument("--json", type=Path, metavar="FILE", help="rows; written after every claim")
     p.add_argument(
         "--runs",
@@ -79,6 +88,17 @@ def chosen(options: argparse.Namespace) -> list[Claim]:
     if not found:
         raise UsageError(f"--claim {options.claim} --system {options.system}: no claim is both; drop one of them")
     return found
+
+
+def scale_of(options: argparse.Namespace) -> Scale:
+    scale = QUICK if options.quick else FULL
+    if options.seed:
+        scale = msgspec.structs.replace(scale, seeds=tuple(numbers(options.seed, "--seed", int, -1)))
+    if options.seconds is not None:
+        if not 60 <= options.seconds <= FULL_S:
+            raise UsageError(f"--seconds {options.seconds:g}: use 60 to {FULL_S:g}")
+        scale = msgspec.structs.replace(scale, tiers_s=options.seconds, deadlines=options.seconds / FULL_S)
+    return scale
 
 
 def load(path: Path | None) -> list[Row]:
@@ -133,7 +153,7 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.page and not options.json:
         raise UsageError(f"--page {options.page}: needs --json FILE, from whose rows it is written")
-    lab = Lab(options.runs, QUICK if options.quick else FULL, options.traces)
+    lab = Lab(options.runs, scale_of(options), options.traces)
     if options.ablations:
         tables = ablations.measure(lab, options.ablations)
         rows = load(options.json)

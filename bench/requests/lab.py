@@ -28,7 +28,7 @@ class Scale(msgspec.Struct, frozen=True):
     deadlines: float = 1.0
     """Of the deadlines of batch tiers and the turns of a changing rate, when a run is shorter than that."""
     programs_s: float = 900.0
-    step: float = 0.05
+    step: float = 0.1
     """Requests/s at which the search for a capacity ends."""
     seeds: tuple[int, ...] = (11, 12, 13)
     ablation_seeds: tuple[int, ...] = (101, 102)
@@ -36,6 +36,7 @@ class Scale(msgspec.Struct, frozen=True):
     joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515)
 
 
+FULL_S = Scale().tiers_s
 FULL = Scale()
 QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, step=0.1, seeds=(11,), ablation_seeds=(101,),
               joint_seeds=(511,))  # fmt: skip
@@ -61,7 +62,7 @@ class Lab:
 
     @property
     def quick(self) -> bool:
-        return self.scale == QUICK
+        return self.scale.tiers_s < FULL_S / 4
 
     def beside(self, name: str) -> Path | None:
         """A file of another kind of runs, beside this one's."""

@@ -69,10 +69,10 @@ def run(point: Point) -> Result:
         configs, made.work, point.seed, replicas=point.settings.replicas, router=router, until_s=_until_s(point)
     )
     return {
+        **serving.row(outcome),
         "policy": point.policy,
         "seed": point.seed,
         "qps": point.qps,
-        **serving.row(outcome),
         **_more(point, outcome),
         "source": made.source,
     }

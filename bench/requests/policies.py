@@ -78,17 +78,19 @@ TIERS: dict[str, Rule] = {
         silo=True,
     ),
     "dc": Rule(help="edf with dynamic chunks", serve=_dynamic(Policy.EDF, Relegation.NONE)),
-    "dc-er": Rule(help="dc with relegation", serve=_dynamic(Policy.EDF, Relegation.PROJECTION)),
+    "dc-er": Rule(help="dc, relegating who is late in any case", serve=_dynamic(Policy.EDF, Relegation.LOST)),
     "qoserve": Rule(
-        help="dynamic chunks, hybrid key, relegation by projection, selective preemption",
+        help="dc-er with the hybrid key; prompts that have begun give way while they can wait",
+        serve=_dynamic(Policy.HYBRID, Relegation.LOST),
+    ),
+    "qoserve-projection": Rule(
+        help="qoserve, also relegating as few as let the rest be in time, the least important first; slow to simulate "
+        "under overload",
         serve=_dynamic(Policy.HYBRID, Relegation.PROJECTION),
     ),
-    "qoserve-lost": Rule(
-        help="the same, relegating only who is late in any case", serve=_dynamic(Policy.HYBRID, Relegation.LOST)
-    ),
     "fit": Rule(
-        help="beyond QoServe: a request joins a step only while nobody in it becomes late",
-        serve=_dynamic(Policy.FIT, Relegation.PROJECTION),
+        help="beyond QoServe: a request joins a step only while none in it becomes late",
+        serve=_dynamic(Policy.FIT, Relegation.LOST),
     ),
 }
 PROGRAMS: dict[str, Rule] = {
