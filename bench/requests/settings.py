@@ -123,6 +123,9 @@ def read(options: Sequence[str]) -> Settings:
             given[name] = value
     try:
         msgspec.convert(serve, ServeConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set serve: {error}") from error
+    try:
         return msgspec.convert({**given, "serve": serve}, Settings)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set: {error}") from error
