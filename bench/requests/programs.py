@@ -30,6 +30,8 @@ PAUSE_S = 5.0
 """Mean, before a turn of a chat."""
 ROUNDS = (2, 6)
 """Of a tree search: from, to."""
+SESSION_CONTEXT_MAX = 500_000
+"""Tokens at which a generated session ends: the 99th percentile of the recorded prompts."""
 OUTPUT_MAX = 2000
 """Tokens of one call of a coding session."""
 
@@ -139,6 +141,8 @@ def _generated(chance: random.Random, statistics: dict[str, Any], settings: Sett
         calls: list[Call] = []
         for turn in range(max(1, round(turns.at(chance.random())))):
             added = context if turn == 0 else new.at(chance.random())
+            if turn and context + added > SESSION_CONTEXT_MAX:
+                break
             seen = 0.0 if turn == 0 else context
             context = seen + added
             produced = output.at(chance.random())

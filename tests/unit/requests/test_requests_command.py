@@ -117,6 +117,7 @@ def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
         (["run", "--set", "serve.policy=best"], ["serve", "best"]),
         (["run", "--set", "serve.alpha_low_s=-1"], ["alpha_low_s is -1"]),
         (["run", "--set", "serve.speed=1"], ["speed"]),
+        (["run", "--set", "kv_tokens=2000"], ["kv_tokens=2000", "tokens of KV"]),
         (["run", "--policy", "silo"], ["replicas=1", "at least 3"]),
         (["run", "--traces", "/nowhere"], ["--traces /nowhere", "azure2023_code", "generated"]),
         (["run", "--what", "drift", "--traces", "/nowhere"], ["--traces /nowhere", "generated"]),
