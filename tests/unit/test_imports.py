@@ -56,6 +56,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
         "mfsd.fabric",
         "mfsd.playground",
+        "mfsd.serve",
         "mfsd.soft_roce",
         "mfsd.text",
         "mfsd.children",
