@@ -1,4 +1,4 @@
-"""python -m bench {micro,sim,testbed} ...: benchmarks, the cluster simulator, the testbed."""
+"""python -m bench {micro,sim,requests,testbed} ...: benchmarks, the cluster simulator, requests, the testbed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "micro": "speed of one native part or of the coordinator",
     "sim": "a cluster in one process, running the production scheduler",
+    "requests": "engines that serve requests with deadlines, planned by the production rules",
     "testbed": "real bytes between network namespaces",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,28 +62,27 @@ def run(sweep: Sequence[Point], path: Path | None, report: Report, engine: str =
     # Files from before there were schedulers hold first come first served.
     done = {(r["policy"], r.get("scheduler", "fcfs"), r["rate"], r["seed"]) for r in results}
     missing = [p for p in sweep if identity(p) not in done]
-    runner = _ray if engine == "ray" else _local
-    for result in runner(missing):
+    for result in each(points.run, missing, engine):
         results.append(result)
         save(path, config, results)
         report(len(results), len(sweep), result)
     return results
 
 
-def _local(sweep: Iterable[Point]) -> Iterator[Result]:
-    for point in sweep:
-        yield points.run(point)
+def each(function: Callable[[Any], Result], items: Sequence[Any], engine: str = "local") -> Iterator[Result]:
+    """The function's result for each item as it is ready, here or on a Ray cluster."""
+    return _ray(function, items) if engine == "ray" else map(function, items)
 
 
-def _ray(sweep: Sequence[Point]) -> Iterator[Result]:
-    """Spreads the points over the Ray cluster that RAY_ADDRESS names, or a local one."""
+def _ray(function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
+    """Spreads the items over the Ray cluster that RAY_ADDRESS names, or a local one."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError("--engine ray: Ray is not installed (pip install 'mfsd[ray]')") from error
     ray.init(ignore_reinit_error=True, log_to_driver=False)
-    remote = ray.remote(points.run)
-    pending = [remote.remote(p) for p in sweep]
+    remote = ray.remote(function)
+    pending = [remote.remote(item) for item in items]
     try:
         while pending:
             finished, pending = ray.wait(pending)

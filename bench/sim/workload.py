@@ -8,7 +8,7 @@ that name content instead (Qwen) are chained while reading.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +86,16 @@ def _chain(content: Iterable[int], seen: dict[tuple[int, int], int]) -> tuple[in
     return tuple(chained)
 
 
-def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def records(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Rows with where each stands. `columns`: of a Parquet file only these are read, those that it has."""
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
         number = 0
         try:
-            for batch in parquet.ParquetFile(path).iter_batches(PARQUET_ROWS):
+            file = parquet.ParquetFile(path)
+            wanted = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+            for batch in file.iter_batches(PARQUET_ROWS, columns=wanted):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path} row {number}", row
@@ -123,7 +126,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
     seen: dict[tuple[int, int], int] = {}
     sessions: dict[str, int] = {}
     scale = 1.0
-    for where, row in _records(path):
+    for where, row in records(path):
         if limit is not None and len(rows) >= limit:
             break
         qwen = "chat_id" in row
@@ -153,3 +156,17 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
     if not rows:
         raise TraceError(f"{path}: the trace is empty")
     return rows
+
+
+def read_lengths(path: Path) -> list[tuple[int, int]]:
+    """Prompt and output tokens of each row; files without times of arrival have them, too."""
+    lengths = [
+        (
+            _number(_field(row, INPUT, where), where, "input length", int, 1),
+            _number(_field(row, OUTPUT, where), where, "output length", int, 0),
+        )
+        for where, row in records(path, (*INPUT, *OUTPUT))
+    ]
+    if not lengths:
+        raise TraceError(f"{path}: the trace is empty")
+    return lengths

@@ -1,0 +1,50 @@
+"""A claim: what a paper says, the bar it is held to here, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from bench.requests.lab import Lab
+
+SHOWN, REFUTED, NOT_RUN = "shown", "refuted", "not run"
+
+
+class Measured(NamedTuple):
+    """`holds`: whether the bar is met; None: it could not be measured, and `note` says why."""
+
+    holds: bool | None
+    measured: str
+    note: str = ""
+
+
+class Claim(NamedTuple):
+    """`where`: of the paper, or of the command that measures it; `claim`: what it says; `bar`: what counts here."""
+
+    id: str
+    system: str
+    where: str
+    claim: str
+    bar: str
+    measure: Callable[[Lab], Measured]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    id: str
+    system: str
+    where: str
+    claim: str
+    measured: str
+    bar: str
+    verdict: str
+    note: str = ""
+
+
+def judge(claim: Claim, lab: Lab) -> Row:
+    found = claim.measure(lab)
+    verdict = NOT_RUN if found.holds is None else SHOWN if found.holds else REFUTED
+    return Row(claim.id, claim.system, claim.where, claim.claim, found.measured, claim.bar, verdict, found.note)

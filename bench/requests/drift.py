@@ -1,0 +1,105 @@
+"""H-MAS's workloads: requests of tasks with SLOs of their own, while their rate or their mix drifts.
+
+rate: a calm, a surge and an on-off phase (Eq 13). mix: phases of interactive tasks, of long outputs, and of all of
+them. both: the two at once. All of it is generated: the paper publishes SLOs by task (table 6) and the rates, not the
+lengths; those here are lognormal with medians and spreads chosen by task and named in TASKS.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.requests.arrivals import thinned
+from bench.requests.errors import UsageError
+from bench.requests.settings import Settings
+from bench.requests.workload import Workload
+from bench.sim.serving import Call
+
+NAMES = ("rate", "mix", "both")
+SOURCE = "generated: SLOs by task as published, lengths lognormal by task"
+STRICTER = 0.2
+"""SLOs are scaled by 1 + this for the least important request to 1 - this for the most important (Eq 14)."""
+SPREAD = 0.8
+"""Of the logarithms of prompts and outputs."""
+LONGEST_PROMPT, LONGEST_OUTPUT = 8000, 2000
+HIGHEST = 1.8
+
+
+class Task(NamedTuple):
+    ttft_s: float
+    tbt_s: float
+    prompt: float
+    """Median tokens."""
+    output: float
+
+
+TASKS = {
+    "qa": Task(4.0, 0.07, 250, 80),
+    "dialogue": Task(4.0, 0.07, 500, 150),
+    "translation": Task(4.5, 0.08, 300, 300),
+    "extraction": Task(6.0, 0.08, 1500, 60),
+    "paraphrasing": Task(6.0, 0.09, 400, 350),
+    "code": Task(6.0, 0.09, 1500, 250),
+    "instruction": Task(6.0, 0.10, 400, 250),
+    "summary": Task(7.0, 0.11, 3000, 200),
+    "letter": Task(8.0, 0.12, 200, 450),
+    "maths": Task(10.0, 0.13, 200, 600),
+    "essay": Task(10.0, 0.13, 150, 800),
+    "long-form": Task(12.0, 0.15, 300, 1200),
+    "research": Task(13.0, 0.15, 4000, 900),
+}
+INTERACTIVE = ("qa", "dialogue", "translation", "extraction")
+LONG = ("maths", "essay", "long-form", "letter", "research")
+PHASES = (INTERACTIVE, LONG, tuple(TASKS))
+
+
+def rate_of(now_s: float, base: float, phase_s: float) -> float:
+    """Eq 13, its three phases of 200 s stretched to `phase_s`."""
+    phase = int(now_s / phase_s)
+    if phase < 2:
+        return base * (0.6, 1.4)[phase]
+    within = now_s * 200.0 / phase_s
+    return base * (1.8 if within % 20 < 10 else 0.2)
+
+
+def generate(name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None) -> Workload:
+    """Requests within `seconds`, at most three phases; `qps` is the base of the rates (their mean, nearly)."""
+    if name not in NAMES:
+        raise UsageError(f"--workload {name}: use {', '.join(NAMES)}")
+    if traces is not None:
+        raise UsageError(f"--traces {traces}: the workloads of --what drift are generated; leave it out")
+    drifts, mixes = name in ("rate", "both"), name in ("mix", "both")
+    drawn = random.Random(f"drift {seed}")
+    ends = min(seconds, 3 * settings.phase_s)
+    times = thinned(
+        random.Random(f"arrivals {seed}"),
+        lambda now: rate_of(now, qps, settings.phase_s) if drifts else qps,
+        qps * HIGHEST if drifts else qps,
+    )
+    calls = []
+    for at in takewhile(lambda at: at < ends, times):
+        tasks = PHASES[min(2, int(at / settings.phase_s))] if mixes else PHASES[2]
+        calls.append(_call(at, drawn, drawn.choice(tasks), settings))
+    return Workload(calls, SOURCE)
+
+
+def _call(at: float, drawn: random.Random, name: str, settings: Settings) -> Call:
+    task = TASKS[name]
+    importance = drawn.uniform(0.5, 1.0)
+    factor = settings.slo_scale * (1 + STRICTER * (1 - 4 * (importance - 0.5)))
+    prompt = task.prompt * math.exp(SPREAD * drawn.gauss(0, 1)) * settings.prompt_scale
+    output = task.output * math.exp(SPREAD * drawn.gauss(0, 1)) * settings.output_scale
+    return Call(
+        arrival_s=at,
+        prompt_tokens=max(8, min(LONGEST_PROMPT, round(prompt))),
+        output_tokens=max(1, min(LONGEST_OUTPUT, round(output))),
+        ttft_s=task.ttft_s * factor,
+        tbt_s=task.tbt_s * factor,
+        importance=round(10 * importance),
+        tier=name,
+        tenant=name,
+    )

@@ -1,0 +1,131 @@
+"""Where claims are measured: runs by everything they depend on, on disk as they finish, and capacities made of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.requests import point as points
+from bench.requests.capacity import HIGHEST, bisect
+from bench.requests.errors import UsageError
+from bench.requests.point import Point, Result
+from bench.requests.settings import Settings
+from bench.sim.compare import revision
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """How long and how often claims are measured."""
+
+    tiers_s: float = 14_400.0
+    """Of arrivals; eight times the longest deadline, as in QoServe."""
+    deadlines: float = 1.0
+    """Of the deadlines of batch tiers and the turns of a changing rate, when a run is shorter than that."""
+    programs_s: float = 900.0
+    step: float = 0.1
+    """Requests/s at which the search for a capacity ends."""
+    seeds: tuple[int, ...] = (11, 12, 13)
+    ablation_seeds: tuple[int, ...] = (101, 102)
+    """Those of the ablations, which chose nothing that the result uses."""
+    joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515)
+
+
+FULL_S = Scale().tiers_s
+FULL = Scale()
+QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, step=0.1, seeds=(11,), ablation_seeds=(101,),
+              joint_seeds=(511,))  # fmt: skip
+
+
+class Lab:
+    """Raises UsageError when the file holds something else than runs."""
+
+    def __init__(self, file: Path | None, scale: Scale, traces: Path | None = None) -> None:
+        self.scale, self.traces = scale, traces
+        self._file = file
+        self._rows: dict[str, Result] = {}
+        self._revision = revision()
+        if file is None:
+            return
+        try:
+            for line in file.read_text().splitlines() if file.exists() else ():
+                row = json.loads(line)
+                self._rows[json.dumps(row["point"], sort_keys=True)] = row
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"--runs {file}: holds something else than runs; name another file") from error
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def quick(self) -> bool:
+        return self.scale.tiers_s < FULL_S / 4
+
+    def beside(self, name: str) -> Path | None:
+        """A file of another kind of runs, beside this one's."""
+        return None if self._file is None else self._file.with_name(f"{self._file.stem}-{name}.jsonl")
+
+    def tiers(self, policy: str, qps: float, seed: int, workload: str = "azure-code", **given: Any) -> Point:
+        """A point of the tiers, deadlines and turns scaled."""
+        scale, plain = self.scale, Settings()
+        scaled = {
+            name: getattr(plain, name) * scale.deadlines for name in ("batch_ttlt_s", "background_ttlt_s", "swing_s")
+        }
+        return Point(
+            workload=workload,
+            policy=policy,
+            qps=round(qps, 4),
+            seed=seed,
+            seconds=scale.tiers_s,
+            traces=str(self.traces) if self.traces else None,
+            settings=Settings(**{**scaled, **given}),
+        )
+
+    def run(self, point: Point) -> Result:
+        """The point's row, now or from an earlier call."""
+        described = msgspec.to_builtins(point)
+        key = json.dumps(described, sort_keys=True)
+        if key not in self._rows:
+            began = time.monotonic()
+            row = {"point": described, "revision": self._revision, **points.run(point)}
+            self._rows[key] = row
+            if self._file is not None:
+                with self._file.open("a") as out:
+                    out.write(json.dumps(row) + "\n")
+            self._say(point, row, time.monotonic() - began)
+        return self._rows[key]
+
+    def late(self, point: Point, seeds: Sequence[int] | None = None, of: str = "all") -> float:
+        """Mean share of late requests over seeds."""
+        given = self.scale.seeds if seeds is None else seeds
+        rows = [self.run(msgspec.structs.replace(point, seed=seed)) for seed in given]
+        return sum(float(row["violations"][of]) for row in rows) / len(rows)
+
+    def capacity(self, point: Point, seeds: Sequence[int] | None = None) -> float:
+        """Mean over seeds of the most requests/s of which at most 1 % are late."""
+        given = self.scale.seeds if seeds is None else seeds
+        replicas = point.settings.replicas
+        found = [
+            bisect(
+                functools.partial(self._late_at, msgspec.structs.replace(point, seed=seed)),
+                HIGHEST[point.workload] * replicas,
+                self.scale.step * replicas,
+            ).qps
+            for seed in given
+        ]
+        return sum(found) / len(found)
+
+    def _late_at(self, point: Point, qps: float) -> float:
+        return float(self.run(msgspec.structs.replace(point, qps=round(qps, 4)))["violations"]["all"])
+
+    def _say(self, point: Point, row: Result, took_s: float) -> None:
+        late = row["violations"]["all"]
+        print(
+            f"{point.what} {point.workload} {point.policy} {point.qps:g}/s seed {point.seed}: {late:.1%} late "
+            f"({took_s:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )

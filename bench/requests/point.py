@@ -1,0 +1,146 @@
+"""One run: a workload under a policy at a rate with a seed, and its row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.requests import policies, workloads
+from bench.requests.errors import UsageError
+from bench.requests.policies import Inherit, Rule
+from bench.requests.settings import Settings
+from bench.sim import serving
+from bench.sim.serving import Belief, Outcome, Record, ReplicaConfig, Router
+from bench.sim.serving.cost import COSTS, KV_TOKENS
+from mfsd.policy.serve import Service
+
+WINDOW_S = 60.0
+DRAIN_S = 600.0
+"""After the last arrival and the longest SLO; what has not ended by then is late in any case."""
+PROGRAMS_END = 20.0
+"""Times the seconds of arrivals after which a run of programs stops, however many are left."""
+SLOTS = {"tiers": 256, "programs": 32, "drift": 256}
+LANES = ("two-lane",)
+
+Result = dict[str, Any]
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A run. Equal points give equal rows but for cpu_s and plan_us."""
+
+    what: str = "tiers"
+    workload: str = "azure-code"
+    policy: str = "qoserve"
+    qps: float = 2.0
+    seed: int = 1
+    seconds: float = 1800.0
+    traces: str | None = None
+    settings: Settings = Settings()
+
+
+def identity(point: Point) -> tuple[str, float, int]:
+    return (point.policy, point.qps, point.seed)
+
+
+def common(points: Sequence[Point]) -> dict[str, Any]:
+    """What all points of a file share."""
+    shared: dict[str, Any] = msgspec.to_builtins(points[0])
+    for key in ("policy", "qps", "seed"):
+        del shared[key]
+    return shared
+
+
+def run(point: Point) -> Result:
+    """The row of a point."""
+    rule = policies.OF[point.what][point.policy]
+    made = workloads.generate(
+        point.what,
+        point.workload,
+        point.settings,
+        point.qps,
+        point.seed,
+        point.seconds,
+        Path(point.traces) if point.traces else None,
+    )
+    configs, router = engines(point, rule)
+    try:
+        outcome = serving.simulate(
+            configs, made.work, point.seed, replicas=point.settings.replicas, router=router, until_s=_until_s(point)
+        )
+    except ValueError as error:  # a prompt that no replica could hold
+        raise UsageError(f"--set kv_tokens={point.settings.kv_tokens}: {error}") from error
+    return {
+        **serving.row(outcome),
+        "policy": point.policy,
+        "seed": point.seed,
+        "qps": point.qps,
+        **_more(point, outcome),
+        "source": made.source,
+    }
+
+
+def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfig], Router | None]:
+    """The replicas' configurations, and how calls are spread: in turn, or in silos to their tier's."""
+    settings = point.settings
+    slots = settings.slots or SLOTS[point.what]
+    config = ReplicaConfig(
+        serve=policies.serve_config(rule, slots, settings.serve),
+        cost=COSTS[settings.cost],
+        noise=settings.step_noise,
+        belief=Belief(bias=settings.belief_scale, noise=settings.belief_noise),
+        kv_tokens=settings.kv_tokens or KV_TOKENS[settings.cost],
+        expect=settings.expect,
+        service=Service.ATLAS if rule.inherit is Inherit.ATLAS else Service.PLAS,
+        bound_outputs=rule.bounds,
+        lanes=rule.serve.get("policy") in LANES,
+    )
+    if not rule.silo:
+        return config, None
+    pools = policies.silo_pools(settings.replicas)
+    configs = [config] * settings.replicas
+    for tier, members in pools.items():
+        serve = policies.serve_config(rule, slots, {**policies.silo_step(tier), **settings.serve})
+        for number in members:
+            configs[number] = msgspec.structs.replace(config, serve=serve)
+    return configs, serving.by_tier(pools)
+
+
+def _until_s(point: Point) -> float:
+    settings = point.settings
+    if point.what == "programs":
+        return point.seconds * PROGRAMS_END
+    longest = max(settings.ttft_s, settings.batch_ttlt_s, settings.background_ttlt_s)
+    return point.seconds + DRAIN_S + (longest if point.what == "tiers" else 0.0)
+
+
+def _more(point: Point, outcome: Outcome) -> Result:
+    if point.what == "programs":
+        return serving.program_row(outcome)
+    if point.what == "drift":
+        return serving.drift_row(outcome)
+    return {"over_time": over_time(outcome.records)}
+
+
+def over_time(records: Sequence[Record]) -> list[dict[str, float]]:
+    """By minute of arrival: requests/s, shares of late ones, the slowest first token of an interactive one."""
+    windows: dict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        windows[int(record.arrival_s / WINDOW_S)].append(record)
+    rows = []
+    for number, of in sorted(windows.items()):
+        important = [r for r in of if r.importance > 0]
+        waits = [r.first_token_s - r.arrival_s for r in of if r.ttft_slo_s is not None and r.first_token_s is not None]
+        rows.append(
+            {
+                "at_s": number * WINDOW_S,
+                "qps": len(of) / WINDOW_S,
+                "late": sum(map(serving.is_late, of)) / len(of),
+                "late_important": sum(map(serving.is_late, important)) / max(1, len(important)),
+                "ttft_max_s": max(waits, default=0.0),
+            }
+        )
+    return rows

@@ -1,0 +1,162 @@
+"""Policies by name: what each sets in the request tier, and how its engines are used.
+
+The baselines of the tiers compute 256 tokens a step, which keeps the time between tokens below 50 ms, as QoServe's do;
+those of programs and of drift share the whole step among requests as vLLM does. Where a policy is a part of another,
+its name says what is on: dc dynamic chunks, er relegation, hp the hybrid key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from bench.requests.errors import UsageError
+from bench.requests.tiers import BACKGROUND, BATCH, INTERACTIVE
+from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
+
+SMALL, LARGE = 256, 2048
+"""Tokens of a step of the baselines: in time for 50 ms between tokens; for throughput."""
+CHUNK_MAX = 2500
+"""QoServe 4.1.4: throughput grows no further."""
+STEP_TOKENS = 4096
+SILO = {INTERACTIVE: 7, BATCH: 3, BACKGROUND: 3}
+"""Replicas of each tier of the siloed baseline (QoServe table 4); other sizes have the same shares."""
+
+
+class Inherit(str, Enum):
+    """From its program, to its place in the order."""
+
+    NONE = "none"
+    PLAS = "plas"
+    ATLAS = "atlas"
+    HINDSIGHT = "hindsight"
+    """What the program has left to compute, which no engine knows: a bound."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy of this command."""
+
+    help: str
+    serve: Mapping[str, Any] = {}
+    inherit: Inherit = Inherit.NONE
+    """What a call gets from its program on arrival."""
+    silo: bool = False
+    """Replicas of its own for each tier."""
+    bounds: bool = False
+    """Outputs bounded by what ended before (conformal), for the fence; else by the request's limit."""
+
+
+def _fixed(policy: Policy, tokens: int = SMALL) -> dict[str, Any]:
+    """A step of so many tokens and a pure order: no deadline changes the chunk, nothing is set aside."""
+    return {
+        "policy": policy, "step_tokens": tokens, "chunk_min": tokens, "chunk_max": tokens, "chunk_tight": tokens,
+        "relegation": Relegation.NONE, "preemption": Preemption.ALWAYS,
+    }  # fmt: skip
+
+
+def _dynamic(policy: Policy, relegation: Relegation) -> dict[str, Any]:
+    return {"policy": policy, "step_tokens": STEP_TOKENS, "chunk_max": CHUNK_MAX, "relegation": relegation}
+
+
+def _whole(policy: Policy) -> dict[str, Any]:
+    return {
+        "policy": policy, "step_tokens": LARGE, "chunk_max": LARGE, "relegation": Relegation.NONE,
+    }  # fmt: skip
+
+
+TIERS: dict[str, Rule] = {
+    "fcfs": Rule(help="first come first served, 256 tokens a step", serve=_fixed(Policy.FCFS)),
+    "edf": Rule(help="earliest deadline first, 256 tokens a step", serve=_fixed(Policy.EDF)),
+    "srpf": Rule(help="shortest remaining prompt first, 256 tokens a step", serve=_fixed(Policy.SRPF)),
+    "silo": Rule(
+        help="replicas of each tier's own, 7:3:3, first come first served, 256 tokens a step for the interactive "
+        "tier and 2,048 for the others",
+        serve=_fixed(Policy.FCFS),
+        silo=True,
+    ),
+    "dc": Rule(help="edf with dynamic chunks", serve=_dynamic(Policy.EDF, Relegation.NONE)),
+    "dc-er": Rule(help="dc, relegating who is late in any case", serve=_dynamic(Policy.EDF, Relegation.LOST)),
+    "qoserve": Rule(
+        help="dc-er with the hybrid key; prompts that have begun give way while they can wait",
+        serve=_dynamic(Policy.HYBRID, Relegation.LOST),
+    ),
+    "qoserve-projection": Rule(
+        help="qoserve, also relegating as few as let the rest be in time, the least important first; slow to simulate "
+        "under overload",
+        serve=_dynamic(Policy.HYBRID, Relegation.PROJECTION),
+    ),
+    "fit": Rule(
+        help="beyond QoServe: a request joins a step only while none in it becomes late",
+        serve=_dynamic(Policy.FIT, Relegation.LOST),
+    ),
+}
+PROGRAMS: dict[str, Rule] = {
+    "fcfs": Rule(help="first come first served", serve=_whole(Policy.FCFS)),
+    "mlfq": Rule(help="queues by what the call itself has had", serve=_whole(Policy.MLFQ)),
+    "las": Rule(help="least attained tokens of the call first", serve=_whole(Policy.LAS)),
+    "plas": Rule(help="queues by what the program has had", serve=_whole(Policy.MLFQ), inherit=Inherit.PLAS),
+    "atlas": Rule(help="queues by the longest chain of the program", serve=_whole(Policy.MLFQ), inherit=Inherit.ATLAS),
+    "srpt": Rule(
+        help="the program with the least left first, known beforehand: a bound",
+        serve=_whole(Policy.LAS),
+        inherit=Inherit.HINDSIGHT,
+    ),
+}
+MFS_DRIFT = {
+    "policy": Policy.TWO_LANE, "step_tokens": STEP_TOKENS, "chunk_max": CHUNK_MAX, "relegation": Relegation.LOST,
+    "regulate": True,
+}  # fmt: skip
+DRIFT: dict[str, Rule] = {
+    **{
+        policy.value: Rule(help=f"{policy.value}, bounds unregulated", serve=_whole(policy))
+        for policy in Policy
+        if policy is not Policy.FIT
+    },
+    "fit": Rule(help="fit, dynamic chunks", serve=_dynamic(Policy.FIT, Relegation.LOST)),
+    "hmas": Rule(help="two lanes, fence with learned bounds, regulation", serve=MFS_DRIFT, bounds=True),
+    "hmas-no-lanes": Rule(help="hmas, one lane", serve={**MFS_DRIFT, "policy": Policy.FCFS}, bounds=True),
+    "hmas-no-regulation": Rule(help="hmas, caps at their maxima", serve={**MFS_DRIFT, "regulate": False}, bounds=True),
+    "hmas-no-bounds": Rule(help="hmas, outputs not bounded by what ended", serve=MFS_DRIFT),
+}
+OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT}
+
+
+def find(what: str, names: Sequence[str]) -> list[str]:
+    """The names, once each; UsageError when one is not known."""
+    known = OF[what]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--policy {name}: with --what {what} use {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def serve_config(rule: Rule, slots: int, given: Mapping[str, Any]) -> ServeConfig:
+    """`given`: numbers that the user sets under every policy."""
+    values = {"requests_max": slots, **rule.serve, **given}
+    try:
+        return msgspec.convert(values, ServeConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set serve: {error}") from error
+
+
+def silo_pools(replicas: int) -> dict[str, list[int]]:
+    """Tier -> its replicas, in the shares of SILO, at least one each."""
+    if replicas < len(SILO):
+        raise UsageError(f"--set replicas={replicas}: the policy silo needs at least {len(SILO)}, one for each tier")
+    left, of, first = replicas, sum(SILO.values()), 0
+    pools = {}
+    for number, (tier, share) in enumerate(SILO.items()):
+        others = len(SILO) - number - 1
+        count = left if not others else min(left - others, max(1, round(left * share / of)))
+        pools[tier] = list(range(first, first + count))
+        first, left, of = first + count, left - count, of - share
+    return pools
+
+
+def silo_step(tier: str) -> dict[str, Any]:
+    """Tokens of a step on the replicas of a tier."""
+    tokens = SMALL if tier == INTERACTIVE else LARGE
+    return {"step_tokens": tokens, "chunk_min": tokens, "chunk_max": tokens, "chunk_tight": tokens}

@@ -1,0 +1,15 @@
+"""What a run serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.sim.serving import Call, Program
+
+
+class Workload(NamedTuple):
+    """`source`: from what it was drawn."""
+
+    work: Sequence[Call | Program]
+    source: str

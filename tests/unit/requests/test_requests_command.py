@@ -1,0 +1,183 @@
+"""python -m bench requests as its users meet it: rows, resuming, interrupting, one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.requests import command
+from bench.requests import point as points
+from bench.requests.point import Point
+
+ROOT = Path(__file__).parents[3]
+SMALL = ["run", "--seconds", "30", "--qps", "2"]
+TIERS = {
+    "policy", "seed", "qps", "requests", "violations", "ttft_s", "tbt_s", "ttlt_s", "goodput_qps", "relegated",
+    "paused", "evicted", "chunk_tokens", "step_error", "plan_us", "kv", "cpu_s", "over_time", "source",
+}  # fmt: skip
+LATENCIES = {"mean", "p50", "p90", "p99"}
+
+
+def test_rows_have_the_promised_keys_and_a_second_run_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "r.json"
+    assert command.main([*SMALL, "--policy", "fcfs,qoserve", "--json", str(out)]) == 0
+    written = json.loads(out.read_text())
+    assert set(written) == {"config", "results"} and len(written["results"]) == 2
+    for row in written["results"]:
+        assert set(row) >= TIERS
+        assert set(row["violations"]) >= {"all", "important", "tiers", "short", "long"}
+        assert set(row["ttft_s"]) >= LATENCIES and set(row["tbt_s"]) >= LATENCIES and set(row["ttlt_s"]) >= LATENCIES
+        assert set(row["step_error"]) >= {"mape", "over"} and set(row["plan_us"]) >= {"p50", "p99"}
+        assert "generated" in row["source"]
+    assert "[2/2]" in capsys.readouterr().err
+    ran: list[Point] = []
+    original = points.run
+    monkeypatch.setattr(points, "run", lambda p: ran.append(p) or original(p))
+    assert command.main([*SMALL, "--policy", "fcfs,edf,qoserve", "--json", str(out)]) == 0
+    assert [p.policy for p in ran] == ["edf"], "only what is missing runs"
+    assert command.main([*SMALL, "--set", "ttft_s=3", "--json", str(out)]) == 2
+    assert "another configuration" in capsys.readouterr().err
+
+
+def test_programs_and_drift_add_their_measures(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert command.main(["run", "--what", "programs", "--seconds", "20", "--qps", "0.3", "--json", str(out)]) == 0
+    for row in json.loads(out.read_text())["results"]:
+        assert set(row) >= {"latency_s", "per_token_s", "hit_rate"} and set(row["hit_rate"]) >= {"short", "long"}
+    out = tmp_path / "d.json"
+    arguments = ["--what", "drift", "--set", "phase_s=20", "--seconds", "60", "--policy", "fcfs,hmas"]
+    assert command.main(["run", *arguments, "--json", str(out)]) == 0
+    measures = {"goodput_rate", "esg", "ttft_ok", "tpot_ok", "mismatch", "cv", "recovery", "switches"}
+    assert all(set(row) >= measures for row in json.loads(out.read_text())["results"])
+
+
+def test_figures_are_drawn_beside_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert command.main([*SMALL, "--policy", "fcfs", "--json", str(out), "--figure"]) == 0
+    assert out.with_suffix(".png").stat().st_size > 1000 and "<svg" in out.with_suffix(".svg").read_text()
+
+
+def test_equal_points_give_equal_rows() -> None:
+    def told(seed: int) -> dict[str, object]:
+        row = points.run(Point(qps=3.0, seconds=30.0, seed=seed))
+        return {name: value for name, value in row.items() if name not in ("cpu_s", "plan_us")}
+
+    assert told(4) == told(4) != told(5)
+
+
+def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    seeds = ",".join(str(n) for n in range(1, 2000))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench", "requests", *SMALL, "--policy", "fcfs", "--seed", seeds, "--json", str(out)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[2/"):
+            break
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(30) == 130
+    assert "goes on from there" in rest and "Traceback" not in rest
+    assert 2 <= len(json.loads(out.read_text())["results"]) < 1999
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--policy", "best"], ["--policy best", "qoserve", "fcfs"]),
+        (["run", "--workload", "chat"], ["--workload chat", "azure-code"]),
+        (["run", "--what", "programs", "--policy", "qoserve"], ["--policy qoserve", "--what programs", "plas"]),
+        (["run", "--qps", "fast"], ["--qps fast", "numbers"]),
+        (["run", "--qps", "0"], ["--qps 0", "above 0"]),
+        (["run", "--qps", "nan"], ["--qps nan", "above 0"]),
+        (["run", "--qps", "1e-9"], ["--qps 1e-09", "nothing arrives"]),
+        (["run", "--seed", "one"], ["--seed one", "numbers"]),
+        (["run", "--seconds", "0"], ["--seconds 0", "above 0"]),
+        (["run", "--requests", "0"], ["--requests 0", "at least 1"]),
+        (["run", "--requests", "5", "--seconds", "5"], ["--requests 5", "--seconds 5", "one of them"]),
+        (["run", "--set", "ttft_s"], ["--set ttft_s", "NAME=VALUE"]),
+        (["run", "--set", "speed=9"], ["speed=9", "ttft_s", "slots"]),
+        (["run", "--set", "ttft_s=-1"], ["ttft_s is -1", "0.001 to 86400"]),
+        (["run", "--set", "tbt_s=fast"], ["tbt_s", "float"]),
+        (["run", "--set", "low_share=NaN"], ["low_share"]),
+        (["run", "--set", "batch_ttlt_s=86401"], ["batch_ttlt_s is 86401", "86400"]),
+        (["run", "--set", "mix_interactive=0", "--set", "mix_batch=0", "--set", "mix_background=0"], ["at least one"]),
+        (["run", "--set", "cost=gpt-9"], ["cost is gpt-9", "llama3-8b-a100"]),
+        (["run", "--set", "serve.policy=best"], ["serve", "best"]),
+        (["run", "--set", "serve.alpha_low_s=-1"], ["alpha_low_s is -1"]),
+        (["run", "--set", "serve.speed=1"], ["speed"]),
+        (["run", "--set", "kv_tokens=2000"], ["kv_tokens=2000", "tokens of KV"]),
+        (["run", "--policy", "silo"], ["replicas=1", "at least 3"]),
+        (["run", "--traces", "/nowhere"], ["--traces /nowhere", "azure2023_code", "generated"]),
+        (["run", "--what", "drift", "--traces", "/nowhere"], ["--traces /nowhere", "generated"]),
+        (["run", "--figure"], ["--figure", "--json"]),
+        (["capacity", "--step", "9"], ["--step 9", "below"]),
+        (["capacity", "--requests", "9"], ["--requests 9", "--seconds"]),
+        (["claims", "--claim", "q9"], ["--claim q9", "q1"]),
+        (["claims", "--claim", "q1", "--system", "hmas"], ["q1", "hmas", "no claim"]),
+        (["claims", "--page", "x.md"], ["--page x.md", "--json"]),
+        (["serve"], ["serve", "run", "capacity"]),
+    ],
+)
+def test_mistakes_get_one_line_with_the_remedy(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("bench requests "), error
+    assert all(word in error for word in words), error
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ('{"input_length": 900}', ["line 2", "output"]),
+        ('{"input_length": -3, "output_length": 2}', ["line 2", "input length is -3"]),
+        ('{"input_length": 1, "output_length": "many"}', ["line 2", "output length is 'many'"]),
+        ("[]", ["line 2", "expected an object"]),
+        ("{", ["line 2", "not JSON"]),
+    ],
+)
+def test_a_trace_that_cannot_be_used_names_the_row(
+    row: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "azure2023_code.jsonl").write_text('{"input_length": 9, "output_length": 2}\n' + row + "\n")
+    assert command.main([*SMALL, "--traces", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "azure2023_code.jsonl" in error and all(word in error for word in words), error
+
+
+def test_an_empty_trace_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "azure2023_code.jsonl").write_text("")
+    assert command.main([*SMALL, "--traces", str(tmp_path)]) == 2
+    assert "the trace is empty" in capsys.readouterr().err
+
+
+def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"mine": 1}')
+    for arguments in ([*SMALL, "--json"], ["claims", "--quick", "--claim", "h2", "--json"]):
+        assert command.main([*arguments, str(other)]) == 2
+        assert "name another file" in capsys.readouterr().err
+        assert other.read_text() == '{"mine": 1}'
+
+
+@pytest.mark.parametrize("name", [*command.COMMANDS])
+def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name == "replay":
+        pytest.importorskip("mfsd.serve.records")
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"python -m bench requests {name}" in capsys.readouterr().out

@@ -1,0 +1,170 @@
+"""Generated workloads have the distributions that they name, and depend on their seed alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.requests import drift, workloads
+from bench.requests.errors import UsageError
+from bench.requests.lengths import TRACES, Lengths, published
+from bench.requests.settings import Settings
+from bench.sim.serving import Call, Program
+
+
+def calls_of(what: str, name: str, settings: Settings | None = None, qps: float = 5.0, seed: int = 1) -> list[Call]:
+    made = workloads.generate(what, name, settings or Settings(), qps, seed, 1200.0, None)
+    return [c for item in made.work for c in (item.calls if isinstance(item, Program) else (item,))]
+
+
+@pytest.mark.parametrize(("what", "name"), [(w, n) for w, kind in workloads.KINDS.items() for n in kind.workloads])
+def test_a_seed_gives_the_same_work_and_another_one_other_work(what: str, name: str) -> None:
+    def made(seed: int) -> object:
+        return workloads.generate(what, name, Settings(), 0.5, seed, 100.0, None)
+
+    assert made(1) == made(1)
+    assert made(1) != made(2)
+
+
+@pytest.mark.parametrize("name", [*TRACES])
+def test_generated_lengths_have_the_published_quantiles(name: str) -> None:
+    chance, lengths = random.Random(3), Lengths(name, None)
+    drawn = [lengths.draw(chance) for _ in range(20_000)]
+    for part in ("prompt", "output"):
+        ordered = sorted(getattr(tokens, part) for tokens in drawn)
+        for percent, value in published()[name][part].items():
+            if 10 <= float(percent) <= 99:
+                at = ordered[int(float(percent) / 100 * len(ordered))]
+                assert at == pytest.approx(value, rel=0.1, abs=2), (part, percent)
+
+
+def test_tiers_have_their_shares_deadlines_and_importance() -> None:
+    settings = Settings(mix_interactive=70, mix_batch=15, mix_background=15, low_share=0.3, ttft_s=3.0)
+    calls = calls_of("tiers", "azure-code", settings)
+    counted = Counter(c.tier for c in calls)
+    assert len(calls) == pytest.approx(6000, rel=0.05)
+    assert counted["interactive"] / len(calls) == pytest.approx(0.7, abs=0.03)
+    assert counted["batch"] / len(calls) == pytest.approx(0.15, abs=0.02)
+    assert statistics.fmean(c.importance < 1 for c in calls) == pytest.approx(0.3, abs=0.03)
+    of = {c.tier: c for c in calls}
+    assert (of["interactive"].ttft_s, of["interactive"].tbt_s, of["interactive"].ttlt_s) == (3.0, 0.05, None)
+    assert (of["batch"].ttft_s, of["batch"].tbt_s, of["batch"].ttlt_s) == (None, None, 600.0)
+    assert of["background"].ttlt_s == 1800.0
+
+
+def test_a_change_of_the_mix_leaves_arrivals_and_lengths_as_they_were() -> None:
+    plain, other = calls_of("tiers", "sharegpt"), calls_of("tiers", "sharegpt", Settings(mix_interactive=9.0))
+    assert [(c.arrival_s, c.prompt_tokens) for c in plain] == [(c.arrival_s, c.prompt_tokens) for c in other]
+    assert [c.tier for c in plain] != [c.tier for c in other]
+
+
+def test_a_swinging_rate_keeps_its_mean_and_its_ratio() -> None:
+    calls = calls_of("tiers", "azure-code", Settings(swing=3.0, swing_s=300.0), qps=10.0)
+    counted = Counter(int(c.arrival_s / 300) % 2 for c in calls)
+    assert counted[1] / counted[0] == pytest.approx(3.0, rel=0.1)
+    assert len(calls) == pytest.approx(12_000, rel=0.05)
+
+
+def test_chats_grow_by_what_was_said_and_their_turns_have_a_heavy_tail() -> None:
+    made = workloads.generate("programs", "chat", Settings(), 5.0, 1, 600.0, None)
+    turns = []
+    for program in made.work:
+        assert isinstance(program, Program)
+        turns.append(len(program.calls))
+        for before, call in zip(program.calls, program.calls[1:], strict=False):
+            assert call.prefix_tokens == before.prompt_tokens + before.output_tokens < call.prompt_tokens
+            assert 0 < call.gap_s <= 60
+        assert [c.after for c in program.calls] == [(n - 1,) if n else () for n in range(len(program.calls))]
+    assert statistics.fmean(n >= 2 for n in turns) == pytest.approx(2**-1.1, abs=0.04)  # Pareto
+    assert statistics.fmean(n >= 8 for n in turns) == pytest.approx(8**-1.1, abs=0.03)
+
+
+def test_the_gap_scale_is_that_of_pauses() -> None:
+    plain = sum(c.gap_s for c in calls_of("programs", "chat"))
+    assert sum(c.gap_s for c in calls_of("programs", "chat", Settings(gap_scale=0.5))) == pytest.approx(
+        plain / 2, rel=0.01
+    )
+    assert sum(c.gap_s for c in calls_of("programs", "claudecode", Settings(gap_scale=0.0), qps=0.05)) == 0
+
+
+def test_a_round_of_a_tree_waits_for_the_one_before() -> None:
+    made = workloads.generate("programs", "tree-search", Settings(fan_out=3), 1.0, 1, 60.0, None)
+    for program in made.work:
+        assert isinstance(program, Program)
+        for number, call in enumerate(program.calls):
+            first = number // 3 * 3
+            assert call.after == tuple(range(first - 3, first) if first else ())
+            assert call.prefix_tokens <= call.prompt_tokens
+
+
+def test_the_judge_of_best_of_n_reads_all_candidates() -> None:
+    made = workloads.generate("programs", "best-of-n", Settings(fan_out=5), 1.0, 1, 60.0, None)
+    for program in made.work:
+        assert isinstance(program, Program)
+        *candidates, judge = program.calls
+        assert len(candidates) == 5 and judge.after == (0, 1, 2, 3, 4)
+        assert judge.prompt_tokens == candidates[0].prompt_tokens + sum(c.output_tokens for c in candidates)
+
+
+def test_drift_follows_its_rates_and_its_mix() -> None:
+    by_phase = Counter(int(c.arrival_s / 200) for c in calls_of("drift", "rate", qps=20.0))
+    assert by_phase[1] / by_phase[0] == pytest.approx(1.4 / 0.6, rel=0.1)
+    assert by_phase[2] / by_phase[0] == pytest.approx(1.0 / 0.6, rel=0.1)  # 1.8 and 0.2 take turns
+    assert set(by_phase) == {0, 1, 2}
+    on, off = Counter(), Counter()  # type: Counter[int], Counter[int]
+    for call in calls_of("drift", "rate", qps=20.0):
+        if call.arrival_s >= 400:
+            (on if call.arrival_s % 20 < 10 else off)[2] += 1
+    assert on[2] / off[2] == pytest.approx(9.0, rel=0.25)
+    mixed = calls_of("drift", "mix", qps=20.0)
+    for phase, tasks in enumerate(drift.PHASES):
+        assert {c.tier for c in mixed if int(c.arrival_s / 200) == phase} == set(tasks)
+
+
+def test_more_important_requests_of_a_task_have_stricter_deadlines() -> None:
+    of = [c for c in calls_of("drift", "mix", qps=20.0) if c.tier == "qa"]
+    assert all(4.0 * 0.8 - 1e-9 <= c.ttft_s <= 4.0 * 1.2 + 1e-9 for c in of if c.ttft_s is not None)
+    strict = max(of, key=lambda c: c.importance)
+    loose = min(of, key=lambda c: c.importance)
+    assert strict.ttft_s is not None and loose.ttft_s is not None and strict.ttft_s < loose.ttft_s
+
+
+def test_a_folder_of_traces_is_drawn_from(tmp_path: Path) -> None:
+    rows = [{"input_length": 100 + n, "output_length": n + 1} for n in range(7)]
+    (tmp_path / "azure2023_code.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = workloads.generate("tiers", "azure-code", Settings(prompt_scale=2.0), 2.0, 1, 60.0, tmp_path)
+    assert made.source.startswith("rows of azure2023_code.jsonl")
+    pairs = {(c.prompt_tokens, c.output_tokens) for c in made.work if isinstance(c, Call)}
+    assert pairs <= {(2 * r["input_length"], r["output_length"]) for r in rows} and len(pairs) > 3
+
+
+def test_recorded_sessions_are_read_by_turn(tmp_path: Path) -> None:
+    row = {
+        "session_id": "a",
+        "agent": 0,
+        "input_length": 800,
+        "output_length": 5,
+        "ideal_hit_tokens": 0,
+        "think_time": None,
+    }
+    rows = [
+        row,
+        {**row, "agent": 1},
+        {**row, "input_length": 1600, "ideal_hit_tokens": 800, "think_time": 7.0},
+    ]
+    (tmp_path / "agentic_claudecode.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = workloads.generate("programs", "claudecode", Settings(gap_scale=2.0), 0.5, 1, 60.0, tmp_path)
+    program = made.work[0]
+    assert isinstance(program, Program)
+    assert [(c.prompt_tokens, c.prefix_tokens, c.gap_s, c.after) for c in program.calls] == [
+        (100, 0, 0.0, ()),
+        (200, 100, 14.0, (0,)),
+    ]
+    (tmp_path / "agentic_claudecode.jsonl").write_text(json.dumps({**row, "input_length": "x"}))
+    with pytest.raises(UsageError, match="line 1"):
+        workloads.generate("programs", "claudecode", Settings(), 0.5, 1, 60.0, tmp_path)
