@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ class Case(NamedTuple):
     setting: str
     model: str = "dbrx"
     workload: str = "qwen-a"
+    rate: float | None = None  # requests/s per prefill GPU; None: the load of its study
 
 
 class Row(NamedTuple):
@@ -59,21 +61,26 @@ def _known(rule: str) -> tuple[Row, ...]:
         Row(f"`{rule}`, exact, expected times x{error:g}", "mfs", _reuse(rule, error=error))
         for error in (0.25, 0.5, 2.0, 4.0)
     ]
-    return (Row(f"`{rule}`, exact", "mfs", _reuse(rule)), *ages, *kinds, *errors)
+    again = Row(f"`{rule}`, exact, decided 20 ms later while the engine is busy", "mfs", _reuse(rule, recheck_s=0.02))
+    return (Row(f"`{rule}`, exact", "mfs", _reuse(rule)), *ages, *kinds, *errors, again)
 
 
 def _known_by(rule: str, age_s: float) -> ReuseConfig:
     return _reuse(rule, outlook="coordinator", age_s=age_s)
 
 
-AGENTS = Case("agents, hot", "hot", "llama3-8b", "mooncake-agent")
+AGENTS, FEWER, MORE = (
+    Case(f"agents, hot, {rate:g}/s a GPU", "hot", "llama3-8b", "mooncake-agent", rate) for rate in (1.0, 0.7, 1.4)
+)
+"""Their prompts differ so much that the knee of one seed says little: rates are given."""
 RULES = (
     Row("`mfs`, always fetched"),
     Row("`static`, always fetched", "static"),
     *(Row(f"`mfs`, `timeout:{s:g}`", "mfs", _reuse(f"timeout:{s:g}")) for s in (0.1, 0.5, 2.0)),
-    *(Row(f"`mfs`, `{rule}`", "mfs", _reuse(rule)) for rule in ("slo", "cost")),
+    Row("`mfs`, `slo`", "mfs", _reuse("slo")),
+    Row("`mfs`, `slo` however long it computes", "mfs", _reuse("slo", extra_share=math.inf)),
+    Row("`mfs`, `cost`", "mfs", _reuse("cost")),
     Row("`static`, `slo`", "static", _reuse("slo")),
-    Row("`static`, `cost`", "static", _reuse("cost")),
     Row("`nocont`", "nocont"),
 )
 PLACED = ReuseConfig(placement="backlog")
@@ -82,6 +89,8 @@ SECTIONS = {
         "Fetch or compute again",
         (
             AGENTS,
+            FEWER,
+            MORE,
             Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),
             *(Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress", "bursts")),
             *(Case(f"QwenB, {name}", name, "dbrx", "qwen-b") for name in ("base", "hot")),
@@ -141,8 +150,10 @@ SECTIONS = {
 
 
 def point_of(results: Results, case: Case, requests: int) -> Point:
-    """At the load of its study: the knee, or that at which `choose` examined the setting."""
+    """At the case's rate, or the load of its study: the knee, or that at which `choose` examined the setting."""
     base = settings.base_of(case.setting, case.model, case.workload, requests)
+    if case.rate is not None:
+        return msgspec.structs.replace(base, rate=case.rate)
     top = results.knee(base, study.knee_name(case.setting, base), settings.SETTINGS[case.setting].knee_seeds)
     return msgspec.structs.replace(base, rate=round(settings.load_of(case.setting) * top, 4))
 
@@ -162,7 +173,7 @@ def section_of(results: Results, section: Section, requests: int, seeds: Sequenc
         columns.append(
             {
                 "case": case.name, "rate": point.rate, "model": point.config.model, "workload": point.workload,
-                "gpus": point.config.gpus, "load": settings.load_of(case.setting),
+                "gpus": point.config.gpus,
                 "rows": [
                     {"row": row.name, "figures": msgspec.to_builtins(compare(rows, found[0])), "again": _again(rows)}
                     for row, rows in zip(section.rows, found, strict=True)
@@ -195,7 +206,7 @@ def tables(data: dict[str, Any]) -> str:
         columns = section["columns"]
         lines += ["", f"### {section['title']}", ""]
         lines += ["| | " + " | ".join(column["case"] for column in columns) + " |", "|---" * (len(columns) + 1) + "|"]
-        served = [f"{c['model']}, {c['gpus']} GPUs, {c['rate']:g}/s a GPU ({c['load']:g} of the knee)" for c in columns]
+        served = [f"{c['model']}, {c['gpus']} GPUs, {c['rate']:g}/s a GPU" for c in columns]
         lines.append("| | " + " | ".join(served) + " |")
         for at, first in enumerate(columns[0]["rows"]):
             cells = [_cell(column["rows"][at], first=not at) for column in columns]

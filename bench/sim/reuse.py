@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from bench.sim.cluster import Cluster, ConfigError
-from mfsd.policy.serve.fetch import Choice, ReuseRule, ReuseView, decide
+from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
 
 if TYPE_CHECKING:
     from bench.sim.engine import Simulation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 REUSE = {
     "always": "fetch it (default)",
-    "slo": "compute it again if the request would be late with it and in time without",
+    "slo": "compute it again if the request would be late with it and in time without, and if that is short",
     "cost": "compute it again if that gains more time than it takes of the requests that queue",
     "timeout:S": "fetch it, and compute it again if it is not there after S seconds",
 }
@@ -50,6 +50,7 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
     outlook: str = "exact"  # see OUTLOOKS
     error: float = 1.0  # what expected fetch times are multiplied by
     age_s: float = 0.0  # of what a coordinator says
+    extra_share: float = EXTRA_SHARE  # of a request's time limit that computing again may take, of rule slo
     recheck_s: float = 0.0  # how long a request waits for a later answer, while its unit is busy
 
     def __post_init__(self) -> None:
@@ -155,7 +156,7 @@ class ReuseDecisions:
             return
         if self.rule is ReuseRule.ALWAYS:
             return
-        decision = decide(self.rule, self._view_of(state), self.config.recheck_s)
+        decision = decide(self.rule, self._view_of(state), self.config.recheck_s, self.config.extra_share)
         state.undecided = decision.choice is Choice.WAIT
         if decision.choice is Choice.RECOMPUTE:
             self.recomputed += 1
@@ -191,6 +192,7 @@ class ReuseDecisions:
             rest_s=_prefill_s(cluster, request.new_tokens, request.context_tokens),
             whole_s=_prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
             left_s=request.deadline_s - simulation.now,
+            limit_s=request.budget_s,
             waiting=len(waiting),
         )
 

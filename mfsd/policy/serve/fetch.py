@@ -12,13 +12,18 @@ from enum import Enum
 from typing import NamedTuple
 
 
+EXTRA_SHARE = 0.25
+"""Of a request's time limit, that computing again may take at most. The engine has that much less for those that come
+later: without a bound an engine near its limit computes again until everybody is late (docs/results/outlook.md)."""
+
+
 class ReuseRule(Enum):
     """When reuse is computed again although it could be fetched."""
 
     ALWAYS = "always"
     """Never: it is always fetched."""
     SLO = "slo"
-    """If the request would be late with it, and in time without."""
+    """If the request would be late with it and in time without, and computing again is short beside its time limit."""
     COST = "cost"
     """If the request gains more time than computing again takes of all requests that wait for the engine."""
 
@@ -43,6 +48,8 @@ class ReuseView(NamedTuple):
     """The prefill takes without it."""
     left_s: float | None
     """Until the first token is due, negative when that is past; None: no deadline."""
+    limit_s: float | None = None
+    """From the request's arrival until its first token is due; None: no deadline."""
     waiting: int = 0
     """Other requests that wait for the engine: a longer prefill delays each of them."""
 
@@ -57,7 +64,7 @@ class Decision(NamedTuple):
     """When it would end without."""
 
 
-def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0) -> Decision:
+def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share: float = EXTRA_SHARE) -> Decision:
     """Unknown or impossible times count as no knowledge: then reuse is fetched, as without this rule. recheck_s: how
     long a request may wait for a later answer while its engine is busy; 0: it never does."""
     if rule is ReuseRule.ALWAYS:
@@ -69,7 +76,7 @@ def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0) -> Decision
     fetched_s = max(view.queue_s, view.fetch_s) + view.rest_s
     recomputed_s = view.queue_s + view.whole_s
     if rule is ReuseRule.SLO:
-        choice, reason = _by_deadline(fetched_s, recomputed_s, view.left_s)
+        choice, reason = _by_deadline(fetched_s, recomputed_s, view, extra_share)
     else:
         choice, reason = _by_cost(fetched_s, recomputed_s, view)
     if choice is Choice.RECOMPUTE and _may_wait(view, recomputed_s, recheck_s):
@@ -81,16 +88,18 @@ def _possible(view: ReuseView) -> bool:
     times = (view.fetch_s, view.queue_s, view.rest_s, view.whole_s)
     if not all(time is not None and math.isfinite(time) and time >= 0 for time in times):
         return False
-    return view.left_s is None or math.isfinite(view.left_s)
+    return all(time is None or math.isfinite(time) for time in (view.left_s, view.limit_s))
 
 
-def _by_deadline(fetched_s: float, recomputed_s: float, left_s: float | None) -> tuple[Choice, str]:
-    if left_s is None:
+def _by_deadline(fetched_s: float, recomputed_s: float, view: ReuseView, extra_share: float) -> tuple[Choice, str]:
+    if view.left_s is None or view.limit_s is None:
         return Choice.FETCH, "the request has no deadline"
-    if fetched_s <= left_s:
+    if fetched_s <= view.left_s:
         return Choice.FETCH, "in time with the reuse"
-    if recomputed_s > left_s:
+    if recomputed_s > view.left_s:
         return Choice.FETCH, "late either way"
+    if view.whole_s - view.rest_s > extra_share * view.limit_s:
+        return Choice.FETCH, "computing it again takes too much of the engine"
     return Choice.RECOMPUTE, "late with the reuse, in time without"
 
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy.serve.fetch import Choice, ReuseRule, ReuseView, decide
+from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
 
 seconds = st.floats(0, 1e4)
 views = st.builds(
@@ -17,10 +17,11 @@ views = st.builds(
     rest_s=seconds,
     whole_s=seconds,
     left_s=st.none() | st.floats(-1e4, 1e4),
+    limit_s=st.none() | seconds,
     waiting=st.integers(0, 1000),
 )
 rules = st.sampled_from([ReuseRule.SLO, ReuseRule.COST])
-BUSY = ReuseView(fetch_s=2.0, queue_s=0.1, rest_s=0.01, whole_s=0.2, left_s=0.5)
+BUSY = ReuseView(fetch_s=2.0, queue_s=0.1, rest_s=0.01, whole_s=0.2, left_s=0.5, limit_s=1.0)
 """Late with its reuse, in time without, and quicker by far more than it costs."""
 
 
@@ -35,7 +36,9 @@ def test_what_is_unknown_or_no_time_is_fetched(rule: ReuseRule, view: ReuseView,
     assert decision.choice is Choice.FETCH and decision.fetched_s is None
 
 
-@given(rules, st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s"]), st.sampled_from([math.nan, math.inf]))
+@given(
+    rules, st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s", "limit_s"]), st.sampled_from([math.nan, math.inf])
+)
 def test_no_other_time_may_be_none_either(rule: ReuseRule, name: str, value: float) -> None:
     assert decide(rule, BUSY).choice is Choice.RECOMPUTE
     assert decide(rule, BUSY._replace(**{name: value})).choice is Choice.FETCH
@@ -48,6 +51,7 @@ def test_slo_computes_again_only_what_that_brings_in_time(view: ReuseView) -> No
         assert view.left_s is not None
         assert decision.recomputed_s is not None and decision.recomputed_s <= view.left_s
         assert decision.fetched_s is not None and decision.fetched_s > view.left_s
+        assert view.limit_s is not None and view.whole_s - view.rest_s <= EXTRA_SHARE * view.limit_s
 
 
 @given(views)
@@ -82,6 +86,8 @@ def test_each_decision_says_why() -> None:
     assert decide(ReuseRule.SLO, BUSY).reason == "late with the reuse, in time without"
     assert decide(ReuseRule.SLO, BUSY, recheck_s=0.05).choice is Choice.WAIT
     assert decide(ReuseRule.SLO, BUSY._replace(left_s=0.1)).reason == "late either way"
+    assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7)).reason == "computing it again takes too much of the engine"
+    assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7), extra_share=1.0).choice is Choice.RECOMPUTE
     assert decide(ReuseRule.SLO, BUSY._replace(left_s=None)).reason == "the request has no deadline"
     assert decide(ReuseRule.SLO, BUSY._replace(fetch_s=0.2)).reason == "in time with the reuse"
     assert decide(ReuseRule.COST, BUSY).reason == "computing it again gains more than it costs"
