@@ -11,7 +11,6 @@ import math
 from enum import Enum
 from typing import NamedTuple
 
-
 EXTRA_SHARE = 0.25
 """Of a request's time limit, that computing again may take at most. The engine has that much less for those that come
 later: without a bound an engine near its limit computes again until everybody is late (docs/results/outlook.md)."""
