@@ -46,104 +46,107 @@ class Section(NamedTuple):
     title: str
     cases: tuple[Case, ...]
     rows: tuple[Row, ...]  # the others are held against the first
+    seeds: int  # how many, where nobody says
 
 
 def _reuse(rule: str, **changes: Any) -> ReuseConfig:
     return ReuseConfig(rule=rule, **changes)
 
 
-def _known(rule: str) -> tuple[Row, ...]:
+def _old(rule: str, age_s: float, placement: str = "random") -> ReuseConfig:
+    return ReuseConfig(rule=rule, placement=placement, outlook="coordinator", age_s=age_s)
+
+
+def _known(rule: str, ages: Sequence[float], errors: Sequence[float]) -> tuple[Row, ...]:
     """The rule with outlooks of every kind."""
-    ages = [Row(f"`{rule}`, coordinator, {a * 1e3:g} ms old", "mfs", _known_by(rule, a)) for a in (0.01, 0.1, 1.0)]
-    kinds = [Row(f"`{rule}`, {kind}", "mfs", _reuse(rule, outlook=kind)) for kind in ("local", "none")]
-    errors = [
-        Row(f"`{rule}`, exact, expected times x{error:g}", "mfs", _reuse(rule, error=error))
-        for error in (0.25, 0.5, 2.0, 4.0)
-    ]
-    again = Row(f"`{rule}`, exact, decided 20 ms later while the engine is busy", "mfs", _reuse(rule, recheck_s=0.02))
-    return (Row(f"`{rule}`, exact", "mfs", _reuse(rule)), *ages, *kinds, *errors, again)
+    return (
+        Row(f"`{rule}`, exact", "mfs", _reuse(rule)),
+        *(Row(f"`{rule}`, coordinator, {age_s * 1e3:g} ms old", "mfs", _old(rule, age_s)) for age_s in ages),
+        *(Row(f"`{rule}`, {kind}", "mfs", _reuse(rule, outlook=kind)) for kind in ("local", "none")),
+        *(Row(f"`{rule}`, expected times x{error:g}", "mfs", _reuse(rule, error=error)) for error in errors),
+    )
 
 
-def _known_by(rule: str, age_s: float) -> ReuseConfig:
-    return _reuse(rule, outlook="coordinator", age_s=age_s)
-
-
-AGENTS, FEWER, MORE = (
-    Case(f"agents, hot, {rate:g}/s a GPU", "hot", "llama3-8b", "mooncake-agent", rate) for rate in (1.0, 0.7, 1.4)
+AGENTS, MORE = (
+    Case(f"agents, hot, {rate:g}/s a GPU", "hot", "llama3-8b", "mooncake-agent", rate) for rate in (1.0, 1.4)
 )
 """Their prompts differ so much that the knee of one seed says little: rates are given."""
+QWEN = {name: Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress", "bursts")}
 RULES = (
     Row("`mfs`, always fetched"),
     Row("`static`, always fetched", "static"),
-    *(Row(f"`mfs`, `timeout:{s:g}`", "mfs", _reuse(f"timeout:{s:g}")) for s in (0.1, 0.5, 2.0)),
+    Row("`mfs`, `timeout:0.5`", "mfs", _reuse("timeout:0.5")),
     Row("`mfs`, `slo`", "mfs", _reuse("slo")),
-    Row("`mfs`, `slo` however long it computes", "mfs", _reuse("slo", extra_share=1000.0)),
+    Row("`mfs`, `slo`, however long it computes", "mfs", _reuse("slo", extra_share=1000.0)),
     Row("`mfs`, `cost`", "mfs", _reuse("cost")),
-    Row("`static`, `slo`", "static", _reuse("slo")),
     Row("`nocont`", "nocont"),
 )
-PLACED = ReuseConfig(placement="backlog")
 SECTIONS = {
-    "reuse": Section(
-        "Fetch or compute again",
+    "agents": Section("Fetch or compute again: agents", (AGENTS, MORE), RULES, 5),
+    "outlook": Section(
+        "What has to be known",
+        (AGENTS,),
         (
-            AGENTS,
-            FEWER,
-            MORE,
-            Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),
-            *(Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress", "bursts")),
-            *(Case(f"QwenB, {name}", name, "dbrx", "qwen-b") for name in ("base", "hot")),
+            Row("`mfs`, always fetched"),
+            *_known("slo", ages=(0.01, 0.1, 1.0), errors=(0.25, 0.5, 2.0, 4.0)),
+            Row("`slo`, decided 20 ms later while the unit is busy", "mfs", _reuse("slo", recheck_s=0.02)),
+            *_known("cost", ages=(0.1,), errors=(0.25, 4.0)),
         ),
+        5,
+    ),
+    "together": Section(
+        "All of it together",
+        (QWEN["hot"], QWEN["fan-in"]),
+        (
+            Row("`static`", "static"),
+            Row("`mfs`"),
+            Row("`mfs+fit`", "mfs+fit"),
+            Row("`mfs+fit`, `slo`", "mfs+fit", _reuse("slo")),
+            Row("`mfs+fit`, `slo`, workers by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
+            Row("the same, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog")),
+            Row("`nocont`", "nocont"),
+        ),
+        3,
+    ),
+    "placement": Section(
+        "Decode workers by what their ports owe",
+        (QWEN["fan-in"],),
+        (
+            Row("`mfs`, workers at random"),
+            Row("`mfs`, by backlog, exact", "mfs", _reuse("always", placement="backlog")),
+            *(
+                Row(f"`mfs`, by backlog, {age_s * 1e3:g} ms old", "mfs", _old("always", age_s, placement="backlog"))
+                for age_s in (0.1, 1.0)
+            ),
+            Row("`static`, workers at random", "static"),
+            Row("`static`, by backlog, exact", "static", _reuse("always", placement="backlog")),
+        ),
+        3,
+    ),
+    "prompts": Section(
+        "Fetch or compute again: shorter prompts",
+        (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b")),
         RULES,
+        3,
+    ),
+    "conversations": Section(
+        "Fetch or compute again: conversations",
+        (Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),),
+        RULES,
+        3,
     ),
     "served": Section(
-        "The same where models and caches are as they are served",
+        "Fetch or compute again: models and caches as they are served",
         tuple(
             Case(name, name)
             for name in (
                 "llama3-8b-gpu.mooncake-agent.shared-100g",
                 "llama3-8b-gpu.qwen-a.shared-100g",
                 "llama2-7b.mooncake-agent.cold",
-                "llama2-7b.mooncake-conversation.shared-100g",
             )
         ),
         RULES,
-    ),
-    "outlook": Section(
-        "What has to be known",
-        (AGENTS,),
-        (Row("`mfs`, always fetched"), *_known("slo"), *_known("cost")),
-    ),
-    "placement": Section(
-        "Decode workers by what their ports owe",
-        tuple(Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress")),
-        (
-            Row("`mfs`, workers at random"),
-            Row("`mfs`, by backlog, exact", "mfs", PLACED),
-            *(
-                Row(
-                    f"`mfs`, by backlog, {age_s * 1e3:g} ms old",
-                    "mfs",
-                    ReuseConfig(placement="backlog", outlook="coordinator", age_s=age_s),
-                )
-                for age_s in (0.1, 1.0)
-            ),
-            Row("`static`, workers at random", "static"),
-            Row("`static`, by backlog, exact", "static", PLACED),
-        ),
-    ),
-    "together": Section(
-        "All of it together",
-        (AGENTS, *(Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress"))),
-        (
-            Row("`static`", "static"),
-            Row("`mfs`"),
-            Row("`mfs+fit`", "mfs+fit"),
-            Row("`mfs+fit`, `slo`", "mfs+fit", _reuse("slo")),
-            Row("`mfs+fit`, `slo`, by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
-            Row("`mfs+fit`, `cost`, by backlog", "mfs+fit", _reuse("cost", placement="backlog")),
-            Row("`nocont`", "nocont"),
-        ),
+        3,
     ),
 }
 
@@ -157,7 +160,7 @@ def point_of(results: Results, case: Case, requests: int) -> Point:
     return msgspec.structs.replace(base, rate=round(settings.load_of(case.setting) * top, 4))
 
 
-def section_of(results: Results, section: Section, requests: int, seeds: Sequence[int]) -> dict[str, Any]:
+def section_of(results: Results, section: Section, requests: int, seeds: range) -> dict[str, Any]:
     """Runs what is missing."""
     columns = []
     for case in section.cases:
@@ -179,7 +182,7 @@ def section_of(results: Results, section: Section, requests: int, seeds: Sequenc
                 ],
             }
         )  # fmt: skip
-    return {"title": section.title, "columns": columns}
+    return {"title": section.title, "seeds": list(seeds), "columns": columns}
 
 
 def _again(rows: Sequence[dict[str, Any]]) -> float:
@@ -196,14 +199,15 @@ def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
 def tables(data: dict[str, Any]) -> str:
     what = data["what"]
     lines = [
-        f"Simulated, not measured; exact order on every link, {what['warmup']} + {what['requests']} requests, seeds "
-        f"{what['seeds'][0]}-{what['seeds'][-1]} (paired); rules of commit {', '.join(what['revisions'])}. Cells: "
+        f"Simulated, not measured; exact order on every link, {what['warmup']} + {what['requests']} requests, paired "
+        f"seeds; rules of commit {', '.join(what['revisions'])}. Cells: "
         "points of requests in time above the first row with half of the 95 % interval, mean and p99 TTFT relative to "
         "it, and the share of all requests that computed again what they could have fetched.",
     ]
     for section in data["sections"].values():
         columns = section["columns"]
         lines += ["", f"### {section['title']}", ""]
+        lines += [f"Seeds {section['seeds'][0]}-{section['seeds'][-1]}.", ""]
         lines += ["| | " + " | ".join(column["case"] for column in columns) + " |", "|---" * (len(columns) + 1) + "|"]
         served = [f"{c['model']}, {c['gpus']} GPUs, {c['rate']:g}/s a GPU" for c in columns]
         lines.append("| | " + " | ".join(served) + " |")
@@ -227,7 +231,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("file", type=Path)
     p.add_argument("--what", default=",".join(SECTIONS), metavar="A,B", help=f"of {', '.join(SECTIONS)}")
     p.add_argument("--first-seed", type=int, default=411, help="default 411: 311 and up chose between rules")
-    p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
+    p.add_argument("--seeds", type=int, help="how many (default 5 for agents, else 3)")
     p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
     p.add_argument(
         "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
@@ -238,14 +242,16 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_names(options.what, list(SECTIONS), "--what")
-    if options.seeds < 1:
+    if options.seeds is not None and options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
     results = Results(options.file)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    sections = {name: section_of(results, SECTIONS[name], options.requests, seeds) for name in options.what.split(",")}
+    sections = {}
+    for name in options.what.split(","):
+        last = options.first_seed + (options.seeds or SECTIONS[name].seeds)
+        sections[name] = section_of(results, SECTIONS[name], options.requests, range(options.first_seed, last))
     data = {
         "what": {
-            "simulated": True, "requests": options.requests, "warmup": options.requests // 3, "seeds": list(seeds),
+            "simulated": True, "requests": options.requests, "warmup": options.requests // 3,
             "revisions": sorted({row["revision"] for row in results.rows.values()}),
         },
         "sections": sections,

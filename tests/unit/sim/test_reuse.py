@@ -157,7 +157,7 @@ def test_files_of_the_study_keep_points_from_before(tmp_path: Path) -> None:
 def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = outlook.Case("agents", "node-agent-12.5")
     rows = (outlook.Row("fetched"), outlook.Row("`slo`", "mfs+fit", ReuseConfig(rule="slo")))
-    monkeypatch.setattr(outlook, "SECTIONS", {"small": outlook.Section("Small", (case,), rows)})
+    monkeypatch.setattr(outlook, "SECTIONS", {"small": outlook.Section("Small", (case,), rows, 3)})
     monkeypatch.setattr(outlook, "point_of", lambda results, case, requests: BASE)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{outlook.BEGIN}\n{outlook.END}\nafter\n")
@@ -165,6 +165,6 @@ def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert outlook.main(given) == 0
     text = page.read_text()
     assert "### Small" in text and "| `slo` | " in text and text.startswith("before") and text.endswith("after\n")
-    assert json.loads((tmp_path / "page-results.json").read_text())["what"]["seeds"] == [411, 412]
+    assert json.loads((tmp_path / "page-results.json").read_text())["sections"]["small"]["seeds"] == [411, 412]
     with pytest.raises(ConfigError, match="--what nothing"):
         outlook.main([*given[:1], "--what", "nothing"])
