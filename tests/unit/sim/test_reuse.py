@@ -18,7 +18,7 @@ from bench.sim.reuse import ReuseConfig
 
 BASE = Point(
     config=Config(
-        model="llama3-8b", gpus=128, hot_fraction=0.5, kv_scale=4.0, cache="first-owner", decode_choice="random"
+        model="llama3-8b", gpus=128, hot_fraction=0.5, kv_scale=8.0, cache="first-owner", decode_choice="random"
     ),
     workload="mooncake-agent",
     rate=0.8,
@@ -85,7 +85,7 @@ def test_rules_compute_again_what_the_network_is_late_with() -> None:
     assert counted is not None and counted.recomputed > 0 and counted.expired == 0
     gave_up = simulated(rule="timeout:0.05").reuse
     assert gave_up is not None and gave_up.expired > 0 and gave_up.recomputed == 0
-    waits = simulated(rule="cost", recheck_s=0.01).reuse
+    waits = simulated(rule="cost", recheck_s=0.001).reuse
     assert waits is not None and waits.waited > 0
 
 
