@@ -17,6 +17,7 @@ from bench.sim import generators, policies, serve, sweep
 from bench.sim.cluster import CACHES, DECODE_CHOICES, FETCH, Config, ConfigError
 from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
+from bench.sim.reuse import OUTLOOKS, PLACEMENTS, REUSE, ReuseConfig
 from bench.sim.workload import TraceError
 
 COMMANDS = {  # imported when asked for: they bring plotting
@@ -27,11 +28,13 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "sensitivity": "bench.sim.sensitivity",
     "optimality-gap": "bench.sim.optimality_gap",
     "linearity": "bench.sim.linearity",
+    "outlook": "bench.sim.outlook",
 }
 EXAMPLES = """
 examples:
   python -m bench sim --model dbrx --workload qwen-a --policy static,mfs,nocont --rate 0.15,0.2 --gpus 384
   python -m bench sim --policy mfs --scheduler fcfs,fit --rate 0.2 --gpus 384 --requests 300 --warmup 100
+  python -m bench sim --policy mfs --reuse cost --placement backlog --rate 0.2 --gpus 384 --requests 300
   python -m bench sim --trace my.jsonl --policy fs,mfs --rate 0.2 --requests 500 --warmup 100 --json out.json
   python -m bench sim --model dbrx,qwen3-coder --workload qwen-a,qwen-b --fabric fat-tree --gpus 256
   python -m bench sim figure 10 --quick
@@ -56,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _work_options(p.add_argument_group("what is served"))
     _run_options(p.add_argument_group("what is compared"))
+    _reuse_options(p.add_argument_group("what goes by what the network owes"))
     fabric = p.add_argument_group("cluster and contention; the same for every policy")
     _fabric_options(fabric)
     _serving_options(fabric)
@@ -136,6 +140,23 @@ def _run_options(run: argparse._ArgumentGroup) -> None:
         metavar="NAME=VALUE",
         help="a parameter of mfs and paper, such as threshold_top=1",
     )
+
+
+def _reuse_options(reuse: argparse._ArgumentGroup) -> None:
+    def kinds(of: dict[str, str]) -> str:
+        return "; ".join(f"{name}: {what}" for name, what in of.items())
+
+    reuse.add_argument("--reuse", default="always", metavar="RULE", help=f"of KV that lies elsewhere: {kinds(REUSE)}")
+    reuse.add_argument(
+        "--placement", default="random", choices=PLACEMENTS, help=f"the decode worker: {kinds(PLACEMENTS)}"
+    )
+    reuse.add_argument(
+        "--outlook", default="exact", choices=OUTLOOKS, help=f"what is known of backlogs: {kinds(OUTLOOKS)}"
+    )
+    reuse.add_argument(
+        "--outlook-error", type=float, default=1.0, metavar="F", help="expected fetch times are F times the right ones"
+    )
+    reuse.add_argument("--outlook-age-ms", type=float, default=0.0, metavar="T", help="of what a coordinator says")
 
 
 def _fabric_options(fabric: argparse._ArgumentGroup) -> None:
@@ -309,6 +330,13 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         config=configuration(options),
         workload=options.trace or options.workload or "qwen-a",
         arrivals=options.arrivals,
+        reuse=ReuseConfig(
+            rule=options.reuse,
+            placement=options.placement,
+            outlook=options.outlook,
+            error=options.outlook_error,
+            age_s=options.outlook_age_ms / 1e3,
+        ),
         requests=options.requests,
         warmup=options.warmup,
     )

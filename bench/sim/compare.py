@@ -54,9 +54,7 @@ class Results:
 
     def of(self, point: Point) -> dict[str, Any]:
         """The point's result, now or from an earlier run."""
-        described = msgspec.to_builtins(point)
-        if point.scheduler == "fcfs":
-            del described["scheduler"]  # as files from before there were others have it
+        described = points.described(point)
         key = json.dumps(described, sort_keys=True)
         if key not in self.rows:
             self.rows[key] = {"point": described, "revision": self.revision, **points.run(point)}

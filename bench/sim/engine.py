@@ -14,9 +14,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from bench.sim.batching import FirstComeFirstServed, RequestScheduler, batches_before, least_loaded
 from bench.sim.cluster import Cluster, Request
 from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
+from bench.sim.reuse import ReuseConfig, ReuseDecisions
 from bench.sim.scheduling import SchedulingPolicy
 from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, QUEUED, RING, WAIT, Batch, Chunk, Flow, State
 
@@ -30,6 +33,7 @@ class Simulation:
         requests: Sequence[Request],
         policy: Callable[[Simulation], SchedulingPolicy],
         scheduler: RequestScheduler | None = None,
+        reuse: ReuseConfig | None = None,
     ) -> None:
         self.cluster = cluster
         self.now = 0.0
@@ -57,6 +61,8 @@ class Simulation:
             self.network = HostQueuedNetwork(cluster.topology)
         else:
             self.network = SharedNetwork(cluster.topology)
+        asked = reuse is not None and not reuse.as_routed
+        self.reuse = ReuseDecisions(self, reuse) if reuse is not None and asked else None
 
     # -- events
 
@@ -121,6 +127,8 @@ class Simulation:
 
     def _arrive(self, state: State) -> None:
         unit = state.request.unit
+        if self.reuse is not None:
+            self.reuse.place(state)
         if self.early_fetch:
             self._fetch_early(state)
         else:
@@ -137,10 +145,15 @@ class Simulation:
         for other in queue:
             tokens[other.request.group] += other.request.new_tokens - other.done_tokens
         request.group = least_loaded(tokens, self.batches_begun[request.unit] + len(queue))
+        if self.reuse is not None and request.remote_tokens:
+            self.reuse.decide(state)
         queue.append(state)
         self._count_batches(request.unit)
-        if not request.remote_tokens:
-            return
+        if state.request.remote_tokens and not state.undecided:
+            self._load(state)
+
+    def _load(self, state: State) -> None:
+        request, cluster = state.request, state.cluster
         self.serial += 2
         state.batch = Batch(self.serial - 1, request.unit, [Chunk(state, request.new_tokens, 0.0)], cluster)
         state.batch.step = QUEUED
@@ -150,6 +163,28 @@ class Simulation:
         state.reuse.layers = layers
         self._post(state.reuse, size)
 
+    def recompute(self, state: State) -> None:
+        """The request computes what it would have fetched; what was under way is dropped."""
+        request = state.request
+        if state.reuse is not None:
+            self.network.end(state.reuse)
+            state.reuse = None
+        state.request = msgspec.structs.replace(
+            request,
+            new_tokens=request.new_tokens + request.remote_tokens,
+            context_tokens=request.context_tokens - request.remote_tokens,
+            remote_tokens=0,
+            owners=(),
+        )
+
+    def decided(self, state: State) -> None:
+        """What to do with the reuse of a request that queues already was decided."""
+        self._count_batches(state.request.unit)
+        if state.request.remote_tokens and state.reuse is None:
+            self._load(state)
+        elif self.running[state.request.unit] is None:
+            self._start_batch(state.request.unit)
+
     def _count_batches(self, unit: int) -> None:
         queue = self.queues[unit]
         waiting = [state.request.new_tokens - state.done_tokens for state in queue]
@@ -158,7 +193,7 @@ class Simulation:
 
     def _start_batch(self, unit: int) -> None:
         queue, cluster = self.queues[unit], self.cluster.of(unit)
-        ready = [state for state in queue if state.reuse is None] if self.loads_first else queue
+        ready = [s for s in queue if s.reuse is None and not s.undecided] if self.loads_first else queue
         plan = self.scheduler.plan(ready, cluster.config.batch_tokens, self.now)
         if not plan:
             return

@@ -15,6 +15,7 @@ from bench.sim import generators, policies, serve
 from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
 from bench.sim.generators import HISTORY
+from bench.sim.reuse import ReuseConfig
 from bench.sim.routing import route
 from bench.sim.workload import Row, TraceError, read_trace
 
@@ -31,6 +32,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: str = "poisson"  # poisson, or trace: the recorded times, stretched to the rate
     policy: str = "mfs"
     scheduler: str = "fcfs"  # which queued requests form the next batch, see bench.sim.serve
+    reuse: ReuseConfig = ReuseConfig()  # what goes by what the network owes, see bench.sim.reuse
     rate: float = 0.1  # requests/s per prefill GPU
     seed: int = 1
     requests: int = 1024
@@ -43,6 +45,16 @@ def under(point: Point, name: str) -> Point:
     if plus and scheduler in serve.SCHEDULERS:
         return msgspec.structs.replace(point, policy=policy, scheduler=scheduler)
     return msgspec.structs.replace(point, policy=name)
+
+
+def described(point: Point) -> dict[str, Any]:
+    """The point as result files have it: without what is as it was before there was a choice."""
+    content: dict[str, Any] = msgspec.to_builtins(point)
+    if point.scheduler == "fcfs":
+        del content["scheduler"]
+    if point.reuse == ReuseConfig():
+        del content["reuse"]
+    return content
 
 
 def workload_rows(point: Point, workload: str, count: int, total_rate: float, number: int = 0) -> list[Row]:
@@ -99,7 +111,9 @@ def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
 def prepare(point: Point) -> tuple[Cluster, list[Request]]:
     """The cluster and its requests in the order of their arrival; several models get equal numbers of them."""
     # No policy has a say in them: one comparison after the other finds them ready.
-    cluster, requests = _prepared(msgspec.json.encode(msgspec.structs.replace(point, policy="", scheduler="")))
+    cluster, requests = _prepared(
+        msgspec.json.encode(msgspec.structs.replace(point, policy="", scheduler="", reuse=ReuseConfig()))
+    )
     return cluster, [msgspec.structs.replace(request) for request in requests]
 
 
@@ -139,9 +153,11 @@ def run(point: Point) -> dict[str, Any]:
             f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
             f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
-    simulation = Simulation(cluster, requests, factory, serve.scheduler(point.scheduler, cluster))
+    simulation = Simulation(cluster, requests, factory, serve.scheduler(point.scheduler, cluster), point.reuse)
     simulation.run()
     result = measure(simulation, point.warmup)
+    if simulation.reuse is not None:
+        result["reuse"] = simulation.reuse.counts()
     return {
         "policy": point.policy,
         "scheduler": point.scheduler,

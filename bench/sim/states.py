@@ -74,6 +74,7 @@ class State:
         "pruned",
         "request",
         "reuse",
+        "undecided",
     )
 
     def __init__(self, request: Request, cluster: Cluster) -> None:
@@ -90,6 +91,7 @@ class State:
         self.p2d_total = 0.0
         self.finish_s = -1.0
         self.pruned = False
+        self.undecided = False  # whether it fetches its reuse or computes it
         self.policy: Any = None
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bench.sim import point as points
 from bench.sim.cluster import ConfigError
 from bench.sim.point import Point
@@ -23,9 +21,9 @@ def identity(point: Point) -> tuple[str, str, float, int]:
 
 def common(points_: Sequence[Point]) -> dict[str, Any]:
     """What all points of a file share: everything but policy, scheduler, rate and seed."""
-    shared: dict[str, Any] = msgspec.to_builtins(points_[0])
+    shared = points.described(points_[0])
     for key in ("policy", "scheduler", "rate", "seed"):
-        del shared[key]
+        shared.pop(key, None)
     return shared
 
 

@@ -3,8 +3,8 @@
     --kv-transfer-config '{"kv_connector": "MfsConnector", "kv_role": "kv_producer", "kv_connector_extra_config":
         {"inner": {"kv_connector": "MooncakeConnector"}, "mfs": {"default": {"ttft_slo_ms": 500}}}}'
 
-Everything is the inner connector's work; nothing here changes what it answers. Where MFS cannot work the inner
-connector works alone.
+Everything is the inner connector's work; nothing here changes what it answers, but for reuse that is computed again
+where the configuration wants that ("reuse"). Where MFS cannot work the inner connector works alone.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from mooncake_adapter.hook import install
 from mooncake_adapter.metadata import request_number
+from mooncake_adapter.mooncake.network import guid_of, nic_of
 from mooncake_adapter.process import PROCESS
+from mooncake_adapter.session import Session
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm.layerwise import Pushes
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
+from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, ReuseRule, options_of, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
 
 INHERITED = (
@@ -89,6 +92,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._inner: Any = kind(config, role, kv_cache_config)
         self._steps: Steps | None = None
         self._requests: Requests | None = None
+        self._reuse: ReuseChoice | None = None
         report_untested(config.kv_transfer_config.kv_connector, PROCESS.once)
         session = PROCESS.holder.get() if supported_version(vllm.__version__, PROCESS.once) else None
         if session is None:
@@ -97,6 +101,9 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             own = vllm_config.kv_transfer_config.kv_connector_extra_config.get("mfs")
             model = str(vllm_config.model_config.served_model_name or vllm_config.model_config.model)
             self._requests = Requests(defaults_of(own, PROCESS.once), model, PROCESS.once, session.pruned)
+            asked = vllm_config.kv_transfer_config.kv_connector_extra_config.get("reuse")
+            options = options_of(asked, config.kv_transfer_config.kv_connector, PROCESS.once)
+            self._reuse = self._reuse_by(options, session, kv_cache_config)
         else:
             unit = str(vllm_config.kv_transfer_config.engine_id)
             self._steps = Steps(session, PROCESS.sources, PROCESS.once, unit)
@@ -104,6 +111,17 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 report_owners(self._inner, self._steps, PROCESS.once, self._layer_wise(vllm_config))
             else:
                 self._layer_wise(vllm_config)
+
+    def _reuse_by(self, options: ReuseOptions, session: Session, kv_cache_config: Any) -> ReuseChoice | None:
+        """What decides between loading and computing again, where the configuration wants it and the session knows how
+        long loads take."""
+        if self._requests is None or options.rule is ReuseRule.ALWAYS:
+            return None
+        if not hasattr(session, "fetch_ns"):  # programs under mfs-run --mode mark have no daemon to ask
+            PROCESS.once.warn("reuse-session", "nothing here knows how long a load takes; all reuse is loaded")
+            return None
+        nic = session.nic(options.nic, guid=guid_of(options.nic)) if options.nic else nic_of(session, "", "", tcp=False)
+        return ReuseChoice(options, self._requests, session, token_bytes(kv_cache_config), nic, PROCESS.once)
 
     def _layer_wise(self, vllm_config: Any) -> Pushes | None:
         """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
@@ -161,15 +179,20 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         if self._requests is not None:
             self._requests.cached(request, num_computed_tokens)
-        return self._inner.get_num_new_matched_tokens(request, num_computed_tokens)  # type: ignore[no-any-return]
+        found: tuple[int | None, bool] = self._inner.get_num_new_matched_tokens(request, num_computed_tokens)
+        return self._reuse.answer(request, num_computed_tokens, found) if self._reuse is not None else found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if self._requests is not None and num_external_tokens > 0:
             self._requests.loading(request, blocks, num_external_tokens)
+        if self._reuse is not None:
+            self._reuse.allocated(request.request_id)
         self._inner.update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> MfsMetadata:
         chunks = self._requests.chunks(scheduler_output) if self._requests is not None else []
+        if self._reuse is not None and self._requests is not None:
+            self._reuse.pace.planned(chunks, self._requests.ready())
         loads = self._requests.loads() if self._requests is not None else []
         return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks, loads)
 
@@ -186,7 +209,10 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def _reported(
         self, request: Any, delayed: bool, parameters: dict[str, Any] | None
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Adds "mfs_pruned" to the answer of a request that the daemon found infeasible."""
+        """Adds "mfs_pruned" to the answer of a request that the daemon found infeasible, and "mfs_reuse" to that of one
+        which computed again what it could have loaded."""
+        if self._reuse is not None:
+            parameters = self._reuse.ended(request.request_id, parameters)
         if self._requests is not None:
             parameters = self._requests.reported(request.request_id, parameters)
         return delayed, parameters
@@ -194,6 +220,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def pruned(self, request_id: str) -> bool:
         """For a scheduler of one's own: whether the daemon found this running request infeasible."""
         return self._requests is not None and self._requests.is_pruned(request_id)
+
+    def reuse_counts(self) -> dict[str, int]:
+        """For a scheduler or metrics of one's own: how many requests loaded what the store has, how many computed it
+        again, and how often an answer was put off."""
+        return dict(self._reuse.counts) if self._reuse is not None else {}
 
     # ---- worker ------------------------------------------------------------------------------------------------------
 

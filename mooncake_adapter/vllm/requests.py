@@ -153,6 +153,17 @@ class Requests:
             before += 0 if progress.loading else progress.left_tokens
         return before + last.left_tokens
 
+    def ahead_of(self, request: str) -> tuple[int, int]:
+        """Tokens to compute before this request's prompt can begin, by those that came before it and wait for no load;
+        and how many other requests have tokens to compute."""
+        last = self._progress[request]
+        waiting = sum(1 for one in self._progress.values() if one is not last and not one.loading and one.left_tokens)
+        return self._tokens_until(last) - last.left_tokens, waiting
+
+    def ready(self) -> list[str]:
+        """Requests that wait for no load."""
+        return [name for name, progress in self._progress.items() if not progress.loading]
+
     def loads(self) -> list[Load]:
         """Loads since the last call, of requests that are in no step yet."""
         loads, self._loading = self._loading, []

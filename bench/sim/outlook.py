@@ -1,0 +1,265 @@
+"""python -m bench sim outlook FILE [--page docs/results/outlook.md]: what it is worth to know what the network owes.
+
+Reuse that is fetched or computed again, decode workers that are chosen by what their ports owe, and both with a view of
+backlogs that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a study that was stopped goes on.
+--page writes the tables between the page's marks and the same figures as JSON beside it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.sim import settings, study
+from bench.sim.cluster import ConfigError
+from bench.sim.compare import Comparison, Results, compare
+from bench.sim.point import Point, under
+from bench.sim.reuse import ReuseConfig
+
+BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
+
+
+class Case(NamedTuple):
+    """A column: a setting with a model and a workload."""
+
+    name: str
+    setting: str
+    model: str = "dbrx"
+    workload: str = "qwen-a"
+    rate: float | None = None  # requests/s per prefill GPU; None: the load of its study
+
+
+class Row(NamedTuple):
+    """What is compared; `policy` may be POLICY+SCHEDULER."""
+
+    name: str
+    policy: str = "mfs"
+    reuse: ReuseConfig = ReuseConfig()
+
+
+class Section(NamedTuple):
+    title: str
+    cases: tuple[Case, ...]
+    rows: tuple[Row, ...]  # the others are held against the first
+    seeds: int  # how many, where nobody says
+
+
+def _reuse(rule: str, **changes: Any) -> ReuseConfig:
+    return ReuseConfig(rule=rule, **changes)
+
+
+def _old(rule: str, age_s: float, placement: str = "random") -> ReuseConfig:
+    return ReuseConfig(rule=rule, placement=placement, outlook="coordinator", age_s=age_s)
+
+
+def _known(rule: str, ages: Sequence[float], errors: Sequence[float]) -> tuple[Row, ...]:
+    """The rule with outlooks of every kind."""
+    return (
+        Row(f"`{rule}`, exact", "mfs", _reuse(rule)),
+        *(Row(f"`{rule}`, coordinator, {age_s * 1e3:g} ms old", "mfs", _old(rule, age_s)) for age_s in ages),
+        *(Row(f"`{rule}`, {kind}", "mfs", _reuse(rule, outlook=kind)) for kind in ("local", "none")),
+        *(Row(f"`{rule}`, expected times x{error:g}", "mfs", _reuse(rule, error=error)) for error in errors),
+    )
+
+
+AGENTS, MORE = (
+    Case(f"agents, hot, {rate:g}/s a GPU", "hot", "llama3-8b", "mooncake-agent", rate) for rate in (1.0, 1.4)
+)
+"""Their prompts differ so much that the knee of one seed says little: rates are given."""
+QWEN = {name: Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress", "bursts")}
+RULES = (
+    Row("`mfs`, always fetched"),
+    Row("`static`, always fetched", "static"),
+    Row("`mfs`, `timeout:0.5`", "mfs", _reuse("timeout:0.5")),
+    Row("`mfs`, `slo`", "mfs", _reuse("slo")),
+    Row("`mfs`, `slo`, however long it computes", "mfs", _reuse("slo", extra_share=1000.0)),
+    Row("`mfs`, `cost`", "mfs", _reuse("cost")),
+    Row("`nocont`", "nocont"),
+)
+SECTIONS = {
+    "agents": Section("Fetch or compute again: agents", (AGENTS, MORE), RULES, 5),
+    "outlook": Section(
+        "What has to be known",
+        (AGENTS,),
+        (
+            Row("`mfs`, always fetched"),
+            *_known("slo", ages=(0.01, 0.1, 1.0), errors=(0.25, 0.5, 2.0, 4.0)),
+            Row("`slo`, decided 20 ms later while the unit is busy", "mfs", _reuse("slo", recheck_s=0.02)),
+            *_known("cost", ages=(0.1,), errors=(0.25, 4.0)),
+        ),
+        5,
+    ),
+    "together": Section(
+        "All of it together",
+        (QWEN["hot"], QWEN["fan-in"]),
+        (
+            Row("`static`", "static"),
+            Row("`mfs`"),
+            Row("`mfs+fit`", "mfs+fit"),
+            Row("`mfs+fit`, `slo`", "mfs+fit", _reuse("slo")),
+            Row("`mfs+fit`, `slo`, workers by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
+            Row("the same, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog")),
+            Row("`nocont`", "nocont"),
+        ),
+        3,
+    ),
+    "placement": Section(
+        "Decode workers by what their ports owe",
+        (QWEN["fan-in"],),
+        (
+            Row("`mfs`, workers at random"),
+            Row("`mfs`, by backlog, exact", "mfs", _reuse("always", placement="backlog")),
+            *(
+                Row(f"`mfs`, by backlog, {age_s * 1e3:g} ms old", "mfs", _old("always", age_s, placement="backlog"))
+                for age_s in (0.1, 1.0)
+            ),
+            Row("`static`, workers at random", "static"),
+            Row("`static`, by backlog, exact", "static", _reuse("always", placement="backlog")),
+        ),
+        3,
+    ),
+    "prompts": Section(
+        "Fetch or compute again: shorter prompts",
+        (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b")),
+        RULES,
+        3,
+    ),
+    "conversations": Section(
+        "Fetch or compute again: conversations",
+        (Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),),
+        RULES,
+        3,
+    ),
+    "served": Section(
+        "Fetch or compute again: models and caches as they are served",
+        tuple(
+            Case(name, name)
+            for name in (
+                "llama3-8b-gpu.mooncake-agent.shared-100g",
+                "llama3-8b-gpu.qwen-a.shared-100g",
+                "llama2-7b.mooncake-agent.cold",
+            )
+        ),
+        RULES,
+        3,
+    ),
+}
+
+
+def point_of(results: Results, case: Case, requests: int) -> Point:
+    """At the case's rate, or the load of its study: the knee, or that at which `choose` examined the setting."""
+    base = settings.base_of(case.setting, case.model, case.workload, requests)
+    if case.rate is not None:
+        return msgspec.structs.replace(base, rate=case.rate)
+    top = results.knee(base, study.knee_name(case.setting, base), settings.SETTINGS[case.setting].knee_seeds)
+    return msgspec.structs.replace(base, rate=round(settings.load_of(case.setting) * top, 4))
+
+
+def section_of(results: Results, section: Section, requests: int, seeds: range) -> dict[str, Any]:
+    """Runs what is missing."""
+    columns = []
+    for case in section.cases:
+        point = point_of(results, case, requests)
+        found = []
+        for row in section.rows:
+            asked = msgspec.structs.replace(under(point, row.policy), reuse=row.reuse)
+            rows = [results.of(msgspec.structs.replace(asked, seed=seed)) for seed in seeds]
+            found.append(rows)
+            figures = compare(rows, found[0])
+            print(f"{case.name}: {row.name}: {_text(figures, rows)}", file=sys.stderr, flush=True)
+        columns.append(
+            {
+                "case": case.name, "rate": point.rate, "model": point.config.model, "workload": point.workload,
+                "gpus": point.config.gpus,
+                "rows": [
+                    {"row": row.name, "figures": msgspec.to_builtins(compare(rows, found[0])), "again": _again(rows)}
+                    for row, rows in zip(section.rows, found, strict=True)
+                ],
+            }
+        )  # fmt: skip
+    return {"title": section.title, "seeds": list(seeds), "columns": columns}
+
+
+def _again(rows: Sequence[dict[str, Any]]) -> float:
+    """Share of the requests that computed again what they could have fetched."""
+    counts = [row.get("reuse", {"recomputed": 0, "expired": 0}) for row in rows]
+    total = sum(row["point"]["requests"] + row["point"]["warmup"] for row in rows)
+    return float(sum(count["recomputed"] + count["expired"] for count in counts) / total)
+
+
+def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
+    return f"{figures.attainment:.1f} % met, {study.cell(figures)}, {_again(rows):.0%} computed again"
+
+
+def tables(data: dict[str, Any]) -> str:
+    what = data["what"]
+    lines = [
+        f"Simulated, not measured; exact order on every link, {what['warmup']} + {what['requests']} requests, paired "
+        f"seeds; rules of commit {', '.join(what['revisions'])}. Cells: "
+        "points of requests in time above the first row with half of the 95 % interval, mean and p99 TTFT relative to "
+        "it, and the share of all requests that computed again what they could have fetched.",
+    ]
+    for section in data["sections"].values():
+        columns = section["columns"]
+        lines += ["", f"### {section['title']}", ""]
+        lines += [f"Seeds {section['seeds'][0]}-{section['seeds'][-1]}.", ""]
+        lines += ["| | " + " | ".join(column["case"] for column in columns) + " |", "|---" * (len(columns) + 1) + "|"]
+        served = [f"{c['model']}, {c['gpus']} GPUs, {c['rate']:g}/s a GPU" for c in columns]
+        lines.append("| | " + " | ".join(served) + " |")
+        for at, first in enumerate(columns[0]["rows"]):
+            cells = [_cell(column["rows"][at], first=not at) for column in columns]
+            lines.append(f"| {first['row']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any], first: bool) -> str:
+    figures = msgspec.convert(row["figures"], Comparison)
+    if first:
+        return f"{figures.attainment:.1f} % met, {1e3 * figures.ttft_s:.0f} ms, p99 {1e3 * figures.p99_s:.0f} ms"
+    return study.cell(figures) + (f", {row['again']:.0%}" if row["again"] else "")
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench sim outlook", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("file", type=Path)
+    p.add_argument("--what", default=",".join(SECTIONS), metavar="A,B", help=f"of {', '.join(SECTIONS)}")
+    p.add_argument("--first-seed", type=int, default=411, help="default 411: 311 and up chose between rules")
+    p.add_argument("--seeds", type=int, help="how many (default 5 for agents, else 3)")
+    p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
+    p.add_argument(
+        "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
+    )
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    study.check_names(options.what, list(SECTIONS), "--what")
+    if options.seeds is not None and options.seeds < 1:
+        raise ConfigError(f"--seeds {options.seeds}: use at least 1")
+    results = Results(options.file)
+    sections = {}
+    for name in options.what.split(","):
+        last = options.first_seed + (options.seeds or SECTIONS[name].seeds)
+        sections[name] = section_of(results, SECTIONS[name], options.requests, range(options.first_seed, last))
+    data = {
+        "what": {
+            "simulated": True, "requests": options.requests, "warmup": options.requests // 3,
+            "revisions": sorted({row["revision"] for row in results.rows.values()}),
+        },
+        "sections": sections,
+    }  # fmt: skip
+    text = tables(data)
+    print(text)
+    if options.page:
+        study.write(options.page, text, BEGIN, END)
+        beside = options.page.with_name(f"{options.page.stem}-results.json")
+        beside.write_text(json.dumps(data, indent=1) + "\n")
+    return 0

@@ -1,0 +1,265 @@
+"""Decisions of the request tier that go by what the network still owes: fetch reuse or compute it again, and which
+worker decodes.
+
+Both are made when a request arrives, by what is known of backlogs then. How that is known is the outlook: exactly; from
+a coordinator, whose view of other nodes' ports is old; from the request's own node; or not at all, when a fetch is
+expected to take its own bytes over the rate of the port."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from bench.sim.cluster import Cluster, ConfigError
+from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
+
+if TYPE_CHECKING:
+    from bench.sim.engine import Simulation
+    from bench.sim.states import State
+    from bench.sim.topology import Path
+
+REUSE = {
+    "always": "fetch it (default)",
+    "slo": "compute it again if the request would be late with it and in time without, and if that is short",
+    "cost": "compute it again if that gains more time than it takes of the requests that queue",
+    "timeout:S": "fetch it, and compute it again if it is not there after S seconds",
+}
+PLACEMENTS = {
+    "random": "as --decode-choice says (default)",
+    "backlog": "the one to which least KV is still on its way",
+}
+OUTLOOKS = {
+    "exact": "of all ports, now (default)",
+    "coordinator": "of all ports, --outlook-age-ms old, of the own node's now",
+    "local": "of the own node's ports",
+    "none": "of none",
+}
+TIMEOUT = "timeout:"
+SPREAD = 7919  # a prime: of workers that owe alike, requests take another each time
+
+
+class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests are decided by, the same for all of a run."""
+
+    rule: str = "always"  # see REUSE
+    placement: str = "random"  # see PLACEMENTS
+    outlook: str = "exact"  # see OUTLOOKS
+    error: float = 1.0  # what expected fetch times are multiplied by
+    age_s: float = 0.0  # of what a coordinator says
+    extra_share: float = EXTRA_SHARE  # of a request's time limit that computing again may take, of rule slo
+    recheck_s: float = 0.0  # how long a request waits for a later answer, while its unit is busy
+
+    def __post_init__(self) -> None:
+        timeout = self.timeout_s
+        if self.rule not in REUSE and timeout is None:
+            raise ConfigError(f"--reuse {self.rule}: use always, slo, cost or timeout:SECONDS")
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise ConfigError(f"--reuse {self.rule}: use a number of seconds above 0, such as timeout:0.5")
+        for option, value, known in (
+            ("--placement", self.placement, PLACEMENTS),
+            ("--outlook", self.outlook, OUTLOOKS),
+        ):
+            if value not in known:
+                raise ConfigError(f"{option} {value}: use one of {', '.join(known)}")
+        if not 0 < self.error < math.inf:
+            raise ConfigError(f"--outlook-error {self.error}: use a number above 0; 1 is no error")
+        if not 0 <= self.age_s < math.inf:
+            raise ConfigError(f"--outlook-age-ms {1e3 * self.age_s:g}: use at least 0")
+
+    @property
+    def timeout_s(self) -> float | None:
+        if not self.rule.startswith(TIMEOUT):
+            return None
+        try:
+            return float(self.rule.removeprefix(TIMEOUT))
+        except ValueError:
+            return math.nan
+
+    @property
+    def as_routed(self) -> bool:
+        """Nothing is decided anew."""
+        return self.rule == "always" and self.placement == "random"
+
+
+class Backlog(NamedTuple):
+    """What was owed at one moment."""
+
+    at_s: float
+    loads: Mapping[int, float]  # bytes of loads under way, by link
+    workers: Mapping[int, float]  # bytes of KV that each decode worker is still to get
+
+
+NOTHING_KNOWN = Backlog(-math.inf, {}, {})
+
+
+class ReuseDecisions:
+    """Decides for each request as it arrives. A simulation without one fetches all reuse."""
+
+    def __init__(self, simulation: Simulation, config: ReuseConfig) -> None:
+        cluster = simulation.cluster
+        if config.rule != "always" and not simulation.loads_first:
+            raise ConfigError(
+                f"--reuse {config.rule} --fetch {cluster.config.fetch}: what is fetched layer by layer is computed "
+                "with; use --fetch loaded"
+            )
+        if config.timeout_s is not None and cluster.config.fabric_classes:
+            raise ConfigError(
+                f"--reuse {config.rule} --fabric-classes {cluster.config.fabric_classes}: fetches that end early are "
+                "modelled in exact order alone; use --fabric-classes 0"
+            )
+        self.simulation = simulation
+        self.config = config
+        self.current = config.outlook != "coordinator" or config.age_s == 0
+        self.rule = ReuseRule(config.rule) if config.timeout_s is None else ReuseRule.ALWAYS
+        self.timeout_s = config.timeout_s
+        self.recomputed = self.expired = self.waited = 0
+        self._loading: dict[State, None] = {}
+        self._unshipped: dict[State, None] = {}
+        self._placed: deque[tuple[float, int, float]] = deque()  # when, worker, bytes: since what is known
+        self._known: deque[Backlog] = deque()  # of a coordinator, oldest first
+        self._token_s = {part.number: part.batch_s([(1024, 1024)] * 4) / 4096 for part in cluster.parts}
+
+    def counts(self) -> dict[str, int]:
+        """Of requests whose reuse was computed again at once, of those whose fetch took too long, of later answers."""
+        return {"recomputed": self.recomputed, "expired": self.expired, "waited": self.waited}
+
+    # -- which worker decodes
+
+    def place(self, state: State) -> None:
+        """Chooses the decode worker. Whom it sent where the router knows at once; how much of that has arrived it knows
+        from the outlook alone."""
+        if self.config.placement != "backlog" or self.config.outlook not in ("exact", "coordinator"):
+            return
+        width = state.cluster.decode_width
+        workers = max(1, state.cluster.decode_nics // width)
+        known = self._far()
+        owed = [known.workers.get(worker, 0.0) for worker in range(workers)]
+        for at_s, worker, size in self._placed:
+            if not self.current and at_s >= known.at_s:
+                owed[worker] += size
+        turn = state.request.number
+        worker = min(range(workers), key=lambda w: (owed[w], (w * SPREAD + turn) % workers))
+        state.request = msgspec.structs.replace(state.request, decode=worker * width)
+        self._placed.append((self.simulation.now, worker, self.simulation.p2d_left(state)))
+        self._unshipped[state] = None
+
+    # -- fetch or compute again
+
+    def decide(self, state: State) -> None:
+        """Before the request queues, its group chosen."""
+        if self.timeout_s is not None:
+            self.simulation.at(self.simulation.now + self.timeout_s, self._expire, state)
+            return
+        if self.rule is ReuseRule.ALWAYS:
+            return
+        decision = decide(self.rule, self._view_of(state), self.config.recheck_s, self.config.extra_share)
+        state.undecided = decision.choice is Choice.WAIT
+        if decision.choice is Choice.RECOMPUTE:
+            self.recomputed += 1
+            self.simulation.recompute(state)
+        elif decision.choice is Choice.WAIT:
+            self.waited += 1
+            self.simulation.at(self.simulation.now + self.config.recheck_s, self._decide_again, state)
+        else:
+            self._loading[state] = None
+
+    def _decide_again(self, state: State) -> None:
+        self.decide(state)
+        if not state.undecided:
+            self.simulation.decided(state)
+
+    def _expire(self, state: State) -> None:
+        if state.reuse is None:
+            return
+        self.expired += 1
+        self.simulation.recompute(state)
+        self.simulation.decided(state)
+
+    def _view_of(self, state: State) -> ReuseView:
+        simulation, cluster, request = self.simulation, state.cluster, state.request
+        running, queue = simulation.running[request.unit], simulation.queues[request.unit]
+        queue_s = simulation.until_layer_s(running, running.layers) if running is not None else 0.0
+        waiting = [other for other in queue if other is not state]
+        queue_s += sum(s.request.new_tokens - s.done_tokens for s in waiting) * self._token_s[cluster.number]
+        whole = request.new_tokens + request.remote_tokens
+        return ReuseView(
+            fetch_s=self.config.error * self._fetch_s(state),
+            queue_s=queue_s,
+            rest_s=_prefill_s(cluster, request.new_tokens, request.context_tokens),
+            whole_s=_prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
+            left_s=request.deadline_s - simulation.now,
+            limit_s=request.budget_s,
+            waiting=len(waiting),
+        )
+
+    def _fetch_s(self, state: State) -> float:
+        """As far as the outlook knows: what the busiest port on the way owes to loads, and the request's own."""
+        cluster, request = state.cluster, state.request
+        path = cluster.reuse_path(request)
+        own_s = request.remote_tokens * cluster.kv_bytes * cluster.model.layers / path.isolated_rate
+        return own_s + self._ahead_s(path, state)
+
+    def _ahead_s(self, path: Path, state: State) -> float:
+        kind, cluster, request = self.config.outlook, state.cluster, state.request
+        topology = cluster.topology
+        if kind == "none":
+            return 0.0
+        near = self._owed()
+        far = near if self.current else self._far()
+        owed_s = 0.0
+        own = {topology.nics + topology.port(n) for n in cluster.group_nics(request.unit, request.group)}
+        for link in path.shares:
+            known = near if link in own else far
+            if link in own or kind != "local":
+                owed_s = max(owed_s, known.loads.get(link, 0.0) / topology.capacities[link])
+        return owed_s
+
+    # -- backlogs
+
+    def _owed(self) -> Backlog:
+        """By all ports, now."""
+        simulation = self.simulation
+        loads: dict[int, float] = {}
+        for state in list(self._loading):
+            flow = state.reuse
+            if flow is None:
+                del self._loading[state]
+                continue
+            left = simulation.reuse_left(state)
+            for link, share in flow.path.shares.items():
+                loads[link] = loads.get(link, 0.0) + left * share
+        workers: dict[int, float] = {}
+        for state in list(self._unshipped):
+            if state.finish_s >= 0:
+                del self._unshipped[state]
+                continue
+            worker = state.request.decode // state.cluster.decode_width
+            workers[worker] = workers.get(worker, 0.0) + simulation.p2d_left(state)
+        return Backlog(simulation.now, loads, workers)
+
+    def _far(self) -> Backlog:
+        """By the ports of other nodes: the youngest snapshot that is as old as a coordinator's. One is taken whenever a
+        request arrives."""
+        if self.current:
+            return self._owed()
+        now = self.simulation.now
+        if not self._known or self._known[-1].at_s < now:
+            self._known.append(self._owed())
+        while len(self._known) > 1 and self._known[1].at_s <= now - self.config.age_s:
+            self._known.popleft()
+        known = self._known[0]
+        if known.at_s > now - self.config.age_s:
+            return NOTHING_KNOWN
+        while self._placed and self._placed[0][0] < known.at_s:
+            self._placed.popleft()
+        return known
+
+
+def _prefill_s(cluster: Cluster, new: int, context: int) -> float:
+    """Of the prompt alone, in as many batches as it needs."""
+    budget = cluster.config.batch_tokens
+    return cluster.batch_s([(min(budget, new), context)]) * max(1.0, new / budget)

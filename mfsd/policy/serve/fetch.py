@@ -1,0 +1,116 @@
+"""Whether a request's reused KV is fetched or computed again.
+
+Reuse saves computing where the network brings it in time. Where it does not, the request is quicker without: a port
+that many read from owes more than a deadline leaves. What decides is the backlog: the bytes of the request over the
+rate of the port, which is all that an engine knows by itself, say next to nothing (docs/results/outlook.md).
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import NamedTuple
+
+EXTRA_SHARE = 0.25
+"""Of a request's time limit, that computing again may take at most. The engine has that much less for those that come
+later: without a bound an engine near its limit computes again until everybody is late (docs/results/outlook.md)."""
+
+
+class ReuseRule(Enum):
+    """When reuse is computed again although it could be fetched."""
+
+    ALWAYS = "always"
+    """Never: it is always fetched."""
+    SLO = "slo"
+    """If the request would be late with it and in time without, and computing again is short beside its time limit."""
+    COST = "cost"
+    """If the request gains more time than computing again takes of all requests that wait for the engine."""
+
+
+class Choice(Enum):
+    FETCH = "fetch"
+    RECOMPUTE = "recompute"
+    WAIT = "wait"
+    """Ask again: the engine is busy for that long, so that computing again would begin no later."""
+
+
+class ReuseView(NamedTuple):
+    """What is known when it is decided. Times are seconds from now."""
+
+    fetch_s: float | None
+    """Until all of the KV would be here, with the bytes that go before it; None: unknown."""
+    queue_s: float
+    """Until the engine could begin the prompt."""
+    rest_s: float
+    """The prefill takes with the reuse."""
+    whole_s: float
+    """The prefill takes without it."""
+    left_s: float | None
+    """Until the first token is due, negative when that is past; None: no deadline."""
+    limit_s: float | None = None
+    """From the request's arrival until its first token is due; None: no deadline."""
+    waiting: int = 0
+    """Other requests that wait for the engine: a longer prefill delays each of them."""
+
+
+class Decision(NamedTuple):
+    choice: Choice
+    reason: str
+    """For whoever asks why; a short clause."""
+    fetched_s: float | None = None
+    """When the prefill would end with the reuse."""
+    recomputed_s: float | None = None
+    """When it would end without."""
+
+
+def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share: float = EXTRA_SHARE) -> Decision:
+    """Unknown or impossible times count as no knowledge: then reuse is fetched, as without this rule. recheck_s: how
+    long a request may wait for a later answer while its engine is busy; 0: it never does."""
+    if rule is ReuseRule.ALWAYS:
+        return Decision(Choice.FETCH, "reuse is always fetched")
+    if view.fetch_s is None:
+        return Decision(Choice.FETCH, "the network's backlog is unknown")
+    if not _possible(view):
+        return Decision(Choice.FETCH, "the estimate is no time")
+    fetched_s = max(view.queue_s, view.fetch_s) + view.rest_s
+    recomputed_s = view.queue_s + view.whole_s
+    if rule is ReuseRule.SLO:
+        choice, reason = _by_deadline(fetched_s, recomputed_s, view, extra_share)
+    else:
+        choice, reason = _by_cost(fetched_s, recomputed_s, view)
+    if choice is Choice.RECOMPUTE and _may_wait(view, recomputed_s, recheck_s):
+        choice, reason = Choice.WAIT, "the engine is busy, and the backlog may shrink"
+    return Decision(choice, reason, fetched_s, recomputed_s)
+
+
+def _possible(view: ReuseView) -> bool:
+    times = (view.fetch_s, view.queue_s, view.rest_s, view.whole_s)
+    if not all(time is not None and math.isfinite(time) and time >= 0 for time in times):
+        return False
+    return all(time is None or math.isfinite(time) for time in (view.left_s, view.limit_s))
+
+
+def _by_deadline(fetched_s: float, recomputed_s: float, view: ReuseView, extra_share: float) -> tuple[Choice, str]:
+    if view.left_s is None or view.limit_s is None:
+        return Choice.FETCH, "the request has no deadline"
+    if fetched_s <= view.left_s:
+        return Choice.FETCH, "in time with the reuse"
+    if recomputed_s > view.left_s:
+        return Choice.FETCH, "late either way"
+    if view.whole_s - view.rest_s > extra_share * view.limit_s:
+        return Choice.FETCH, "computing it again takes too much of the engine"
+    return Choice.RECOMPUTE, "late with the reuse, in time without"
+
+
+def _by_cost(fetched_s: float, recomputed_s: float, view: ReuseView) -> tuple[Choice, str]:
+    gained_s = fetched_s - recomputed_s
+    taken_s = (view.whole_s - view.rest_s) * (1 + view.waiting)
+    if gained_s <= max(0.0, taken_s):
+        return Choice.FETCH, "computing it again costs more than it gains"
+    return Choice.RECOMPUTE, "computing it again gains more than it costs"
+
+
+def _may_wait(view: ReuseView, recomputed_s: float, recheck_s: float) -> bool:
+    """Nothing is lost by a later answer: the engine is busy until then, and without the reuse the request is as much in
+    time as now."""
+    return 0 < recheck_s <= view.queue_s and (view.left_s is None or recomputed_s <= view.left_s)

@@ -1,0 +1,199 @@
+"""Whether the KV that a store's connector has found is loaded or computed again. No vLLM in here.
+
+The inner connector says how many tokens it can load. vLLM loads what the connector answers and computes the rest: an
+answer of 0 computes all of it, None asks again in a later step. A load that the network would be late with makes its
+request late, and computing again may not; `mfsd.policy.serve.fetch` decides by the time that the session expects of the
+load. Where that is unknown, the inner connector's answer stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from mfsd.policy.serve.fetch import Choice, Decision, ReuseRule, ReuseView, decide
+from mooncake_adapter.vllm.requests import Chunk, Requests
+from mooncake_adapter.warn_once import LOG, WarnOnce
+
+STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
+"""Inner connectors that load what a store holds and lose nothing by a load that is not made. With others a prefill
+instance keeps the KV until somebody reads it. All of these load the whole of what they have found or none of it: they
+refuse an answer of some of the tokens."""
+KEPT = 0.8
+"""Of the time and the tokens of earlier steps, when one more has ended; as workers do."""
+NS_PER_S = 1e9
+
+
+class ReuseOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Table "reuse" of the connector's configuration."""
+
+    rule: ReuseRule = ReuseRule.ALWAYS
+    nic: str = ""
+    """The device that loads come in by; the host's first one if not given."""
+    owners: tuple[str, ...] = ()
+    """Addresses of the store's nodes: a load is expected to take as long as from the slowest of them."""
+
+
+def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
+    """The table as it was configured; what cannot be read, or cannot be done, is reported once, and all reuse is
+    loaded."""
+    if config is None:
+        return ReuseOptions()
+    try:
+        options = msgspec.convert(config, ReuseOptions)
+    except msgspec.ValidationError as error:
+        once.warn("reuse", 'kv_connector_extra_config["reuse"]: %s; all reuse is loaded', error)
+        return ReuseOptions()
+    if options.rule is not ReuseRule.ALWAYS and connector not in STORES:
+        once.warn(
+            "reuse-inner",
+            'kv_connector_extra_config["reuse"]: %r does not read from a store (known: %s); all reuse is loaded',
+            connector,
+            ", ".join(STORES),
+        )
+        return ReuseOptions()
+    return options
+
+
+class FetchTimes(Protocol):
+    """The part of a session that is asked here."""
+
+    def fetch_ns(
+        self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0
+    ) -> int | None: ...
+
+
+def token_bytes(kv_cache_config: Any) -> float:
+    """Bytes that a token's KV has on one worker; 0 where the configuration does not say."""
+    total = 0.0
+    for group in getattr(kv_cache_config, "kv_cache_groups", None) or ():
+        spec = getattr(group, "kv_cache_spec", None)
+        page, tokens = getattr(spec, "page_size_bytes", 0), getattr(spec, "block_size", 0)
+        if page and tokens:
+            total += len(group.layer_names) * page / tokens
+    return total
+
+
+class StepPace:
+    """What a token of a prompt takes, as steps lately went, seen from the scheduler: from one step to the next, where
+    the engine went on with something that it knew before."""
+
+    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock_ns = clock_ns
+        self._begun_ns, self._tokens = 0, 0
+        self._ready: frozenset[str] = frozenset()
+        self._spent_ns = self._spent_tokens = 0.0
+
+    def planned(self, chunks: Iterable[Chunk], ready: Iterable[str]) -> None:
+        """The scheduler has planned a step. `ready`: requests that wait for no load."""
+        now_ns, chunks = self._clock_ns(), list(chunks)
+        if self._tokens and any(chunk.info.name in self._ready for chunk in chunks):
+            self._spent_ns = KEPT * self._spent_ns + now_ns - self._begun_ns
+            self._spent_tokens = KEPT * self._spent_tokens + self._tokens
+        self._begun_ns, self._ready = now_ns, frozenset(ready)
+        self._tokens = sum(chunk.tokens for chunk in chunks if chunk.prefill)
+
+    def seconds(self, tokens: int) -> float | None:
+        """None before anything was measured."""
+        return tokens * self._spent_ns / self._spent_tokens / NS_PER_S if self._spent_tokens else None
+
+
+class ReuseChoice:
+    """Decides for the requests of one scheduler."""
+
+    def __init__(
+        self,
+        options: ReuseOptions,
+        requests: Requests,
+        times: FetchTimes,
+        bytes_of_token: float,
+        nic: int,
+        once: WarnOnce,
+    ) -> None:
+        self._options, self._requests, self._times = options, requests, times
+        self._token_bytes, self._nic, self._once = bytes_of_token, nic, once
+        self._latest: dict[str, Decision] = {}
+        self.pace = StepPace()
+        self.counts: Counter[str] = Counter()
+        """By choice: what was loaded and what was computed again, each request once, and later answers."""
+
+    def answer(self, request: Any, computed_tokens: int, found: tuple[int | None, bool]) -> tuple[int | None, bool]:
+        """The inner connector's answer, or the one that computes again, or that asks later."""
+        tokens = found[0]
+        if not tokens or tokens < 0:
+            return found
+        try:
+            decision = self._decide(request, computed_tokens, tokens)
+        except Exception as error:
+            self._once.warn("reuse-failed", "whether to load reuse could not be decided (%s); it is loaded", error)
+            return found
+        self._latest[request.request_id] = decision
+        LOG.debug(
+            "reuse request=%s tokens=%d choice=%s: %s",
+            request.request_id,
+            tokens,
+            decision.choice.value,
+            decision.reason,
+        )
+        if decision.choice is Choice.RECOMPUTE:
+            return 0, False
+        if decision.choice is Choice.WAIT:
+            self.counts[Choice.WAIT.value] += 1
+            return None, False
+        return found
+
+    def _decide(self, request: Any, computed_tokens: int, tokens: int) -> Decision:
+        info, now_ns = self._requests.arrived(request), time.time_ns()
+        if info.loads:
+            return Decision(Choice.FETCH, "another instance keeps it until it is read")
+        before, waiting = self._requests.ahead_of(request.request_id)
+        whole = max(0, int(request.num_prompt_tokens) - computed_tokens)
+        queue_s, rest_s = self.pace.seconds(before), self.pace.seconds(max(0, whole - tokens))
+        whole_s = self.pace.seconds(whole)
+        if queue_s is None or rest_s is None or whole_s is None:
+            return Decision(Choice.FETCH, "no step has been measured yet")
+        due = bool(info.deadline_unix_ns)
+        return decide(
+            self._options.rule,
+            ReuseView(
+                fetch_s=self._fetch_s(tokens, info.deadline_unix_ns),
+                queue_s=queue_s,
+                rest_s=rest_s,
+                whole_s=whole_s,
+                left_s=(info.deadline_unix_ns - now_ns) / NS_PER_S if due else None,
+                limit_s=info.budget_ns / NS_PER_S if due else None,
+                waiting=waiting,
+            ),
+        )
+
+    def _fetch_s(self, tokens: int, deadline_ns: int) -> float | None:
+        """From the slowest owner; None where one is unknown, or how much a token is."""
+        size_bytes = int(tokens * self._token_bytes)
+        if not size_bytes:
+            return None
+        times = [
+            self._times.fetch_ns(size_bytes, owner, deadline_ns, nic=self._nic)
+            for owner in self._options.owners or ("",)
+        ]
+        known = [one for one in times if one is not None]
+        return max(known) / NS_PER_S if len(known) == len(times) else None
+
+    def allocated(self, request: str) -> None:
+        """The request has its blocks: its latest decision stands."""
+        if (decision := self._latest.get(request)) is not None:
+            self.counts[decision.choice.value] += 1
+
+    def explanation(self, request: str) -> str:
+        """Why its reuse was, or will be, computed again; "" where it was not."""
+        decision = self._latest.get(request)
+        return decision.reason if decision is not None and decision.choice is Choice.RECOMPUTE else ""
+
+    def ended(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Adds "mfs_reuse" to what the answer says of a request that computed its reuse again."""
+        reason = self.explanation(request)
+        self._latest.pop(request, None)
+        return {**(parameters or {}), "mfs_reuse": f"computed again: {reason}"} if reason else parameters

@@ -1,0 +1,208 @@
+"""Reuse that is loaded or computed again, as the scheduler's connector answers. On plain stand-ins for vLLM's objects;
+the engine itself runs in tests/e2e."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace as Thing
+from typing import Any
+
+import pytest
+
+from mfsd.policy.serve.fetch import ReuseRule
+from mooncake_adapter.slo import Defaults
+from mooncake_adapter.vllm.requests import Requests
+from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, StepPace, options_of, token_bytes
+from mooncake_adapter.warn_once import WarnOnce
+from tests.unit.adapters.test_steps import blocks_of, output
+
+TOKEN_BYTES = 1000
+SLO = ReuseOptions(ReuseRule.SLO)
+
+
+class Store:
+    """A store's connector by the contract of those in vLLM 0.32: it loads what it has found, all of it or none."""
+
+    def __init__(self, tokens: int) -> None:
+        self.found, self.promised, self.loads = tokens, -1, False
+
+    def get_num_new_matched_tokens(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        self.promised = self.found - computed
+        return self.promised, True
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, tokens: int) -> None:
+        assert tokens in (0, self.promised)
+        self.loads = tokens > 0
+
+
+class Times:
+    """What a session expects of loads."""
+
+    def __init__(self, ns: int | None = None, by_owner: dict[str, int | None] | None = None) -> None:
+        self.ns, self.by_owner = ns, by_owner or {}
+        self.asked: list[tuple[int, Any, bool, int]] = []
+
+    def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
+        self.asked.append((size_bytes, peer, bool(deadline_ns), nic))
+        return self.by_owner.get(str(peer), self.ns)
+
+
+def request(name: str, tokens: int = 1000, parameters: dict[str, Any] | None = None, **more: Any) -> Any:
+    return Thing(
+        request_id=name,
+        num_prompt_tokens=tokens,
+        kv_transfer_params=parameters or {},
+        sampling_params=Thing(extra_args=more or None),
+        arrival_time=time.time(),
+        session_id=None,
+    )
+
+
+def made(times: Any, options: ReuseOptions = SLO, bytes_of_token: float = TOKEN_BYTES) -> ReuseChoice:
+    """A token takes 0.1 ms here."""
+    choice = ReuseChoice(options, Requests(Defaults(), "tiny", WarnOnce()), times, bytes_of_token, 3, WarnOnce())
+    choice.pace._spent_ns, choice.pace._spent_tokens = 1e8, 1000.0
+    return choice
+
+
+def asked(choice: ReuseChoice, one: Any, store: Store, computed: int = 0) -> tuple[int | None, bool]:
+    """As MfsConnector asks, and vLLM then does."""
+    choice._requests.cached(one, computed)
+    answer = choice.answer(one, computed, store.get_num_new_matched_tokens(one, computed))
+    if answer[0] is not None:
+        store.update_state_after_alloc(one, None, answer[0])
+        choice.allocated(one.request_id)
+    return answer
+
+
+def test_what_is_late_with_its_reuse_computes_again() -> None:
+    """100 ms of computing are in time, a second of loading is not."""
+    choice, store = made(Times(1_000_000_000)), Store(900)
+    assert asked(choice, request("a", ttft_slo_ms=500), store) == (0, False)
+    assert not store.loads and choice.counts == {"recompute": 1}
+    assert choice.explanation("a") == "late with the reuse, in time without"
+    assert choice.ended("a", {"x": 1}) == {"x": 1, "mfs_reuse": "computed again: late with the reuse, in time without"}
+    assert choice.ended("a", None) is None and choice.explanation("a") == ""
+    times = Times(300_000_000)
+    loads = made(times)
+    assert asked(loads, request("b", ttft_slo_ms=500), store, computed=100) == (800, True)
+    assert store.loads and loads.counts == {"fetch": 1} and loads.ended("b", None) is None
+    assert times.asked == [(800 * TOKEN_BYTES, "", True, 3)]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        made(Times(None)),
+        made(Times(10**12), bytes_of_token=0.0),
+        made(Times(10**12), ReuseOptions(ReuseRule.SLO, owners=("10.0.0.1", "10.0.0.2"))),
+        made(Thing()),
+        made(Times(-1)),
+    ],
+    ids=["unknown", "size unknown", "an owner unknown", "no such question", "no time"],
+)
+def test_what_is_not_known_is_loaded(choice: ReuseChoice) -> None:
+    if isinstance(choice._times, Times) and choice._options.owners:
+        choice._times.by_owner = {"10.0.0.2": None}
+    assert asked(choice, request("a", ttft_slo_ms=500), Store(900)) == (900, True)
+
+
+def test_before_a_step_was_measured_all_is_loaded() -> None:
+    choice = made(Times(10**12))
+    choice.pace = StepPace()
+    assert asked(choice, request("a", ttft_slo_ms=500), Store(900)) == (900, True)
+
+
+def test_requests_without_a_deadline_are_loaded_by_slo_and_weighed_by_cost() -> None:
+    assert asked(made(Times(10**12)), request("a"), Store(900)) == (900, True)
+    by_cost = made(Times(10**12), ReuseOptions(ReuseRule.COST))
+    assert asked(by_cost, request("a"), Store(900)) == (0, False)
+
+
+def test_what_another_instance_keeps_is_always_loaded() -> None:
+    """It would wait for a reader that never comes."""
+    one = request("a", parameters={"do_remote_prefill": True}, ttft_slo_ms=500)
+    assert asked(made(Times(10**12)), one, Store(900)) == (900, True)
+
+
+@pytest.mark.parametrize("found", [(None, False), (0, False)])
+def test_no_hit_and_no_answer_yet_are_passed_on(found: tuple[int | None, bool]) -> None:
+    times = Times(10**12)
+    assert made(times).answer(request("a", ttft_slo_ms=500), 0, found) == found and times.asked == []
+
+
+def test_a_load_takes_as_long_as_from_the_slowest_owner() -> None:
+    options = ReuseOptions(ReuseRule.SLO, owners=("10.0.0.1", "10.0.0.2"))
+    for slow in options.owners:
+        choice = made(Times(1000, {slow: 10**12}), options)
+        assert asked(choice, request("a", ttft_slo_ms=500), Store(900)) == (0, False)
+
+
+def test_those_before_count_and_those_that_load_do_not() -> None:
+    """Loading takes 460 ms of 500. Alone it is too late with 50 ms of computing; behind 4,500 tokens both are late."""
+    choice = made(Times(460_000_000))
+    assert asked(choice, request("a", ttft_slo_ms=500), Store(500)) == (0, False)
+    behind = made(Times(460_000_000))
+    behind._requests.arrived(request("before", 4500))
+    assert asked(behind, request("a", ttft_slo_ms=500), Store(500)) == (500, True)
+    passed = made(Times(460_000_000))
+    passed._requests.loading(request("before", 4500), blocks_of(1), 10)
+    assert asked(passed, request("a", ttft_slo_ms=500), Store(500)) == (0, False)
+
+
+def test_the_decision_that_stands_is_counted_once() -> None:
+    """vLLM asks again as long as it has no blocks."""
+    choice, store = made(Times(10**12)), Store(900)
+    one = request("a", ttft_slo_ms=500)
+    for _ in range(3):
+        assert choice.answer(one, 0, store.get_num_new_matched_tokens(one, 0)) == (0, False)
+    assert choice.counts == {}
+    choice.allocated("a")
+    assert choice.counts == {"recompute": 1}
+
+
+def test_steps_are_measured_where_the_engine_went_on() -> None:
+    now_ns, pace = 0, StepPace(lambda: now_ns)
+    requests = Requests(Defaults(), "tiny", WarnOnce())
+    for name in "abc":
+        requests.arrived(request(name, 100))
+
+    def planned(
+        new: dict[str, tuple[int, list[int]]], cached: dict[str, tuple[int, list[int] | None]], **n: int
+    ) -> None:
+        pace.planned(requests.chunks(output(new, cached, **n)), requests.ready())
+
+    planned({"a": (0, [1])}, {}, a=40)
+    assert pace.seconds(1) is None
+    now_ns = 40_000_000
+    planned({}, {"a": (40, None)}, a=60)
+    assert pace.seconds(100) == pytest.approx(0.1)
+    requests.ended("a")
+    now_ns = 10_000_000_000  # nothing to do in between: b and c came late
+    requests.ended("b")
+    requests.ended("c")
+    requests.arrived(request("d", 100))
+    planned({"d": (0, [2])}, {}, d=100)
+    assert pace.seconds(100) == pytest.approx(0.1)
+
+
+def test_bytes_of_a_token() -> None:
+    spec = Thing(page_size_bytes=16 * 512, block_size=16)
+    assert token_bytes(Thing(kv_cache_groups=[Thing(layer_names=["a", "b"], kv_cache_spec=spec)])) == 1024
+    assert token_bytes(Thing(kv_cache_groups=[Thing(layer_names=["a"], kv_cache_spec=Thing())])) == 0
+    assert token_bytes(None) == 0
+
+
+def test_the_configuration_is_read_and_what_cannot_be_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    once = WarnOnce()
+    assert options_of(None, "MooncakeStoreConnector", once) == ReuseOptions()
+    good = {"rule": "slo", "nic": "mlx5_0", "owners": ["10.0.0.1"]}
+    assert options_of(good, "MooncakeStoreConnector", once) == ReuseOptions(ReuseRule.SLO, "mlx5_0", ("10.0.0.1",))
+    assert not caplog.records
+    for bad in ({"rule": "often"}, {"rules": "slo"}, "slo"):
+        assert options_of(bad, "MooncakeStoreConnector", once) == ReuseOptions()
+    assert [
+        r.message for r in caplog.records if 'kv_connector_extra_config["reuse"]' in r.message and "often" in r.message
+    ]
+    assert options_of({"rule": "slo"}, "NixlConnector", once) == ReuseOptions()
+    assert len(caplog.records) == 2 and "'NixlConnector' does not read from a store" in caplog.text

@@ -1,0 +1,95 @@
+"""Fetch reuse or compute it again."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
+
+seconds = st.floats(0, 1e4)
+views = st.builds(
+    ReuseView,
+    fetch_s=seconds,
+    queue_s=seconds,
+    rest_s=seconds,
+    whole_s=seconds,
+    left_s=st.none() | st.floats(-1e4, 1e4),
+    limit_s=st.none() | seconds,
+    waiting=st.integers(0, 1000),
+)
+rules = st.sampled_from([ReuseRule.SLO, ReuseRule.COST])
+BUSY = ReuseView(fetch_s=2.0, queue_s=0.1, rest_s=0.01, whole_s=0.2, left_s=0.5, limit_s=1.0)
+"""Late with its reuse, in time without, and quicker by far more than it costs."""
+
+
+@given(views)
+def test_without_a_rule_everything_is_fetched(view: ReuseView) -> None:
+    assert decide(ReuseRule.ALWAYS, view).choice is Choice.FETCH
+
+
+@given(rules, views, st.sampled_from([None, math.nan, math.inf, -math.inf, -1.0]))
+def test_what_is_unknown_or_no_time_is_fetched(rule: ReuseRule, view: ReuseView, fetch_s: float | None) -> None:
+    decision = decide(rule, view._replace(fetch_s=fetch_s), recheck_s=0.01)
+    assert decision.choice is Choice.FETCH and decision.fetched_s is None
+
+
+@given(
+    rules, st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s", "limit_s"]), st.sampled_from([math.nan, math.inf])
+)
+def test_no_other_time_may_be_none_either(rule: ReuseRule, name: str, value: float) -> None:
+    assert decide(rule, BUSY).choice is Choice.RECOMPUTE
+    assert decide(rule, BUSY._replace(**{name: value})).choice is Choice.FETCH
+
+
+@given(views)
+def test_slo_computes_again_only_what_that_brings_in_time(view: ReuseView) -> None:
+    decision = decide(ReuseRule.SLO, view)
+    if decision.choice is Choice.RECOMPUTE:
+        assert view.left_s is not None
+        assert decision.recomputed_s is not None and decision.recomputed_s <= view.left_s
+        assert decision.fetched_s is not None and decision.fetched_s > view.left_s
+        assert view.limit_s is not None and view.whole_s - view.rest_s <= EXTRA_SHARE * view.limit_s
+
+
+@given(views)
+def test_cost_computes_again_only_what_gains_more_than_all_others_lose(view: ReuseView) -> None:
+    decision = decide(ReuseRule.COST, view)
+    assert decision.fetched_s is not None and decision.recomputed_s is not None
+    gained = decision.fetched_s - decision.recomputed_s
+    taken = (view.whole_s - view.rest_s) * (1 + view.waiting)
+    assert (decision.choice is Choice.RECOMPUTE) == (gained > 0 and gained > taken)
+
+
+@given(rules, views, seconds)
+def test_a_longer_backlog_never_makes_fetching_better(rule: ReuseRule, view: ReuseView, more_s: float) -> None:
+    assert view.fetch_s is not None
+    if decide(rule, view).choice is Choice.RECOMPUTE:
+        assert decide(rule, view._replace(fetch_s=view.fetch_s + more_s)).choice is Choice.RECOMPUTE
+
+
+@given(rules, views, st.floats(0, 10))
+def test_waiting_costs_nothing(rule: ReuseRule, view: ReuseView, recheck_s: float) -> None:
+    """It is chosen in place of computing again alone, when that could not begin earlier and is in time until then."""
+    decision, at_once = decide(rule, view, recheck_s), decide(rule, view)
+    if decision.choice is Choice.WAIT:
+        assert at_once.choice is Choice.RECOMPUTE
+        assert 0 < recheck_s <= view.queue_s
+        assert view.left_s is None or view.queue_s + view.whole_s <= view.left_s
+    else:
+        assert decision == at_once
+
+
+def test_each_decision_says_why() -> None:
+    assert decide(ReuseRule.SLO, BUSY).reason == "late with the reuse, in time without"
+    assert decide(ReuseRule.SLO, BUSY, recheck_s=0.05).choice is Choice.WAIT
+    assert decide(ReuseRule.SLO, BUSY._replace(left_s=0.1)).reason == "late either way"
+    assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7)).reason == "computing it again takes too much of the engine"
+    assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7), extra_share=1.0).choice is Choice.RECOMPUTE
+    assert decide(ReuseRule.SLO, BUSY._replace(left_s=None)).reason == "the request has no deadline"
+    assert decide(ReuseRule.SLO, BUSY._replace(fetch_s=0.2)).reason == "in time with the reuse"
+    assert decide(ReuseRule.COST, BUSY).reason == "computing it again gains more than it costs"
+    assert decide(ReuseRule.COST, BUSY._replace(waiting=20)).choice is Choice.FETCH
+    assert decide(ReuseRule.COST, BUSY._replace(fetch_s=None)).reason == "the network's backlog is unknown"
