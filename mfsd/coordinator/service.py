@@ -323,7 +323,7 @@ class Service:
         for batch_id in report.departed:
             cluster.depart(session.node, batch_id, now_ns)
             yield
-        yield from self._waiting(session, cluster, report, heard_ns)
+        yield from self._waiting(session, cluster, report, received_ns)
         for rows, take in ((report.arrived, cluster.arrive), (report.updated, cluster.update)):
             for row in rows:
                 try:

@@ -71,6 +71,9 @@ enum mfs_stage {
 	MFS_STAGE_BACKGROUND = 4, /* no deadline: served when nothing else waits */
 };
 
+/* What goes before what in a host's queue, whatever the classes of the fabric. */
+enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
+
 /* Stages that never wait; the arbiter sees them through the usage counters only. One bit a stage. */
 #define MFS_STAGES_UNSCHEDULED (1u << MFS_STAGE_CONTROL | 1u << MFS_STAGE_COLLECTIVE)
 

@@ -12,7 +12,6 @@
 
 #include <mfs/abi.h>
 #include <mfs/outlook.h>
-#include <mfs/policy.h>
 #include <stdbool.h>
 
 struct mfs_client;

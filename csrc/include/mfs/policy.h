@@ -77,8 +77,6 @@ struct mfs_parameter {
 
 enum mfs_parameter_kind { MFS_PARAMETER_U32, MFS_PARAMETER_U64, MFS_PARAMETER_DOUBLE };
 
-enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
-
 /* To whom the bytes of an early flow belong. */
 enum mfs_early_owner {
 	MFS_OWNER_BATCH = 0,   /* a batch that runs */
