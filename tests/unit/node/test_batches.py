@@ -32,7 +32,7 @@ def demand(size: int, stage: int = Stage.P2D, peer: bytes = b"\0" * 16, nic: int
 
 
 def request(number: int, due_ms: int = 0, *demands: DemandSnapshot) -> RequestSnapshot:
-    return RequestSnapshot(number, 0, NOW + due_ms * MS if due_ms else 0, 0, 0, 0, False, demands)
+    return RequestSnapshot(number, 0, NOW + due_ms * MS if due_ms else 0, 0, 0, 0, False, demands, 0, 0)
 
 
 class Arbiter:
