@@ -75,6 +75,12 @@ class Agent:
         self.scheduling: Scheduling | None = None
         self.piece_bytes = int(getattr(session, "piece_bytes", PIECE_BYTES))
 
+    def forget(self, peer: str) -> None:
+        """The peer has gone, or is another one from now on."""
+        self.lanes.forget(peer)
+        if self.scheduling is not None:
+            self.scheduling.warmer.forget(peer)
+
     def owner(self) -> Metadata | None:
         """What the whole of a transfer is for, where the memory need not be asked."""
         known = self.sources.call.get()
@@ -197,13 +203,14 @@ def metadata_methods(base: Any) -> list[Any]:
         name = base.add_remote_agent(self, metadata)
         agent = _agent_of(self)
         if agent is not None and agent.lanes.handles:
+            agent.forget(_text(name))
             agent.lanes.met(_text(name), metadata)
         return name
 
     def remove_remote_agent(self: Any, agent: Any) -> None:
         own = _agent_of(self)
         if own is not None:
-            own.lanes.forget(_text(agent))
+            own.forget(_text(agent))
         base.remove_remote_agent(self, agent)
 
     def get_partial_agent_metadata(self: Any, descs: Any, inc_conn_info: bool = False, backends: Any = ()) -> Any:
@@ -261,7 +268,7 @@ def transfer_makers(base: Any, module: Any) -> list[Any]:
         kind = self.nixl_mems.get(mem_type) if strided else descriptors.getType()
         if kind not in memory:
             return handle  # files and the like: not a matter of the network
-        return prepared_handle(handle, "" if local else _text(agent_name), rows_of(descriptors) if local else None)
+        return prepared_handle(handle, "" if local else _text(agent_name), kind, rows_of(descriptors))
 
     def make_prepped_xfer(
         self: Any,
@@ -281,7 +288,7 @@ def transfer_makers(base: Any, module: Any) -> list[Any]:
         if not isinstance(local_xfer_side, prepared_handle) or not isinstance(remote_xfer_side, prepared_handle):
             return handle
         mine, theirs = local_xfer_side.prepared, remote_xfer_side.prepared
-        if agent is None or agent.scheduling is None or theirs.peer == self.name or mine.rows is None:
+        if agent is None or agent.scheduling is None or theirs.peer == self.name:
             return handle
         indices = np.array(local_indices, dtype=np.int32)
         known = agent.owner() if mine.uniform_bytes else None

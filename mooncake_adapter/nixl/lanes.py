@@ -19,6 +19,8 @@ from mooncake_adapter.warn_once import WarnOnce
 
 CONFIG = "engine_config"
 TRAFFIC_CLASS = "IB_TRAFFIC_CLASS"
+THREADS = "num_threads"
+"""Each thread of an engine takes doorbell pages of the NIC, which are few; lanes do with the one that all have."""
 ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
 """For how long the marks are waited for where the shim's session comes with the first device."""
 HOST_WIDE = "UCX_IB_TRAFFIC_CLASS"
@@ -60,6 +62,7 @@ class Lanes:
         self._class_of: dict[int, str] = {}
         """By class, the alias of its lane; those that share a DSCP share one."""
         self._peers: dict[str, frozenset[str]] = {}
+        self._connected: frozenset[tuple[str, str]] = frozenset()
         self._lock = threading.Lock()
 
     @property
@@ -92,6 +95,7 @@ class Lanes:
         """Creates an engine for every class that has a mark of its own; the handles by alias."""
         self._wait_for_marks()
         own = self.mark(self.own_class)
+        parameters = {name: value for name, value in parameters.items() if name != THREADS}
         by_mark: dict[int, str] = {}
         for wire_class, mark in enumerate(self.dscp):
             if mark is None or mark == own:
@@ -130,6 +134,7 @@ class Lanes:
         there = frozenset(name for name in self.handles if named_in(metadata, name))
         with self._lock:
             self._peers[peer] = there
+            self._connected = frozenset(one for one in self._connected if one[0] != peer)
         if there != frozenset(self.handles) and named_in(metadata, LANED):
             self._once.warn(
                 "nixl-peer",
@@ -141,6 +146,7 @@ class Lanes:
     def forget(self, peer: str) -> None:
         with self._lock:
             self._peers.pop(peer, None)
+            self._connected = frozenset(one for one in self._connected if one[0] != peer)
 
     def failed(self, peer: str, name: str, reason: object) -> None:
         """A transfer in this lane to the peer failed: none takes it again until the peer is met again."""
@@ -148,7 +154,15 @@ class Lanes:
             "nixl-lane-failed", "lane %s to %r is left (%s); the program's own backend sends", name, peer, reason
         )
         with self._lock:
-            self._peers[peer] = self._peers.get(peer, frozenset()) - {name}
+            self._peers[peer] = self._peers.get(peer, frozenset(self.handles)) - {name}
+
+    def connected(self, peer: str, name: str) -> None:
+        """Bytes have come from the peer in this lane."""
+        with self._lock:
+            self._connected |= {(peer, name)}
+
+    def is_connected(self, peer: str, name: str) -> bool:
+        return (peer, name) in self._connected
 
     def route(self, peer: str, wire_class: int) -> str | None:
         """The alias in which a transfer of this class goes to the peer; None: the program's own backend. A peer whose

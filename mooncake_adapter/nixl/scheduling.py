@@ -17,6 +17,7 @@ from mooncake_adapter.nixl.lanes import Lanes
 from mooncake_adapter.nixl.later import Later
 from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
+from mooncake_adapter.nixl.warming import Warmer, Warming
 from mooncake_adapter.session import STAGE_P2D, Session
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -52,6 +53,7 @@ class Scheduling:
         """The program wants NIXL's telemetry."""
         self.reads = STAGE_P2D
         """The stage of reads of which nothing is known."""
+        self.warmer = Warmer(binding, statuses, lanes)
         self._later = Later(self)
 
     # ---- the program's calls -----------------------------------------------------------------------------------------
@@ -79,8 +81,10 @@ class Scheduling:
             raise transfer.error
         return transfer.state.value
 
-    def move_on(self, transfer: Transfer) -> bool:
+    def move_on(self, transfer: Transfer | Warming) -> bool:
         """For the thread: does what can be done now; whether anything is left to do."""
+        if isinstance(transfer, Warming):
+            return self.warmer.move_on(transfer)
         with transfer.lock:
             try:
                 if transfer.state is State.PROC:
@@ -211,7 +215,7 @@ class Scheduling:
             part.state, transfer.failed = State.ERR, True
             return
         wire_class = part.task.wait(0.0)
-        part.lane = self.lanes.route(transfer.peer, wire_class)
+        part.lane = self._lane(transfer, wire_class)
         if part.lane is not None:
             try:
                 self._post_in(transfer, part, part.lane, [self.lanes.handles[part.lane]])
@@ -220,6 +224,16 @@ class Scheduling:
                 self.lanes.failed(transfer.peer, part.lane, error)
                 part.lane = None
         self._post_own(transfer, part)
+
+    def _lane(self, transfer: Transfer, wire_class: int) -> str | None:
+        """The lane of this class where it is connected; where it is not, that is begun."""
+        lane = self.lanes.route(transfer.peer, wire_class)
+        if lane is None or self.lanes.is_connected(transfer.peer, lane):
+            return lane
+        reach = transfer.recipe.reach()
+        if reach is not None and (warming := self.warmer.begin(transfer.peer, lane, reach)) is not None:
+            self._later.add(warming)
+        return None
 
     def _post_own(self, transfer: Transfer, part: Part) -> None:
         try:
