@@ -26,7 +26,7 @@ import numpy
 
 SIZE = 1 << 20
 PAUSE_S = 0.0005
-CPU_ROUNDS = 600
+CPU_ROUNDS = 300
 
 
 class Still:

@@ -160,9 +160,10 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
             base.create_backend(self, backend, initParams)
             return
         lanes = agent.lanes
-        with agent.session.lane(lanes.own_class):
-            base.create_backend(self, backend, with_class(dict(initParams), lanes.mark(lanes.own_class)))
-        self.backends.lanes = lanes.open(self.agent, dict(initParams))
+        with lanes.classes_count():
+            with agent.session.lane(lanes.own_class):
+                base.create_backend(self, backend, with_class(dict(initParams), lanes.mark(lanes.own_class)))
+            self.backends.lanes = lanes.open(self.agent, dict(initParams))
 
     return [__init__, create_backend]
 

@@ -6,10 +6,12 @@ read comes back in the responder's lane of the same name. All lanes are there be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from mooncake_adapter.mooncake.lanes import collective_class, shim_present
@@ -57,6 +59,7 @@ class Lanes:
     def __init__(self, session: Session, once: WarnOnce) -> None:
         self._session, self._once = session, once
         self.own_class = own_class(session)
+        self._marks = os.environ.get("MFS_MODE") == "mark"
         self.handles: dict[str, Any] = {}
         """By alias: NIXL's handle of the backend."""
         self._class_of: dict[int, str] = {}
@@ -81,7 +84,7 @@ class Lanes:
 
     def allowed(self, parameters: dict[str, str]) -> bool:
         """Whether an engine's class would count; one warning says why not."""
-        if os.environ.get(HOST_WIDE):
+        if os.environ.get(HOST_WIDE) and not self._marks:
             self._once.warn(
                 "nixl-class",
                 "%s=%s holds for every engine of this process, so that transfers have no lanes: unset it",
@@ -90,6 +93,17 @@ class Lanes:
             )
             return False
         return TRAFFIC_CLASS not in parameters.get(CONFIG, "")
+
+    @contextlib.contextmanager
+    def classes_count(self) -> Iterator[None]:
+        """Inside, engines carry their own class: `mfs-run --mode mark` has set one for all, for programs without an
+        adapter."""
+        host_wide = os.environ.pop(HOST_WIDE, None) if self._marks else None
+        try:
+            yield
+        finally:
+            if host_wide is not None:
+                os.environ[HOST_WIDE] = host_wide
 
     def open(self, binding: Any, parameters: dict[str, str]) -> dict[str, Any]:
         """Creates an engine for every class that has a mark of its own; the handles by alias."""

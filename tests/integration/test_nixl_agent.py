@@ -370,6 +370,19 @@ def test_a_class_for_the_whole_host_means_no_lanes(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err.count("UCX_IB_TRAFFIC_CLASS=106 holds for every engine") == 1
 
 
+def has_lanes(world: World) -> None:
+    import os
+
+    assert len(world.own._mfs.lanes.handles) == 4
+    assert os.environ["UCX_IB_TRAFFIC_CLASS"] == "106", "what the program starts has it still"
+
+
+def test_a_class_that_mfs_run_has_set_for_the_others_does_not(capfd: pytest.CaptureFixture[str]) -> None:
+    with WorldProcess(nixl_wheel(), {**TCP, "UCX_IB_TRAFFIC_CLASS": "106", "MFS_MODE": "mark"}) as process:
+        process.run(has_lanes)
+    assert "holds for every engine" not in capfd.readouterr().err
+
+
 def other_version(world: World) -> None:
     from mooncake_adapter.nixl import agent, versions
 
