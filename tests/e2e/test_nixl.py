@@ -110,6 +110,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[NixlCluster]:
         made.start_engine("D", "kv_consumer")
         for name in "PD":
             until(lambda name=name: made.healthy(name), f"vLLM {name} (see {folder})", START_S)
+        made.alone(prompt(40, 1))  # a step of several rows first: see cpu_mooncake.py
         yield made
     finally:
         made.stop()
