@@ -291,18 +291,22 @@ def transfer_makers(base: Any, module: Any) -> list[Any]:
         mine, theirs = local_xfer_side.prepared, remote_xfer_side.prepared
         if agent is None or agent.scheduling is None or theirs.peer == self.name:
             return handle
-        indices = np.array(local_indices, dtype=np.int32)
         known = agent.owner() if mine.uniform_bytes else None
-        size_bytes = mine.uniform_bytes * len(indices)
-        if known is not None and size_bytes <= agent.piece_bytes:
-            layer = known.layer or (agent.layer_of(int(mine.rows[indices[0], 0])) if agent.sources.any_owner() else 0)
+        size_bytes = mine.uniform_bytes * len(local_indices)
+        again = bool(agent.lanes.handles)
+        if known is not None and 0 < size_bytes <= agent.piece_bytes:
+            layer = known.layer
+            if not layer and agent.sources.any_owner():
+                layer = agent.layer_of(int(mine.rows[int(local_indices[0]), 0]))
             pieces = [Piece(known if layer == known.layer else known._replace(layer=layer), None, size_bytes)]
         else:
-            pieces = agent.pieces(mine.rows[indices])
-        recipe = FromPrepared(
-            *(self.nixl_ops[operation], local_xfer_side, indices, remote_xfer_side),
-            *(np.array(remote_indices, dtype=np.int32), skip_desc_merge),
-        )
+            pieces = agent.pieces(mine.rows[np.asarray(local_indices, dtype=np.int64)])
+            again = again or len(pieces) > 1
+        operated = self.nixl_ops[operation]
+        indices = [local_indices, remote_indices]
+        if again:  # the program may change its own
+            indices = [np.array(one, dtype=np.int32) for one in indices]
+        recipe = FromPrepared(operated, local_xfer_side, indices[0], remote_xfer_side, indices[1], skip_desc_merge)
         mine.use()
         theirs.use()
         return wrapped(self, agent, handle, recipe, theirs.peer, pieces, operation, notif_msg, names)
