@@ -67,6 +67,27 @@ def timed_us(step: Callable[[], object], clock_ns: Callable[[], int]) -> float:
     return (clock_ns() - began_ns) / 1e3
 
 
+def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str, dict[str, list[float]]]:
+    """The line that is printed. Of `steps` the first is a stock write, the second an adapted one."""
+    as_stock, adapted, *others = steps
+    for _ in range(20):
+        as_stock()
+        adapted()  # connections are there from now on
+    wall: dict[str, list[float]] = {step.__name__: [] for step in (as_stock, adapted)}
+    until_s = time.monotonic() + seconds
+    turn = 0
+    while time.monotonic() < until_s:
+        turn += 1
+        for step in (as_stock, adapted) if turn % 2 else (adapted, as_stock):
+            wall[step.__name__].append(timed_us(step, time.perf_counter_ns))
+    cpu: dict[str, list[float]] = {step.__name__: [] for step in others}
+    for _ in range(CPU_ROUNDS):
+        for step in others:
+            as_stock()
+            cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
+    return {"wall_us": wall, "cpu_us": cpu}
+
+
 def source(seconds: float) -> None:
     command = [sys.executable, __file__, "--target"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -124,22 +145,8 @@ def source(seconds: float) -> None:
     def session_permit() -> None:
         session.permit(SIZE, stage=3, nic=kept.nic, timeout_s=10.0).complete()
 
-    for _ in range(20):
-        as_stock()
-        adapted()
-    wall: dict[str, list[float]] = {"as_stock": [], "adapted": []}
-    until_s = time.monotonic() + seconds
-    turn = 0
-    while time.monotonic() < until_s:
-        turn += 1
-        for step in (as_stock, adapted) if turn % 2 else (adapted, as_stock):
-            wall[step.__name__].append(timed_us(step, time.perf_counter_ns))
-    cpu: dict[str, list[float]] = {step.__name__: [] for step in (nothing, around_nothing, session_permit)}
-    for _ in range(CPU_ROUNDS):
-        for step in (nothing, around_nothing, session_permit):
-            as_stock()
-            cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
-    print(json.dumps({"wall_us": wall, "cpu_us": cpu}), flush=True)
+    steps = (as_stock, adapted, nothing, around_nothing, session_permit)
+    print(json.dumps(measured(steps, seconds)), flush=True)
     child.stdin.close()
     child.wait()
     os._exit(0)  # at exit the wheel's libnl and the system's fall over each other
