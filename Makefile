@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v -e _native.c$$ -e _headers.pxi$$ -e capi.c$$) $(wildcard mfsd/_build/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e-vllm lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
+.PHONY: help setup demo test e2e-vllm e2e-nixl lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,10 @@ test: setup ## set up and run every test
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
 	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e
+
+e2e-nixl: setup ## vLLM, prefill and decode apart, with NIXL over RDMA and over TCP under MFS (installs 4 GB, ten minutes)
+	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
+	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e/test_nixl.py
 
 lint: setup ## formatters, type checkers, lengths of functions, what nothing uses
 	$(BIN)/ruff check .

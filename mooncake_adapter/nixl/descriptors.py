@@ -35,13 +35,13 @@ def expanded(strided: Rows) -> Rows:
 class Prepared:
     """One prepared list. What the program releases is kept while a transfer may still be made from it."""
 
-    __slots__ = ("_lock", "_release", "_released", "_users", "peer", "rows", "uniform_bytes")
+    __slots__ = ("_lock", "_release", "_released", "_users", "memory", "peer", "rows", "uniform_bytes")
 
-    def __init__(self, peer: str, rows: Rows | None, release: Callable[[], None]) -> None:
-        """`peer`: the agent whose memory it is, "" for this one's; `rows`: of local memory."""
-        self.peer, self.rows, self._release = peer, rows, release
+    def __init__(self, peer: str, memory: Any, rows: Rows, release: Callable[[], None]) -> None:
+        """`peer`: the agent whose memory it is, "" for this one's; `memory`: what kind it is."""
+        self.peer, self.memory, self.rows, self._release = peer, memory, rows, release
         self.uniform_bytes = 0
-        if rows is not None and len(rows) and bool((rows[:, 1] == rows[0, 1]).all()):
+        if len(rows) and bool((rows[:, 1] == rows[0, 1]).all()):
             self.uniform_bytes = int(rows[0, 1])
         self._users, self._released = 0, False
         self._lock = threading.Lock()
@@ -72,11 +72,11 @@ def prepared_class(base: Any) -> Any:
     class PreparedHandle(base):  # type: ignore[misc]
         __slots__ = ("prepared",)
 
-        def __init__(self, handle: Any, peer: str, rows: Rows | None) -> None:
+        def __init__(self, handle: Any, peer: str, memory: Any, rows: Rows) -> None:
             super().__init__(handle._agent, handle._handle)
             handle._released = True  # it is this one's now
             binding, number = handle._agent, handle._handle
-            self.prepared = Prepared(peer, rows, lambda: binding.releasedDlistH(number))
+            self.prepared = Prepared(peer, memory, rows, lambda: binding.releasedDlistH(number))
 
         def release(self: Any) -> None:
             if not self._released:

@@ -6,10 +6,12 @@ read comes back in the responder's lane of the same name. All lanes are there be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from mooncake_adapter.mooncake.lanes import collective_class, shim_present
@@ -19,6 +21,8 @@ from mooncake_adapter.warn_once import WarnOnce
 
 CONFIG = "engine_config"
 TRAFFIC_CLASS = "IB_TRAFFIC_CLASS"
+THREADS = "num_threads"
+"""Each thread of an engine takes doorbell pages of the NIC, which are few; lanes do with the one that all have."""
 ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
 """For how long the marks are waited for where the shim's session comes with the first device."""
 HOST_WIDE = "UCX_IB_TRAFFIC_CLASS"
@@ -55,11 +59,13 @@ class Lanes:
     def __init__(self, session: Session, once: WarnOnce) -> None:
         self._session, self._once = session, once
         self.own_class = own_class(session)
+        self._marks = os.environ.get("MFS_MODE") == "mark"
         self.handles: dict[str, Any] = {}
         """By alias: NIXL's handle of the backend."""
         self._class_of: dict[int, str] = {}
         """By class, the alias of its lane; those that share a DSCP share one."""
         self._peers: dict[str, frozenset[str]] = {}
+        self._connected: frozenset[tuple[str, str]] = frozenset()
         self._lock = threading.Lock()
 
     @property
@@ -78,7 +84,7 @@ class Lanes:
 
     def allowed(self, parameters: dict[str, str]) -> bool:
         """Whether an engine's class would count; one warning says why not."""
-        if os.environ.get(HOST_WIDE):
+        if os.environ.get(HOST_WIDE) and not self._marks:
             self._once.warn(
                 "nixl-class",
                 "%s=%s holds for every engine of this process, so that transfers have no lanes: unset it",
@@ -88,10 +94,22 @@ class Lanes:
             return False
         return TRAFFIC_CLASS not in parameters.get(CONFIG, "")
 
+    @contextlib.contextmanager
+    def classes_count(self) -> Iterator[None]:
+        """Inside, engines carry their own class: `mfs-run --mode mark` has set one for all, for programs without an
+        adapter."""
+        host_wide = os.environ.pop(HOST_WIDE, None) if self._marks else None
+        try:
+            yield
+        finally:
+            if host_wide is not None:
+                os.environ[HOST_WIDE] = host_wide
+
     def open(self, binding: Any, parameters: dict[str, str]) -> dict[str, Any]:
         """Creates an engine for every class that has a mark of its own; the handles by alias."""
         self._wait_for_marks()
         own = self.mark(self.own_class)
+        parameters = {name: value for name, value in parameters.items() if name != THREADS}
         by_mark: dict[int, str] = {}
         for wire_class, mark in enumerate(self.dscp):
             if mark is None or mark == own:
@@ -130,6 +148,7 @@ class Lanes:
         there = frozenset(name for name in self.handles if named_in(metadata, name))
         with self._lock:
             self._peers[peer] = there
+            self._connected = frozenset(one for one in self._connected if one[0] != peer)
         if there != frozenset(self.handles) and named_in(metadata, LANED):
             self._once.warn(
                 "nixl-peer",
@@ -141,6 +160,7 @@ class Lanes:
     def forget(self, peer: str) -> None:
         with self._lock:
             self._peers.pop(peer, None)
+            self._connected = frozenset(one for one in self._connected if one[0] != peer)
 
     def failed(self, peer: str, name: str, reason: object) -> None:
         """A transfer in this lane to the peer failed: none takes it again until the peer is met again."""
@@ -148,7 +168,15 @@ class Lanes:
             "nixl-lane-failed", "lane %s to %r is left (%s); the program's own backend sends", name, peer, reason
         )
         with self._lock:
-            self._peers[peer] = self._peers.get(peer, frozenset()) - {name}
+            self._peers[peer] = self._peers.get(peer, frozenset(self.handles)) - {name}
+
+    def connected(self, peer: str, name: str) -> None:
+        """Bytes have come from the peer in this lane."""
+        with self._lock:
+            self._connected |= {(peer, name)}
+
+    def is_connected(self, peer: str, name: str) -> bool:
+        return (peer, name) in self._connected
 
     def route(self, peer: str, wire_class: int) -> str | None:
         """The alias in which a transfer of this class goes to the peer; None: the program's own backend. A peer whose

@@ -13,10 +13,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mooncake_adapter.nixl.transfers import State, Transfer
+from mooncake_adapter.nixl.warming import Warming
 
 if TYPE_CHECKING:
     from mooncake_adapter.nixl.scheduling import Scheduling
 
+Work = Transfer | Warming
 WAITING_S = 200e-6
 """Between two polls while anything waits for its permit."""
 ARRIVING_S = 2e-3
@@ -34,7 +36,7 @@ class Later:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, transfer: Transfer) -> None:
+    def add(self, transfer: Work) -> None:
         shared = self._shared
         if self._thread is None:
             with self._lock:
@@ -53,17 +55,20 @@ class Shared:
     """What the thread has of its owner."""
 
     def __init__(self) -> None:
-        self.added: deque[Transfer] = deque()
+        self.added: deque[Work] = deque()
         self.wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.asleep = False
 
 
-def waits(transfer: Transfer) -> bool:
+def waits(transfer: Work) -> bool:
+    """Whether some of it waits for a permit."""
+    if isinstance(transfer, Warming):
+        return False
     return any(part.state is State.WAITING for part in list(transfer.parts))
 
 
 def _run(scheduling: weakref.ref[Scheduling], shared: Shared) -> None:
-    active: list[Transfer] = []
+    active: list[Work] = []
     polls_left = LINGER_POLLS
     while True:
         while shared.added:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mooncake_adapter.nixl.descriptors import Rows
 from mooncake_adapter.nixl.pieces import Positions
+from mooncake_adapter.nixl.warming import Reach
 
 
 class Recipe(Protocol):
@@ -17,6 +18,9 @@ class Recipe(Protocol):
 
     def make(self, binding: Any, positions: Positions | None, notification: bytes, backends: Sequence[int]) -> int:
         """A handle of NIXL's for these descriptors. Raises what NIXL does."""
+
+    def reach(self) -> Reach | None:
+        """Some memory of the peer's that it reaches."""
 
     def forget(self) -> None:
         """No more will be made."""
@@ -44,6 +48,13 @@ class FromPrepared(NamedTuple):
             )
         )
 
+    def reach(self) -> Reach | None:
+        prepared = self.remote.prepared
+        if not len(self.remote_indices):
+            return None
+        address, _, device = prepared.rows[self.remote_indices[0]].tolist()
+        return Reach(prepared.memory, address, device)
+
     def forget(self) -> None:
         self.local.prepared.unuse()
         self.remote.prepared.unuse()
@@ -66,5 +77,12 @@ class FromLists(NamedTuple):
             for memory, rows in (self.local, self.remote)
         ]
         return int(binding.createXferReq(self.operation, *lists, self.peer, notification, backends))
+
+    def reach(self) -> Reach | None:
+        memory, rows = self.remote
+        if not len(rows):
+            return None
+        address, _, device = rows[0].tolist()
+        return Reach(memory, address, device)
 
     def forget(self) -> None: ...

@@ -17,6 +17,7 @@ from mooncake_adapter.nixl.lanes import Lanes
 from mooncake_adapter.nixl.later import Later
 from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
+from mooncake_adapter.nixl.warming import Warmer, Warming
 from mooncake_adapter.session import STAGE_P2D, Session
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -25,6 +26,7 @@ AHEAD = 8
 SPINS = 20
 HOLD_PARTS = 4
 """What of a lease may go by in waiting for permits: one of so many parts."""
+FOREVER_S = float("inf")
 POST_PARTS = 2
 """After one of so many parts of the lease nothing is posted any more: the memory may belong to another request when it
 lands. The lease began before the transfer was started, and is renewed until then."""
@@ -52,6 +54,7 @@ class Scheduling:
         """The program wants NIXL's telemetry."""
         self.reads = STAGE_P2D
         """The stage of reads of which nothing is known."""
+        self.warmer = Warmer(binding, statuses, lanes)
         self._later = Later(self)
 
     # ---- the program's calls -----------------------------------------------------------------------------------------
@@ -61,8 +64,13 @@ class Scheduling:
         with transfer.lock:
             if transfer.state is State.PROC:
                 raise self._statuses.nixlRepostActiveError("NIXL_ERR_REPOST_ACTIVE")
-            self._begin(transfer, notification)
-            state = self._advance(transfer, SPINS)
+            state = self._start_whole(transfer, notification) if transfer.whole else None
+            if state is None:
+                if not transfer.whole:
+                    self._begin(transfer, notification)
+                    self._limit(transfer)
+                    transfer.todo.extend(transfer.pieces)
+                state = self._advance(transfer, SPINS)
         if state is State.PROC:
             self._later.add(transfer)
         elif transfer.error is not None:
@@ -73,14 +81,21 @@ class Scheduling:
         """How it stands."""
         if transfer.state is State.PROC:
             with transfer.lock:
+                parts = transfer.parts
+                if transfer.whole and parts and parts[0].state is State.PROC:
+                    self._poll(transfer, parts[0])
+                    if parts[0].state is State.PROC:
+                        return "PROC"
                 if transfer.state is State.PROC:
                     self._advance(transfer)
         if transfer.error is not None and transfer.state is State.ERR:
             raise transfer.error
         return transfer.state.value
 
-    def move_on(self, transfer: Transfer) -> bool:
+    def move_on(self, transfer: Transfer | Warming) -> bool:
         """For the thread: does what can be done now; whether anything is left to do."""
+        if isinstance(transfer, Warming):
+            return self.warmer.move_on(transfer)
         with transfer.lock:
             try:
                 if transfer.state is State.PROC:
@@ -101,7 +116,8 @@ class Scheduling:
         with transfer.lock:
             if transfer.closed:
                 return
-            self._drop_waiting(transfer)
+            if transfer.todo or transfer.parts:
+                self._drop_waiting(transfer)
             while transfer.parts:
                 part = transfer.parts[-1]
                 if not transfer.whole:
@@ -128,16 +144,38 @@ class Scheduling:
 
     # ---- its state ---------------------------------------------------------------------------------------------------
 
+    def _start_whole(self, transfer: Transfer, notification: bytes) -> State | None:
+        """Starts a transfer of one message; None where it is left to be moved on."""
+        self._begin(transfer, notification)
+        piece = transfer.pieces[0]
+        part = Part(piece, submitted(self.session, self._once, self._message(transfer, piece)))
+        transfer.parts.append(part)
+        if not part.task.ready():
+            self._limit(transfer)
+            return None
+        transfer.lease_until_s = FOREVER_S
+        self._post(transfer, part)
+        if part.state is State.PROC:
+            self._limit(transfer)
+            return State.PROC
+        transfer.parts.clear()
+        transfer.state = part.state
+        return part.state
+
     def _begin(self, transfer: Transfer, notification: bytes) -> None:
-        now_s = time.monotonic()
-        lease_s = self._sources.lease_s
-        transfer.state, transfer.error, transfer.direct, transfer.failed = State.PROC, None, False, False
+        """It is under way from now on, for the first time or again."""
+        transfer.state, transfer.direct = State.PROC, False
         transfer.posted_notification = notification
-        transfer.todo.extend(transfer.pieces)
-        transfer.telemetry.clear()
-        transfer.held_s, transfer.idle_since_s = 0.0, 0.0
+        if transfer.posted or transfer.failed:
+            transfer.error, transfer.failed, transfer.posted = None, False, 0
+            transfer.telemetry.clear()
+            transfer.held_s, transfer.idle_since_s = 0.0, 0.0
+
+    def _limit(self, transfer: Transfer) -> None:
+        """For how long it may be held, and until when it may be posted."""
+        lease_s = self._sources.lease_s
         transfer.hold_max_s = min(self.session.max_hold_s, lease_s / HOLD_PARTS)
-        transfer.lease_until_s = now_s + lease_s / POST_PARTS
+        transfer.lease_until_s = time.monotonic() + lease_s / POST_PARTS
 
     def _advance(self, transfer: Transfer, spins: int = 1) -> State:
         """Asks how the parts stand and posts what may go. With the transfer's lock."""
@@ -205,13 +243,13 @@ class Scheduling:
 
     def _post(self, transfer: Transfer, part: Part) -> None:
         """Hands a part to NIXL, in the lane of its class where there is one."""
-        if time.monotonic() > transfer.lease_until_s:
+        if transfer.lease_until_s < FOREVER_S and time.monotonic() > transfer.lease_until_s:
             self._once.warn("nixl-lease", "a transfer was not posted in time for the lease of its memory; it failed")
             part.task.cancel()
             part.state, transfer.failed = State.ERR, True
             return
         wire_class = part.task.wait(0.0)
-        part.lane = self.lanes.route(transfer.peer, wire_class)
+        part.lane = self._lane(transfer, wire_class)
         if part.lane is not None:
             try:
                 self._post_in(transfer, part, part.lane, [self.lanes.handles[part.lane]])
@@ -220,6 +258,16 @@ class Scheduling:
                 self.lanes.failed(transfer.peer, part.lane, error)
                 part.lane = None
         self._post_own(transfer, part)
+
+    def _lane(self, transfer: Transfer, wire_class: int) -> str | None:
+        """The lane of this class where it is connected; where it is not, that is begun."""
+        lane = self.lanes.route(transfer.peer, wire_class)
+        if lane is None or self.lanes.is_connected(transfer.peer, lane):
+            return lane
+        reach = transfer.recipe.reach()
+        if reach is not None and (warming := self.warmer.begin(transfer.peer, lane, reach)) is not None:
+            self._later.add(warming)
+        return None
 
     def _post_own(self, transfer: Transfer, part: Part) -> None:
         try:

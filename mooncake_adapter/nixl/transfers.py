@@ -36,46 +36,42 @@ class Part:
 
 
 class Transfer:
-    """What the adapter keeps for one handle. Its lock is held by whoever moves it on."""
+    """What the adapter keeps for one handle. Its lock is held by whoever moves it on.
 
-    __slots__ = (
-        *("abandoned", "backends", "cached", "closed", "direct", "error", "failed", "held_s"),
-        *("hold_max_s", "idle_since_s", "posted"),
-        *("incoming", "lease_until_s", "lock", "notification", "own", "parts", "peer", "pieces", "posted_notification"),
-        *("recipe", "stage", "state", "telemetry", "todo"),
-    )
+    Most are one message that is permitted at once: what such a one does not need is set on the class alone.
+    """
+
+    notification: bytes = b""
+    posted_notification: bytes = b""
+    backends: list[int]
+    """The program's own, as it named them."""
+    state = State.IDLE
+    direct = False
+    """Posted without MFS: NIXL alone knows its state."""
+    posted = 0
+    """The handle that was posted last."""
+    failed = False
+    error: Exception | None = None
+    held_s = 0.0
+    hold_max_s = 0.0
+    idle_since_s = 0.0
+    """Since when it has waited with nothing under way; 0: it has not."""
+    lease_until_s = 0.0
+    closed = False
+    abandoned = False
 
     def __init__(self, own: int, recipe: Recipe, peer: str, pieces: list[Piece], stage: int, incoming: bool) -> None:
         self.own, self.recipe, self.peer, self.pieces = own, recipe, peer, pieces
         self.stage, self.incoming = stage, incoming
-        self.notification = b""
-        self.posted_notification = b""
-        self.backends: list[int] = []
-        """The program's own, as it named them."""
+        self.whole = len(pieces) == 1
+        """It is one message."""
         self.cached: dict[str, int] = {}
         """By lane: handles of the whole transfer, for when it is posted again."""
         self.lock = threading.Lock()
-        self.state = State.IDLE
-        self.direct = False
-        """Posted without MFS: NIXL alone knows its state."""
         self.todo: deque[Piece] = deque()
         self.parts: list[Part] = []
         self.telemetry: list[Any] = []
         """Of pieces that have arrived; their handles are gone."""
-        self.posted = 0
-        """The handle that was posted last."""
-        self.failed = False
-        self.error: Exception | None = None
-        self.held_s, self.hold_max_s = 0.0, 0.0
-        self.idle_since_s = 0.0
-        """Since when it has waited with nothing under way; 0: it has not."""
-        self.lease_until_s = 0.0
-        self.closed = self.abandoned = False
-
-    @property
-    def whole(self) -> bool:
-        """It is one message."""
-        return len(self.pieces) == 1
 
 
 def handle_class(base: Any) -> Any:
@@ -84,8 +80,8 @@ def handle_class(base: Any) -> Any:
     class TransferHandle(base):  # type: ignore[misc]
         __slots__ = ("scheduling", "transfer")
 
-        def __init__(self, handle: Any, transfer: Transfer, scheduling: Any) -> None:
-            super().__init__(handle._agent, handle._handle)
+        def __init__(self: Any, handle: Any, transfer: Transfer, scheduling: Any) -> None:
+            self._agent, self._handle, self._released = handle._agent, handle._handle, False
             handle._released = True  # it is this one's now
             self.transfer, self.scheduling = transfer, scheduling
 

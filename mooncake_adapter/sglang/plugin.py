@@ -1,6 +1,6 @@
-"""Entry point `sglang.srt.plugins`: adapts Mooncake and reports which request each KV page belongs to.
+"""Entry point `sglang.srt.plugins`: adapts Mooncake and NIXL and reports which request each KV page belongs to.
 
-Hooks by SGLang's own registry, on names that its Mooncake backend has kept since it was written. A hook whose target is
+Hooks by SGLang's own registry, on names that its Mooncake and NIXL backends share and have kept. A hook whose target is
 gone is reported by SGLang, and transfers then go by rules. Requests have their objective in
 `sampling_params.custom_params`.
 """
@@ -18,7 +18,10 @@ from mooncake_adapter.protocol import tested
 from mooncake_adapter.slo import Defaults, monotonic_ns, promise_of
 from mooncake_adapter.warn_once import WarnOnce
 
-MANAGER = "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager"
+MANAGERS = (
+    "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager",
+    "sglang.srt.disaggregation.nixl.conn.NixlKVManager",
+)
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 TESTED_INTERFACES = ("0.5",)
 """Major and minor versions of SGLang; the hooks are on interfaces that stay within one."""
@@ -50,7 +53,7 @@ class Rooms:
             self._pages.take(self._rooms.pop(next(iter(self._rooms))))
 
     def registered(self, result: Any, manager: Any, *arguments: Any, **keywords: Any) -> None:
-        """AFTER MooncakeKVManager.register_buffer_to_engine: where the pages of each layer are."""
+        """AFTER register_buffer_to_engine of a KV manager: where the pages of each layer are."""
         known = manager.kv_args
         rows = list(zip(known.kv_data_ptrs, known.kv_data_lens, known.kv_item_lens, strict=True))
         layers = _layers(known, len(rows))
@@ -63,7 +66,7 @@ class Rooms:
     def sent(
         self, manager: Any, bootstrap_room: int, kv_indices: Iterable[Any], *arguments: Any, **keywords: Any
     ) -> None:
-        """BEFORE MooncakeKVManager.add_transfer_request: these pages are this room's."""
+        """BEFORE add_transfer_request of a KV manager: these pages are this room's."""
         metadata = self._rooms.setdefault(bootstrap_room, Metadata(request_number(f"room-{bootstrap_room}")))
         self._pages.give((int(index) for index in kv_indices), metadata)
 
@@ -97,8 +100,8 @@ def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
 
     return [
         (f"{SCHEDULER}.handle_generate_request", safe(rooms.arrived), "BEFORE"),
-        (f"{MANAGER}.register_buffer_to_engine", safe(rooms.registered), "AFTER"),
-        (f"{MANAGER}.add_transfer_request", safe(rooms.sent), "BEFORE"),
+        *((f"{manager}.register_buffer_to_engine", safe(rooms.registered), "AFTER") for manager in MANAGERS),
+        *((f"{manager}.add_transfer_request", safe(rooms.sent), "BEFORE") for manager in MANAGERS),
     ]
 
 

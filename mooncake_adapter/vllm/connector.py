@@ -31,6 +31,7 @@ from mooncake_adapter.process import PROCESS
 from mooncake_adapter.session import Session
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm.layerwise import Pushes
+from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
 from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, ReuseRule, options_of, token_bytes
@@ -111,6 +112,9 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 report_owners(self._inner, self._steps, PROCESS.once, self._layer_wise(vllm_config))
             else:
                 self._layer_wise(vllm_config)
+                if "Nixl" in kind.__name__:
+                    lease_s = config.kv_transfer_config.get_from_extra_config(LEASE, 0)
+                    report_requests(self._inner, self._steps, PROCESS.sources, lease_s, PROCESS.once)
 
     def _reuse_by(self, options: ReuseOptions, session: Session, kv_cache_config: Any) -> ReuseChoice | None:
         """What decides between loading and computing again, where the configuration wants it and the session knows how

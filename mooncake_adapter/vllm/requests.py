@@ -120,7 +120,9 @@ class Requests:
         session = promise.session or str(getattr(request, "session_id", "") or "") or promise.tenant
         info = RequestInfo(
             request.request_id,
-            request_number(str(parameters.get("transfer_id") or request.request_id)),
+            request_number(
+                str(parameters.get("transfer_id") or parameters.get("remote_request_id") or request.request_id)
+            ),
             promise.deadline_unix_ns(float(getattr(request, "arrival_time", 0.0) or 0.0)),
             request_number(session) if session else 0,
             int((promise.ttft_slo_ms or 0.0) * 1e6),

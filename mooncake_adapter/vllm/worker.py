@@ -54,6 +54,8 @@ class Steps:
         self._batch: Batch | None = None
         self._layer = -1
         self._known: dict[str, Metadata] = {}
+        self._awaited: dict[str, Metadata] = {}
+        """Requests whose KV is on its way, with when it must be there."""
         self._sending: dict[str, Batch] = {}
         self._begun_ns, self._tokens = 0, 0
         self._spent_ns, self._spent_tokens = 0.0, 0.0
@@ -99,7 +101,12 @@ class Steps:
         for load in loads:
             metadata = self.metadata(load.info)
             needed_ns = self._needed_ns(metadata.deadline_ns, load.tokens)
-            self.blocks.give(load.blocks, metadata._replace(deadline_ns=needed_ns))
+            awaited = self._awaited[load.info.name] = metadata._replace(deadline_ns=needed_ns)
+            self.blocks.give(load.blocks, awaited)
+
+    def awaited(self, request: str) -> Metadata | None:
+        """What a transfer of the whole request carries: when it must be there, if it comes here."""
+        return self._awaited.get(request) or self.known(request)
 
     def _needed_ns(self, deadline_ns: int, tokens: int) -> int:
         """When KV must be there for `tokens` to be computed after it and by the deadline; 0: unknown."""
@@ -189,6 +196,7 @@ class Steps:
                 self._forget(request)
 
     def _forget(self, request: str) -> None:
+        self._awaited.pop(request, None)
         metadata = self._known.pop(request, None)
         if metadata is not None:
             self.blocks.take(metadata)

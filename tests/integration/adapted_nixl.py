@@ -19,7 +19,9 @@ import mooncake_adapter
 from tests.support.waiting import eventually
 
 SIZE = 4 << 20
-ROUNDS = 4
+ROUNDS = 6
+LANES = 2
+"""That these stages come to take, once they are connected."""
 
 
 def main(place: str) -> None:
@@ -53,10 +55,12 @@ def main(place: str) -> None:
 
     eventually(lambda: session.scheduled, "the session", pause_s=0.01)
     with session.batch(1, layers=8) as batch:
-        for at in range(ROUNDS):
+        at = 0
+        while at < ROUNDS or len(taken) < LANES:
             move("WRITE", 10 * at + 1, stage=4)  # background: the scavenger's class
             move("READ", 10 * at + 2, stage=1, layer=2, batch=batch)  # reuse, two layers ahead of the batch
             move("WRITE", 10 * at + 3, stage=3)
+            at += 1
             if at == ROUNDS // 2:
                 Path(place + ".half").touch()
                 eventually(Path(place + ".on").exists, "the word to go on")

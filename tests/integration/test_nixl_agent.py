@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -286,8 +287,14 @@ def test_a_handle_that_the_program_loses_is_released_when_it_has_arrived(any_ver
 
 def routed(world: World) -> None:
     for wire_class, lane in ((0, "UCX_MFS0"), (2, "UCX_MFS2"), (7, "UCX_MFS7"), (6, None), (4, None)):
-        world.fill(20 + wire_class)
         world.session.class_of = lambda message, granted=wire_class: granted
+        first = world.handle("WRITE", "peer", 4096)
+        world.own.transfer(first)
+        assert world.finish(first) == "DONE"
+        assert first.transfer.cached == {}, "no transfer waits for a lane to be connected"
+        connected = world.own._mfs.lanes.is_connected
+        assert lane is None or eventually(partial(connected, "peer", lane))
+        world.fill(20 + wire_class)
         handle = world.handle("WRITE", "peer", MIB, notification=b"n")
         world.own.transfer(handle)
         assert world.finish(handle) == "DONE"
@@ -361,6 +368,19 @@ def test_a_class_for_the_whole_host_means_no_lanes(capfd: pytest.CaptureFixture[
     with WorldProcess(nixl_wheel(), {**TCP, "UCX_IB_TRAFFIC_CLASS": "106"}) as process:
         process.run(no_aliases)
     assert capfd.readouterr().err.count("UCX_IB_TRAFFIC_CLASS=106 holds for every engine") == 1
+
+
+def has_lanes(world: World) -> None:
+    import os
+
+    assert len(world.own._mfs.lanes.handles) == 4
+    assert os.environ["UCX_IB_TRAFFIC_CLASS"] == "106", "what the program starts has it still"
+
+
+def test_a_class_that_mfs_run_has_set_for_the_others_does_not(capfd: pytest.CaptureFixture[str]) -> None:
+    with WorldProcess(nixl_wheel(), {**TCP, "UCX_IB_TRAFFIC_CLASS": "106", "MFS_MODE": "mark"}) as process:
+        process.run(has_lanes)
+    assert "holds for every engine" not in capfd.readouterr().err
 
 
 def other_version(world: World) -> None:

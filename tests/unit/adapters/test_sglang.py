@@ -71,4 +71,6 @@ def test_another_sglang_is_reported_once_and_goes_by_rules(caplog: pytest.LogCap
 
 def test_hooks_are_of_the_registrys_kinds() -> None:
     once = WarnOnce()
-    assert [kind for _, _, kind in hooks(Rooms(MetadataSources(once), once), once)] == ["BEFORE", "AFTER", "BEFORE"]
+    found = hooks(Rooms(MetadataSources(once), once), once)
+    assert [kind for _, _, kind in found] == ["BEFORE", "AFTER", "AFTER", "BEFORE", "BEFORE"]
+    assert sum("NixlKVManager" in target for target, _, _ in found) == 2

@@ -64,8 +64,8 @@ DEEPEP = Kind(
 UCX = Kind(
     "bypass.ucx",
     "warn",
-    "On ConnectX, UCX drives the NIC's queues itself (rc_mlx5, dc_mlx5) unless it is set to use verbs.",
-    "UCX_TLS=rc_verbs,cuda,sm,self (NIXL uses UCX, too)",
+    "UCX drives the NIC's queues itself (rc_mlx5 and dc_mlx5 on ConnectX, SRD on EFA) unless it is set to use verbs.",
+    "UCX_TLS=rc_verbs,cuda,sm,self; nothing, if UCX carries only NIXL's transfers from Python (docs/nixl.md)",
 )
 DIRECT = Kind(
     "bypass.direct-mapped",

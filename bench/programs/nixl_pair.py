@@ -1,0 +1,163 @@
+"""Writes of 1 MiB with the adapted agent of NIXL and with the wheel's own methods, in turns, to an agent without an
+adapter.
+
+    MFS_SOCKET=... PYTHONPATH=... python bench/programs/nixl_pair.py --seconds 60
+
+Every round is a stock write and an adapted one by the same connection, in each order as often, until the time is over:
+a handle is made, started, asked for until it is done, and released. Then come rounds of the same calls around an agent
+that moves nothing, by the wheel's methods and by the adapter, each after a stock write, so that the caches are as a
+transfer leaves them. Prints one JSON line: "wall_us", for each kind of write the time of every round, and "cpu_us", for
+each of the others the calling thread's CPU time of every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+SIZE = 1 << 20
+PAUSE_S = 0.0005
+CPU_ROUNDS = 300
+
+
+class Still:
+    """A binding whose transfers move nothing."""
+
+    def __init__(self, done: object) -> None:
+        self._done = done
+
+    def makeXferReq(self, *arguments: object) -> int:
+        return 1
+
+    def postXferReq(self, *arguments: object) -> object:
+        return self._done
+
+    def releaseXferReq(self, *arguments: object) -> None: ...
+
+
+def made(kind: Any, api: Any, name: str) -> tuple[Any, Any]:
+    area = numpy.zeros(SIZE, dtype=numpy.uint8)
+    agent = kind(name, api.nixl_agent_config(backends=["UCX"]))
+    agent.register_memory([(area.ctypes.data, SIZE, 0, "")], "DRAM")
+    return agent, area
+
+
+def target() -> None:
+    from nixl_cu12 import _api as api
+
+    agent, area = made(api.nixl_agent, api, "target")
+    print(json.dumps({"metadata": agent.get_agent_metadata().hex(), "address": area.ctypes.data}), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+def timed_us(step: Callable[[], object], clock_ns: Callable[[], int]) -> float:
+    time.sleep(PAUSE_S)  # the arbiter sleeps, as it does while a transfer runs
+    began_ns = clock_ns()
+    step()
+    return (clock_ns() - began_ns) / 1e3
+
+
+def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str, dict[str, list[float]]]:
+    """The line that is printed. Of `steps` the first is a stock write, the second an adapted one."""
+    as_stock, adapted, *others = steps
+    for _ in range(20):
+        as_stock()
+        adapted()  # connections are there from now on
+    wall: dict[str, list[float]] = {step.__name__: [] for step in (as_stock, adapted)}
+    until_s = time.monotonic() + seconds
+    turn = 0
+    while time.monotonic() < until_s:
+        turn += 1
+        for step in (as_stock, adapted) if turn % 2 else (adapted, as_stock):
+            wall[step.__name__].append(timed_us(step, time.perf_counter_ns))
+    cpu: dict[str, list[float]] = {step.__name__: [] for step in others}
+    for _ in range(CPU_ROUNDS):
+        for step in others:
+            as_stock()
+            cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
+    return {"wall_us": wall, "cpu_us": cpu}
+
+
+def source(seconds: float) -> None:
+    command = [sys.executable, __file__, "--target"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdin and child.stdout
+    where = json.loads(next(line for line in child.stdout if line.startswith('{"metadata"')))
+
+    import mooncake_adapter
+
+    mooncake_adapter.install()
+    from nixl_cu12 import _api as api
+
+    from mooncake_adapter.nixl.scheduling import Scheduling
+
+    agent, area = made(api.nixl_agent, api, "source")
+    stock: Any = api.nixl_agent.__mro__[1]
+    session: Any = mooncake_adapter.current_session()
+    if not session.scheduled:
+        sys.exit("nixl_pair: no daemon schedules this process; set MFS_SOCKET")
+    peer = agent.add_remote_agent(bytes.fromhex(where["metadata"]))
+    sides = [
+        agent.prep_xfer_dlist(name, [(address, SIZE, 0)], "DRAM")
+        for name, address in (("NIXL_INIT_AGENT", area.ctypes.data), (peer, where["address"]))
+    ]
+    order = numpy.zeros(1, dtype=numpy.int32)
+
+    def write(kind: Any, one: Any) -> None:
+        handle = kind.make_prepped_xfer(one, "WRITE", sides[0], order, sides[1], order, b"", ["UCX"])
+        state = kind.transfer(one, handle)
+        while state == "PROC":
+            state = kind.check_xfer_state(one, handle)
+        kind.release_xfer_handle(one, handle)
+        if state != "DONE":
+            sys.exit(f"nixl_pair: a write ended with {state}")
+
+    still = copy.copy(agent)
+    still.agent = Still(api.nixlBind.NIXL_SUCCESS)
+    still._mfs = copy.copy(agent._mfs)
+    kept: Scheduling = agent._mfs.scheduling
+    still._mfs.scheduling = Scheduling(
+        *(still.agent, api.nixlBind, session, still._mfs.sources, kept.lanes, still._mfs.once, kept.nic)
+    )
+
+    def as_stock() -> None:
+        write(stock, agent)
+
+    def adapted() -> None:
+        write(api.nixl_agent, agent)
+
+    def nothing() -> None:
+        write(stock, still)
+
+    def around_nothing() -> None:
+        write(api.nixl_agent, still)
+
+    def session_permit() -> None:
+        session.permit(SIZE, stage=3, nic=kept.nic, timeout_s=10.0).complete()
+
+    steps = (as_stock, adapted, nothing, around_nothing, session_permit)
+    print(json.dumps(measured(steps, seconds)), flush=True)
+    child.stdin.close()
+    child.wait()
+    os._exit(0)  # at exit the wheel's libnl and the system's fall over each other
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--target", action="store_true")
+    options = parser.parse_args()
+    if options.target:
+        target()
+    else:
+        source(options.seconds)

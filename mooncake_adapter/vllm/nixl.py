@@ -1,0 +1,56 @@
+"""Reports, for vLLM's own NIXL connectors, which request each of their transfers is for.
+
+A transfer is one request's, so that none of its thousands of blocks is looked up. What the decode instance reads, and
+what the prefill instance writes, is the same hand-over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from mooncake_adapter.metadata import MetadataSources
+from mooncake_adapter.session import STAGE_P2D
+from mooncake_adapter.vllm.worker import Steps
+from mooncake_adapter.warn_once import WarnOnce
+
+WORKER, LEASE = "connector_worker", "kv_lease_duration"
+TRANSFERS = ("_read_blocks", "_xfer_blocks")
+"""Methods that make and start one request's transfer, in the connector that pulls and in the one that pushes."""
+
+
+def report_requests(connector: Any, steps: Steps, sources: MetadataSources, lease_s: object, once: WarnOnce) -> bool:
+    """Makes the connector's worker say whose each transfer is; False where it cannot be done."""
+    worker = getattr(connector, WORKER, None)
+    names = [name for name in TRANSFERS if hasattr(worker, name)]
+    if not names:
+        once.warn(
+            "nixl-requests",
+            "%s has none of %s; requests are known by their blocks",
+            *(type(connector).__name__, ", ".join(TRANSFERS)),
+        )
+        return False
+    if isinstance(lease_s, (int, float)) and lease_s > 0:
+        sources.lease_s = float(lease_s)
+    for name in names:
+        setattr(worker, name, reporting(getattr(worker, name), steps, sources))
+    return True
+
+
+def reporting(method: Callable[..., Any], steps: Steps, sources: MetadataSources) -> Callable[..., Any]:
+    """The method, which names its request in `request_id`."""
+
+    @wraps(method)
+    def reported(*arguments: Any, **keywords: Any) -> Any:
+        request = keywords.get("request_id")
+        known = steps.awaited(request) if isinstance(request, str) else None
+        if known is None:
+            return method(*arguments, **keywords)
+        token = sources.call.set(known._replace(stage=STAGE_P2D))
+        try:
+            return method(*arguments, **keywords)
+        finally:
+            sources.call.reset(token)
+
+    return reported

@@ -1,0 +1,212 @@
+"""vLLM with its NIXL connector, prefill and decode apart, scheduled by MFS over RDMA and over TCP: make e2e-nixl.
+
+Run by that target alone, which installs what is needed (4 GB); skipped otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.ports import free_port
+from mooncake_adapter.metadata import request_number
+from tests.e2e.cluster import PYTHON, ROOT, START_S, TOKEN_BYTES, Cluster, until
+from tests.e2e.test_vllm import prompt
+
+NIXL = ROOT / "build/e2e-vllm/nixl"
+pytestmark = [
+    pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-nixl"),
+    pytest.mark.timeout(1500),
+]
+RATE = os.environ.get("MFS_E2E_RATE", "100mbit")
+PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
+BLOCK_TOKENS = 128
+SOON = {"x-slo-ttft-ms": "5000"}
+SENDS = {"do_remote_decode": True, "do_remote_prefill": False}
+TRANSPORTS = {"rdma": "rc_v", "tcp": "tcp"}
+
+
+class NixlCluster(Cluster):
+    """Instances whose KV goes by NIXL and UCX, by one transport."""
+
+    def __init__(self, folder: Path, transport: str) -> None:
+        super().__init__(folder, RATE)
+        self.transport = transport
+
+    def environment(self) -> dict[str, str]:
+        logging = {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {
+                "file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")},
+                "console": {"class": "logging.StreamHandler"},
+            },
+            "loggers": {
+                "mfs.adapter": {"level": "DEBUG", "handlers": ["file"]},
+                "vllm": {"level": "INFO", "handlers": ["console"]},
+            },
+        }
+        (self.folder / "logging.json").write_text(json.dumps(logging))
+        return {
+            **super().environment(),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(NIXL))),
+            "MFS_SOCKET": str(self.socket),
+            "VLLM_LOGGING_CONFIG_PATH": str(self.folder / "logging.json"),
+            "UCX_TLS": TRANSPORTS[self.transport],
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+        }
+
+    def start_engine(self, name: str, role: str) -> None:
+        transfer = {
+            "kv_connector": "MfsConnector",
+            "kv_connector_module_path": "mooncake_adapter.vllm.connector",
+            "kv_role": role,
+            "engine_id": name,
+            "kv_connector_extra_config": {"inner": {"kv_connector": "NixlConnector"}},
+        }
+        python = self.on_device(PYTHON) if self.transport == "rdma" else [PYTHON]
+        self.serve(name, transfer, *python)
+
+    def handed_over(
+        self, one: list[int], tokens: int = 8, headers: dict[str, str] | None = None, prefilled: list[int] | None = None
+    ) -> tuple[list[int], float, str]:
+        """The tokens of a decode instance that fetches the cache of the prefill instance, how long it took (s), and
+        the request's name there."""
+        begun_s = time.monotonic()
+        said: dict[str, Any] = self.answer(
+            "P", prefilled or one, headers or {}, max_tokens=1, kv_transfer_params=SENDS
+        )["kv_transfer_params"]
+        found = self.complete("D", one, headers or {}, max_tokens=tokens, kv_transfer_params=said)
+        return found, time.monotonic() - begun_s, str(said["remote_request_id"])
+
+    def granted(self) -> tuple[int, int]:
+        """Bytes and permits."""
+        classes = [c for nic in self.status().nics for c in nic.classes]
+        return sum(c.granted_bytes for c in classes), sum(c.grants for c in classes)
+
+
+@pytest.fixture(scope="module", params=sorted(TRANSPORTS))
+def cluster(request: pytest.FixtureRequest) -> Iterator[NixlCluster]:
+    folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-", dir="/tmp"))
+    made = NixlCluster(folder, request.param)
+    try:
+        made.start_coordinator()
+        made.start_daemon()
+        made.start_engine("P", "kv_producer")
+        made.start_engine("D", "kv_consumer")
+        for name in "PD":
+            until(lambda name=name: made.healthy(name), f"vLLM {name} (see {folder})", START_S)
+        made.alone(prompt(40, 1))  # a step of several rows first: see cpu_mooncake.py
+        yield made
+    finally:
+        made.stop()
+    shutil.rmtree(folder)
+
+
+def test_same_tokens_as_without_disaggregation(cluster: NixlCluster) -> None:
+    prompts = [prompt(length, seed) for seed, length in enumerate((40, 128, 500, 1400))]
+    wanted = [cluster.alone(one) for one in prompts]
+    assert [cluster.handed_over(one)[0] for one in prompts] == wanted
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert [found for found, _, _ in pool.map(cluster.handed_over, prompts)] == wanted
+
+
+def test_other_tokens_with_the_cache_of_another_prompt(cluster: NixlCluster) -> None:
+    """Else the test above could not see a transfer that moves nothing."""
+    one, other = prompt(900, 5), prompt(900, 6)
+    assert cluster.handed_over(one, prefilled=other)[0] != cluster.alone(one)
+
+
+def test_every_byte_is_accounted_for_with_stage_and_request(cluster: NixlCluster) -> None:
+    before, (bytes_before, grants_before) = cluster.marked(), cluster.granted()
+    lengths = (200, 700)
+    names = [cluster.handed_over(prompt(n, n), headers=SOON)[2] for n in lengths]
+    sizes = [-(-n // BLOCK_TOKENS) * BLOCK_TOKENS * TOKEN_BYTES for n in lengths]
+    until(lambda: cluster.granted()[0] - bytes_before >= sum(sizes), "the daemon's count")
+    granted_bytes, grants = cluster.granted()
+    assert granted_bytes - bytes_before == sum(sizes)
+    assert grants > grants_before
+    by_request: Counter[int] = Counter()
+    for size, stage, request, deadline_ns, _ in cluster.messages(cluster.logged(before)):
+        assert stage == 3
+        assert deadline_ns > 0, "the header's deadline has arrived"
+        by_request[request] += size
+    numbers = [request_number(name) for name in names]
+    assert dict(by_request) == dict(zip(numbers, sizes, strict=True))
+    for number, size in zip(numbers, sizes, strict=True):
+        until(lambda number=number: not cluster.account(number).open_tasks, "the last completion")
+        account = cluster.account(number)
+        assert account.bypassed_bytes == account.dropped_bytes == 0
+        assert sum(part.completed_bytes for part in account.stages if part.stage == "p2d") == size
+
+
+def test_deadlines_beside_bulk(cluster: NixlCluster) -> None:
+    """Two bulk writes share the rate of the NIC. Each pair is one request with MFS and one without, in turns; what it
+    comes to is reported, and how fast a machine is decides nothing here."""
+    if cluster.transport != "rdma":
+        pytest.skip("loopback's TCP has no rate to share")
+    bulk = cluster.start(
+        "bulk", *cluster.on_device(PYTHON, ROOT / "bench/programs/bulk_write.py", "--mib", "8", "--threads", "2")
+    )
+
+    def begun_since(start_ns: int) -> bool:
+        lines = (cluster.folder / "bulk.log").read_text().splitlines()
+        calls = [json.loads(line) for line in lines if '"end_ns"' in line]
+        return sum(call["start_ns"] > start_ns for call in calls) >= 2
+
+    control = (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(cluster.socket), "mode")
+    times: dict[str, list[float]] = {"enforce": [], "observe": []}
+    try:
+        for pair in range(PAIRS):
+            for mode in ("enforce", "observe") if pair % 2 else ("observe", "enforce"):
+                subprocess.run((*control, mode), check=True, capture_output=True)
+                switched_ns = time.monotonic_ns()
+                until(lambda: begun_since(switched_ns), "the bulk writes of this mode")  # noqa: B023
+                times[mode].append(cluster.handed_over(prompt(1400, pair), tokens=1, headers=SOON)[1])
+    finally:
+        subprocess.run((*control, "enforce"), check=True)
+        cluster.processes.remove(bulk)
+        os.killpg(bulk.pid, 15)
+        bulk.wait()
+    ratios = sorted(a / b for a, b in zip(times["enforce"], times["observe"], strict=True))
+    report = {
+        "pairs": PAIRS,
+        "ttft_with_s": sorted(round(one, 3) for one in times["enforce"]),
+        "ttft_without_s": sorted(round(one, 3) for one in times["observe"]),
+        "ratio_median": round(statistics.median(ratios), 3),
+        "ratio_spread": [round(ratios[0], 3), round(ratios[-1], 3)],
+    }
+    print(json.dumps(report))
+    (ROOT / "out").mkdir(exist_ok=True)
+    (ROOT / "out/e2e-nixl.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def test_killing_mfsd_in_the_middle_changes_no_token(cluster: NixlCluster) -> None:
+    prompts = [prompt(1400, 50 + seed) for seed in range(3)]
+    wanted = [cluster.alone(one) for one in prompts]
+    assert cluster.daemon is not None
+    before = cluster.marked()
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(cluster.handed_over, one) for one in prompts]
+        until(lambda: cluster.messages(cluster.logged(before)), "the first message")
+        cluster.processes.remove(cluster.daemon)
+        cluster.daemon.kill()
+        cluster.daemon.wait()
+        assert [one.result()[0] for one in waiting] == wanted
+    assert [cluster.handed_over(one)[0] for one in prompts] == wanted  # without any daemon
+    cluster.start_daemon()
+    assert [cluster.handed_over(one)[0] for one in prompts] == wanted
