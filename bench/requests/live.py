@@ -98,8 +98,8 @@ async def _serve(policy: str) -> None:
         **more,
     )
     engine = AsyncLLM.from_engine_args(arguments)
-    told = os.fdopen(int(os.environ["MFS_LIVE_FD"]), "w", buffering=1)
-    print(json.dumps({"ready": policy}), file=told)
+    answers_to = os.fdopen(int(os.environ["MFS_LIVE_FD"]), "w", buffering=1)
+    print(json.dumps({"ready": policy}), file=answers_to)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         wanted = json.loads(line)
@@ -108,7 +108,7 @@ async def _serve(policy: str) -> None:
         rows = await asyncio.gather(
             *(_one(engine, f"{wanted['seed']}-{start_s}-{i}", one, wanted["slo_s"], start_s) for i, one in sent)
         )
-        print(json.dumps(rows), file=told)
+        print(json.dumps(rows), file=answers_to)
     engine.shutdown()
 
 

@@ -28,9 +28,9 @@ from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, read_file, read_tables
+from mooncake_adapter.vllm.promise import loads_prompt, words_of
 from mooncake_adapter.vllm.requests import supported_version
 from mooncake_adapter.vllm.waiting import PlannedQueue
-from mooncake_adapter.vllm.words import loads_prompt, words_of
 from mooncake_adapter.warn_once import WarnOnce
 
 CONFIG_FILE: Final = "MFS_SERVE_CONFIG"
