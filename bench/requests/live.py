@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -171,7 +172,8 @@ class Server:
             self._process.wait()
 
 
-class Run(NamedTuple):
+@dataclass(frozen=True)
+class Run:
     """The same requests for any of the engines."""
 
     servers: dict[str, Server]
