@@ -45,6 +45,7 @@ UNUSED = {
     "bench/programs/nccl_ranks.py send_receive": "the same",
     "mfsd/fabric/dcb.py DCBX_CEE": "one of the four values of the kernel's word, named together",
     "mooncake_adapter/vllm/connector.py requires_piecewise_for_cudagraph": "vLLM",
+    "mooncake_adapter/vllm/waiting.py *_request*": "vLLM, in its own walk",
     "tests/e2e/sglang_program.py batch_register": "SGLang's manager, of its engine",
     "tests/e2e/test_vllm_v2.py test_every_byte_is_accounted_for": "pytest: a test under a second name",
     "tests/e2e/triton_interpreted/sitecustomize.py is_active": "Triton",
@@ -52,8 +53,6 @@ UNUSED = {
 }
 ONLY_TESTS = {
     "mfsd/client/session.py memory_range": "for engines: docs/api.md",
-    "mfsd/policy/serve/lanes.py cut_s": "for engines, which keep the cut: docs/internals/serve.md",
-    "mfsd/policy/serve/programs.py call_*": "for engines, which keep the table: docs/internals/serve.md",
     "mooncake_adapter/protocol.py EngineAdapter": "what the modules of engines have to fill: a type for tests",
     "mooncake_adapter/middleware.py SloHeaders": "for vLLM's --middleware: docs/adapters.md",
 }

@@ -28,11 +28,11 @@ from mfsd.policy.serve import (
 from mfsd.policy.serve.keys import service_s
 from mfsd.policy.serve.pace import prefill_s_per_token
 from mfsd.serve.history import Lengths, Programs
+from mfsd.serve.promise import Reader, Warn, Words
 from mfsd.serve.records import SUFFIX, Recorder
 from mfsd.serve.requests import Entry, Fact
 from mfsd.serve.settings import Settings
 from mfsd.serve.steps import Begun, Clock, Steps
-from mfsd.serve.words import Reader, Warn, Words
 
 FAILURES_MAX: Final = 3
 """Plans in a row that cannot be made before no more are tried."""

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Final
 
 from mfsd.policy.serve import Inherited, LengthBounds, ProgramTable
-from mfsd.serve.words import Wanted
+from mfsd.serve.promise import Wanted
 
 SESSIONS_MAX: Final = 65_536
 KEYS_MAX: Final = 4096

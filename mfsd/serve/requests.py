@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mfsd.policy.serve import Inherited, Request, ServeConfig, TokenDeadline
-from mfsd.serve.words import Wanted
+from mfsd.serve.promise import Wanted
 
 
 class Fact(NamedTuple):

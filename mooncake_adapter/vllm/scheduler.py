@@ -6,7 +6,7 @@ It is vLLM's AsyncScheduler. Before each step it plans (mfsd.serve.engine) and l
 that are not in it are hidden, running ones sit still, prompts take as many tokens as it says. KV memory, prefix
 caches, connectors and preemption stay vLLM's own. No part of MFS's network side is needed.
 
-The names of vLLM that this relies on are ATTRIBUTES; a test holds them against the tested version, and any other
+The names of vLLM that this relies on are held against the tested version by tests/e2e/scheduler_program.py; any other
 version runs as the plain AsyncScheduler.
 """
 
@@ -28,9 +28,9 @@ from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, read_file, read_tables
+from mooncake_adapter.vllm.promise import loads_prompt, words_of
 from mooncake_adapter.vllm.requests import supported_version
 from mooncake_adapter.vllm.waiting import PlannedQueue
-from mooncake_adapter.vllm.words import loads_prompt, words_of
 from mooncake_adapter.warn_once import WarnOnce
 
 CONFIG_FILE: Final = "MFS_SERVE_CONFIG"
@@ -42,21 +42,6 @@ SCHEDULER_ATTRIBUTES: Final = (
     *("waiting", "kv_holding_waiting", "deferred_waiting", "running", "max_num_active_reqs", "kv_cache_config"),
     *("kv_cache_manager", "need_mamba_block_aligned_split", "num_sampled_tokens_per_step", "is_encoder_decoder"),
     *("block_size", "max_num_scheduled_tokens"),
-)
-SCHEDULER_METHODS: Final = {
-    "schedule": ("throttle_prefills",),
-    "update_from_output": ("scheduler_output", "model_runner_output"),
-    "add_request": ("request",),
-    "_free_request": ("request", "delay_free_blocks"),
-    "_reserve_prefill_lookahead": ("request", "num_computed_tokens", "num_new_tokens"),
-    "_handle_blocked_waiting_request": ("request",),
-    "_is_blocked_waiting_status": ("status",),
-    "shutdown": (),
-}
-REQUEST_ATTRIBUTES: Final = (
-    *("request_id", "arrival_time", "num_prompt_tokens", "num_tokens", "num_computed_tokens", "num_output_tokens"),
-    *("max_tokens", "status", "priority", "sampling_params", "kv_transfer_params", "num_preemptions", "block_hashes"),
-    "resumable",
 )
 
 CACHED_AGAIN_S: Final = 1.0

@@ -123,8 +123,8 @@ class Cluster:
         }
         self.serve(name, transfer, *self.on_device(PYTHON))
 
-    def serve(self, name: str, transfer: dict[str, Any], *python: str | Path) -> None:
-        """A vLLM instance with this connector configuration, by a command that runs Python."""
+    def serve(self, name: str, transfer: dict[str, Any], *python: str | Path, more: tuple[str, ...] = ()) -> None:
+        """A vLLM instance with this connector configuration and more arguments, by a command that runs Python."""
         self.start(
             name,
             *(*python, "-m", "vllm.entrypoints.openai.api_server"),
@@ -133,6 +133,7 @@ class Cluster:
             *("--max-model-len", "2048", "--max-num-seqs", "8"),
             *("--middleware", "mooncake_adapter.middleware.SloHeaders"),
             *("--kv-transfer-config", json.dumps(transfer)),
+            *more,
         )
 
     def answers(self) -> bool:

@@ -17,27 +17,49 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 LENGTHS = (900, 300, 60, 700, 128, 40, 500, 1200, 80, 350)
 OUTPUTS = 24
 
+SCHEDULER_METHODS = {
+    "schedule": ("throttle_prefills",),
+    "update_from_output": ("scheduler_output", "model_runner_output"),
+    "add_request": ("request",),
+    "_free_request": ("request", "delay_free_blocks"),
+    "_reserve_prefill_lookahead": ("request", "num_computed_tokens", "num_new_tokens"),
+    "_handle_blocked_waiting_request": ("request",),
+    "_is_blocked_waiting_status": ("status",),
+    "shutdown": (),
+}
+REQUEST_ATTRIBUTES = (
+    *("request_id", "arrival_time", "num_prompt_tokens", "num_tokens", "num_computed_tokens", "num_output_tokens"),
+    *("max_tokens", "status", "priority", "sampling_params", "kv_transfer_params", "num_preemptions", "block_hashes"),
+    "resumable",
+)
+
 
 def contract() -> dict[str, Any]:
     """What MfsScheduler uses and this vLLM lacks."""
+    from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.request_queue import RequestQueue
     from vllm.v1.request import Request
 
-    from mooncake_adapter.vllm import scheduler as ours
+    from mooncake_adapter.vllm.scheduler import SCHEDULER_ATTRIBUTES
     from mooncake_adapter.vllm.waiting import PlannedQueue
 
     source = "".join(inspect.getsource(kind) for kind in AsyncScheduler.__mro__[:2])
     request = inspect.getsource(Request)
     other = {
         name: list(inspect.signature(getattr(AsyncScheduler, name)).parameters)
-        for name, wanted in ours.SCHEDULER_METHODS.items()
+        for name, wanted in SCHEDULER_METHODS.items()
         if tuple(p for p in inspect.signature(getattr(AsyncScheduler, name)).parameters if p != "self") != wanted
     }
     return {
-        "scheduler": [name for name in ours.SCHEDULER_ATTRIBUTES if f"self.{name}" not in source],
+        "scheduler": [name for name in SCHEDULER_ATTRIBUTES if f"self.{name}" not in source],
         "methods": other,
-        "request": [n for n in ours.REQUEST_ATTRIBUTES if f"self.{n}" not in request and not hasattr(Request, n)],
+        "request": [n for n in REQUEST_ATTRIBUTES if f"self.{n}" not in request and not hasattr(Request, n)],
+        "cache": [
+            *(name for name in ("prefix_cache_lookup_enabled", "usage") if not hasattr(KVCacheManager, name)),
+            *(name for name in ("find_longest_cache_hit",) if not hasattr(KVCacheCoordinator, name)),
+        ],
         "queue": sorted(RequestQueue.__abstractmethods__ - set(vars(PlannedQueue))),
     }
 

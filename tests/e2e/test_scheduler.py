@@ -45,10 +45,11 @@ def ran(mode: str, v2: bool = False) -> dict[str, Any]:
 
 def test_vllm_has_every_name_that_is_used() -> None:
     said = ran("contract")
-    assert {name: said[name] for name in ("scheduler", "methods", "request", "queue")} == {
+    assert {name: said[name] for name in ("scheduler", "methods", "request", "cache", "queue")} == {
         "scheduler": [],
         "methods": {},
         "request": [],
+        "cache": [],
         "queue": [],
     }
 

@@ -84,7 +84,14 @@ TIER_COLUMNS = (
 )
 
 
-@serve.command()
+@serve.command(
+    epilog="""\b
+Examples:
+  mfsctl serve status
+  mfsctl serve status -o wide
+  mfsctl serve status --json
+"""
+)
 @FOLDER
 @output_options
 def status(form: Form, folder: Path | None) -> None:
@@ -152,7 +159,13 @@ PROGRAM_COLUMNS = (
 )
 
 
-@serve.command()
+@serve.command(
+    epilog="""\b
+Examples:
+  mfsctl serve programs
+  mfsctl serve programs --json
+"""
+)
 @FOLDER
 @output_options
 def programs(form: Form, folder: Path | None) -> None:
@@ -186,7 +199,13 @@ def programs(form: Form, folder: Path | None) -> None:
 POLICY_COLUMNS = (Column("ENGINE"), Column("NUMBER"), Column("VALUE"))
 
 
-@serve.command()
+@serve.command(
+    epilog="""\b
+Examples:
+  mfsctl serve policy
+  mfsctl serve policy --folder /run/user/1000/mfs-serve
+"""
+)
 @FOLDER
 @output_options
 def policy(form: Form, folder: Path | None) -> None:
@@ -202,7 +221,13 @@ def policy(form: Form, folder: Path | None) -> None:
     print_table(POLICY_COLUMNS, rows, form)
 
 
-@serve.command()
+@serve.command(
+    epilog="""\b
+Examples:
+  mfsctl serve explain cmpl-4711
+  mfsctl serve explain cmpl-4711 --json
+"""
+)
 @click.argument("request", metavar="REQUEST")
 @FOLDER
 @output_options

@@ -19,11 +19,13 @@ from mfsd.node.totals import Totals
 from mfsd.observe import coordinator_metrics
 from mfsd.observe.metrics import families
 from mfsd.proto import mfs_pb2 as pb
+from mfsd.serve import metrics as metrics_of_serve
 from mfsd.text import with_part
 from tests.unit.observe.test_metrics import CLIENT, status
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "deploy" / "grafana" / "mfs.json"
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
+BEGIN_3, END_3 = "<!-- begin of engines' table -->", "<!-- end of engines' table -->"
 BEGIN_2, END_2 = "<!-- begin of coordinators' table -->", "<!-- end of coordinators' table -->"
 LEFT_OUT = {
     "mfs_arbiter_messages_total": "the arbiter's processor time says what they cost",
@@ -94,9 +96,24 @@ def table(metrics: Described) -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of_engines() -> str:
+    """Of the request tier, which no panel shows yet."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for kind, metrics, ending in (
+        ("counter", metrics_of_serve.COUNTERS, "_total"),
+        ("gauge", metrics_of_serve.GAUGES, ""),
+    ):
+        for name, (text, labels) in sorted(metrics.items()):
+            named = ", ".join(f"`{label}`" for label in (metrics_of_serve.ENGINE, *labels))
+            lines.append(f"| `{name}{ending}` | {kind} | {named} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
 def updated(page: str) -> str:
     """The page with the tables between their marks written anew."""
-    return with_part(with_part(page, BEGIN, table(exported()), END), BEGIN_2, table(exported_by_coordinators()), END_2)
+    page = with_part(page, BEGIN, table(exported()), END)
+    page = with_part(page, BEGIN_3, table_of_engines(), END_3)
+    return with_part(page, BEGIN_2, table(exported_by_coordinators()), END_2)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ import pytest
 
 from mfsd.policy.serve import Policy, Relegation, ServeConfig, StepLoad, plan_step
 from mfsd.serve.engine import FAILURES_MAX, Engine
+from mfsd.serve.promise import NAME_MAX, Words
 from mfsd.serve.records import replay
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Record, Settings, Tier
-from mfsd.serve.words import NAME_MAX, Words
 
 TIERS = Settings(
     default=Tier(ttft_ms=4000),

@@ -14,10 +14,10 @@ from mfsd.cli.ctl import main
 from mfsd.policy.serve import ServeConfig, StepLoad
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import COUNTERS, GAUGES, Metrics
+from mfsd.serve.promise import Words
 from mfsd.serve.publish import EVERY_S, FOLDER_VARIABLE, Publisher, own_folder, read_all
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, Tier
-from mfsd.serve.words import Words
 
 SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
 
@@ -125,9 +125,9 @@ def test_mfsctl_shows_it_as_tables_and_as_json(folder: Path) -> None:
     assert json.loads(ctl("programs", "--json"))["vllm-1-0"][0]["program"] == "s"
     assert "step_tokens" in ctl("policy")
     assert json.loads(ctl("policy", "--json"))["vllm-1-0"]["step_tokens"] == 100
-    told = ctl("explain", "cmpl-1")
-    assert "cmpl-1 in vllm-1-0: computing" in told
-    assert "role planner" in told
+    explained = ctl("explain", "cmpl-1")
+    assert "cmpl-1 in vllm-1-0: computing" in explained
+    assert "role planner" in explained
     assert json.loads(ctl("explain", "cmpl-2", "--json"))["tier"] == "default"
     publisher.close()
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mfsd.serve.words import Words
+from mfsd.serve.promise import Words
 from mooncake_adapter.middleware import fields_of
-from mooncake_adapter.vllm.words import loads_prompt, words_of
+from mooncake_adapter.vllm.promise import loads_prompt, words_of
 from mooncake_adapter.warn_once import WarnOnce
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from mfsd.serve.words import Words
+from mfsd.serve.promise import Words
 from mooncake_adapter.slo import SESSION_KEYS, TTFT_KEYS, said
 
 
