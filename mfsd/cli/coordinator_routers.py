@@ -28,9 +28,7 @@ class _Elsewhere(Exception):
     """This coordinator does not lead."""
 
 
-def routers(
-    service: Service, loop: asyncio.AbstractEventLoop
-) -> tuple[dict[str, Making], dict[str, Posting]]:
+def routers(service: Service, loop: asyncio.AbstractEventLoop) -> tuple[dict[str, Making], dict[str, Posting]]:
     """What is got and what is posted, by path. To be called by other threads than the loop's."""
 
     def of_leader(read: Callable[[Cluster], T]) -> T:

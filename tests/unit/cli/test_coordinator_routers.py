@@ -37,9 +37,7 @@ def cluster() -> Cluster:
 def asked(state: Cluster | None, call: Callable[[Any, Any], Answer]) -> tuple[str, Any]:
     role = SimpleNamespace(term=4)
     settings = SimpleNamespace(heartbeat_ns=500 * MS)
-    service = SimpleNamespace(
-        leading=lambda: state, role=role, settings=settings, leader_elsewhere=lambda: "c2:7400"
-    )
+    service = SimpleNamespace(leading=lambda: state, role=role, settings=settings, leader_elsewhere=lambda: "c2:7400")
 
     async def ask() -> Answer:
         got, posted = routers(cast(Service, service), asyncio.get_running_loop())
