@@ -1,4 +1,5 @@
-"""What reading the outlook page costs, beside a real daemon that writes it: a port, a far port, a request, a forecast."""
+"""What reading the outlook page costs, beside a real daemon that writes it: a port, a far port, a request, a
+forecast."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What a coordinator answers routers, at its web door: `GET /v1/ports` and `POST /v1/transfer-time`.
 
-Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be believed.
+Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be
+believed.
 """
 
 from __future__ import annotations

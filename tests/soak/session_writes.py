@@ -27,10 +27,11 @@ def digest(data: bytes) -> str:
 
 
 def look(session: Any, request: int, size_bytes: int) -> None:
-    """Reads the outlook page as an engine's scheduler does, whatever becomes of the daemon, and announces what queues."""
+    """Reads the outlook page as an engine's scheduler does, whatever becomes of the daemon, and announces what
+    queues."""
     session.waiting([Waiting(request, rank=request, flows=(Flow(1, "10.99.0.1", size_bytes, incoming=True),))])
     predicted_ns, page = session.fetch_ns(size_bytes, "10.99.0.1", 1), session.outlook()
-    if predicted_ns is not None and predicted_ns <= 0 or page is not None and len(page.pruned) > 1024:
+    if (predicted_ns is not None and predicted_ns <= 0) or (page is not None and len(page.pruned) > 1024):
         raise AssertionError(f"the outlook page says {predicted_ns} ns and {page}")
 
 

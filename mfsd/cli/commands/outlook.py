@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+
 from mfsd.cli.daemon_call import ATTACH_SOCKET, EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.program import daemon_command

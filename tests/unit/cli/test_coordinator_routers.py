@@ -122,7 +122,7 @@ def test_the_door_takes_bodies_only_of_questions(method: str, path: str, body: b
 
     heard: list[str] = []
     answer = Answer("200 OK", "text/plain", b"fine")
-    made = application({"/page": lambda _: answer}, {"/asked": lambda got: answer if got == b"{}" else answer})
+    made = application({"/page": lambda _: answer}, {"/asked": lambda _: answer})
     environment = {
         "REQUEST_METHOD": method,
         "PATH_INFO": path,
