@@ -22,7 +22,7 @@ GB = 10**9
 OWN = PortLoad(GB, waiting_bytes=(1 * GB, 2 * GB, 4 * GB, 8 * GB), in_flight_bytes=16 * GB)
 
 
-@pytest.mark.parametrize(("tier", "ahead"), zip(Tier, (17 * GB, 19 * GB, 23 * GB, 31 * GB), strict=True))
+@pytest.mark.parametrize(("tier", "ahead"), list(zip(Tier, (17 * GB, 19 * GB, 23 * GB, 31 * GB), strict=True)))
 def test_what_is_of_no_worse_tier_goes_ahead(tier: Tier, ahead: int) -> None:
     assert fetch_forecast(GB, OWN, None, tier) == Forecast(ahead, ahead + GB)
 
@@ -77,5 +77,7 @@ def test_c_says_the_same() -> None:
         size, tier = number(40), draw.choice(list(Tier))
         said = fetch_forecast(size, own, far, tier)
         assert said is not None
-        native = fetch_forecast_ns(size, (*own[:3], own[3], own[4]), None if far is None else tuple(far), tier)
+        native = fetch_forecast_ns(
+            size, (*own[:3], own[3], own[4]), None if far is None else (far[0], far[1], far[2]), tier
+        )
         assert native == min(said.time_ns, 2**63 - 1), (size, own, far, tier)
