@@ -39,20 +39,22 @@ def compiled(tmp_path: Path) -> Path:
 
 
 def test_with_a_daemon(folder: Path, compiled: Path) -> None:
-    first, second = blocks("python")
+    first, known, second = blocks("python")
     with Daemon(folder) as daemon:
         assert run([sys.executable, "-c", first], daemon.socket).splitlines()[-1] == "scheduled"
+        run([sys.executable, "-c", known], daemon.socket)
         run([sys.executable, "-c", second], daemon.socket)
         said = run([str(compiled)], daemon.socket)
         assert re.fullmatch(r"class [0-6]\n", said)
-        assert {c.process for c in daemon.status().clients} <= {"my-engine"}
+        assert {c.process for c in daemon.status().clients} <= {"my-engine", "my-scheduler"}
         assert sum(t.completes for t in daemon.status().totals if t.process == "my-engine") == 5
-        daemon.wait_line("why=detached", 3)
+        daemon.wait_line("why=detached", 4)
 
 
 def test_without_one(folder: Path, compiled: Path) -> None:
-    first, second = blocks("python")
+    first, known, second = blocks("python")
     nowhere = folder / "none.sock"
     assert "no daemon" in run([sys.executable, "-c", first], nowhere)
+    assert run([sys.executable, "-c", known], nowhere) == ""
     run([sys.executable, "-c", second], nowhere)
     assert run([str(compiled)], nowhere).startswith("unscheduled: no daemon")
