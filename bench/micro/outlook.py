@@ -12,7 +12,7 @@ from typing import Any
 from bench.micro.daemon import BUILD, NATIVE, ROOT, compiler, mfsd, realtime
 from mfsd._native import Client
 
-BLOCKS, ROUNDS, CALLS = 30, 20_000, 20_000
+BLOCKS, ROUNDS, CALLS = 100, 2_000, 20_000
 
 
 def build() -> str:
@@ -27,7 +27,7 @@ def build() -> str:
 def run(blocks: int = BLOCKS, rounds: int = ROUNDS, calls: int = CALLS) -> dict[str, Any]:
     """NAME_ns_p50, NAME_ns_best: of the means of blocks, in C; python_fetch_ns: a call of the binding's."""
     program = build()
-    with mfsd() as (socket, _):
+    with mfsd(first=True) as (socket, _):
         command = [program, str(socket), str(blocks), str(rounds)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, preexec_fn=realtime)
         measured: dict[str, list[float]] = json.loads(done.stdout)

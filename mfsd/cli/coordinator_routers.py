@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -55,7 +56,7 @@ def routers(service: Service, loop: asyncio.AbstractEventLoop) -> tuple[dict[str
             rows = [
                 row
                 for first in range(0, count, PORTS_PER_PASS)
-                for row in of_leader(lambda cluster, first=first: outlook.ports(cluster, first, PORTS_PER_PASS))
+                for row in of_leader(partial(outlook.ports, first=first, most=PORTS_PER_PASS))
             ]
         except _Elsewhere:
             return _elsewhere(service)

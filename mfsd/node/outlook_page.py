@@ -7,8 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mfsd._native import NICS_MAX, Client, Mode, OutlookPage
+from mfsd._native import NICS_MAX, Client, Mode, OutlookPage, OutlookPort
 from mfsd.node.addresses import address_of_gid
+from mfsd.policy.outlook import PortLoad, fetch_forecast, tier_of_fetch
 
 DIRECTIONS = ("out", "in")
 TIERS = ("critical", "early", "last", "scavenger")
@@ -22,6 +23,8 @@ class Port(Struct, frozen=True):
     in_flight_bytes: int
     achieved_bytes_per_s: int
     unscheduled_bytes_per_s: int
+    fetch_gib_ns: int | None
+    """How long a fetch of 1 GiB would take that something waits for, of this port alone; None: bytes go out here."""
 
 
 class Far(Struct, frozen=True):
@@ -66,6 +69,7 @@ def shown(page: OutlookPage, names: list[str], now_ns: int) -> Shown:
                 port.in_flight_bytes,
                 port.achieved_bytes_per_s,
                 port.unscheduled_bytes_per_s,
+                _fetch_gib_ns(port) if DIRECTIONS[at % 2] == "in" else None,
             )
             for at, port in enumerate(page.ports)
         ],
@@ -80,3 +84,8 @@ def shown(page: OutlookPage, names: list[str], now_ns: int) -> Shown:
         ],
         list(page.pruned),
     )
+
+
+def _fetch_gib_ns(port: OutlookPort) -> int | None:
+    forecast = fetch_forecast(1 << 30, PortLoad(*port), None, tier_of_fetch(1))
+    return None if forecast is None else forecast.time_ns

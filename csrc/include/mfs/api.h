@@ -36,8 +36,9 @@ _Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place 
 #define MFS_RANGES_MAX 4096 /* address ranges of one process at once */
 
 struct mfs_api {
-	uint32_t version; /* 2; grows when a function is added at the end: check it before one that came later */
-	uint32_t bytes;   /* of this structure */
+	uint32_t
+		version; /* 2; grows when a function is added at the end: check it before one that came later */
+	uint32_t bytes; /* of this structure */
 
 	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
 	int (*context_set)(const struct mfs_context *context);

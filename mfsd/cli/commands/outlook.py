@@ -23,6 +23,7 @@ PORTS = (
     Column("IN FLIGHT", right=True),
     Column("ACHIEVED", right=True),
     Column("COLLECTIVES", right=True),
+    Column("FETCH 1 GIB", right=True),
 )
 FARS = (Column("FAR PORT"), Column("RATE", right=True), Column("OWED", right=True), Column("ACHIEVED", right=True))
 
@@ -75,6 +76,7 @@ def _port(port: Port) -> Row:
         byte_count(port.in_flight_bytes),
         bit_rate(port.achieved_bytes_per_s),
         bit_rate(port.unscheduled_bytes_per_s),
+        "-" if port.fetch_gib_ns is None else duration(port.fetch_gib_ns / 1e9),
     ]
 
 
