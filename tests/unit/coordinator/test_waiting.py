@@ -62,7 +62,7 @@ def test_promises_are_told_when_they_have_moved_by_much() -> None:
     port, stream = world.port("b/out"), PromisesOf()
     stream.name(port, 7)
 
-    def told() -> list[tuple[int, int, int]]:
+    def reported() -> list[tuple[int, int, int]]:
         cluster = world.cluster
         touched, cluster.touched = cluster.touched | cluster.waiting.touched, set()
         cluster.waiting.touched = set()
@@ -70,20 +70,20 @@ def test_promises_are_told_when_they_have_moved_by_much() -> None:
         rows = message.promises if message is not None else None
         return list(zip(rows.port, rows.owed_ns, rows.rate_bytes_per_s, strict=True)) if rows is not None else []
 
-    assert told() == [(7, 0, RATE)]
-    assert told() == []
+    assert reported() == [(7, 0, RATE)]
+    assert reported() == []
     world.cluster.waits("a", waiting(1, RATE, port), 0)
-    assert told() == [(7, S, RATE)]
+    assert reported() == [(7, S, RATE)]
     world.cluster.waits("a", waiting(2, RATE // 10, port), 0)
-    assert told() == []  # by a tenth
+    assert reported() == []  # by a tenth
     world.cluster.waits("b", waiting(3, RATE // 10, port), 0)
-    assert told() == [(7, S + S // 5, RATE)]
+    assert reported() == [(7, S + S // 5, RATE)]
     world.arrive("a", BatchReport(1, "u", 0, [RequestReport(9, 60 * S, {port: RATE})], {}))
-    assert told() == [(7, 2 * S + S // 5, RATE)]
+    assert reported() == [(7, 2 * S + S // 5, RATE)]
     world.depart("a", 1)
     world.cluster.waiting.forget("a")
     world.cluster.waiting.forget("b")
-    assert told() == [(7, 0, RATE)]
+    assert reported() == [(7, 0, RATE)]
 
 
 def test_relegated_requests_are_pruned_and_spend_the_drop_budget() -> None:
