@@ -2,7 +2,8 @@
 
 DemandSnapshot = namedtuple("DemandSnapshot", "bytes bytes_left peer layer stage nic direction")
 RequestSnapshot = namedtuple(
-    "RequestSnapshot", "request_id program_id deadline_ns budget_ns value flags pruned demands rank tokens_left"
+    "RequestSnapshot", "request_id program_id deadline_ns budget_ns value flags pruned demands rank tokens_left",
+    defaults=(0, 0),
 )
 BatchSnapshot = namedtuple(
     "BatchSnapshot",

@@ -1173,7 +1173,6 @@ class PlanCore:
     def promised(self, resource: int, red_ns: int | None = None) -> int:
         """For how long the resource is busy with batches of this RED and before, without what is pruned."""
 
-
 # ---- windows ---------------------------------------------------------------------------------------------------------
 
 class Passage(NamedTuple):

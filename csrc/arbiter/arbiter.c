@@ -292,7 +292,8 @@ static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 	int rc = nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
 
 	if (rc >= 0)
-		outlook_write(arbiter, arbiter->heartbeat_due_ns); /* with the NIC that its client asks about next */
+		outlook_write(arbiter,
+			      arbiter->heartbeat_due_ns); /* with the NIC that its client asks about next */
 	return rc;
 }
 

@@ -187,7 +187,7 @@ struct session {
 	uint64_t batches_ending;  /* have ended; some of their tasks' messages may be unread yet */
 	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];
 	bool waiting_changed; /* its requests that still queue, since the daemon's Python read them */
-	bool ending; /* any of both */
+	bool ending;          /* any of both */
 	struct batch batch[MFS_BATCHES_MAX];
 	uint32_t batch_request[MFS_BATCHES_MAX];  /* first of the chain of its requests, slot + 1 */
 	uint32_t batch_requests[MFS_BATCHES_MAX]; /* length of that chain */
@@ -223,10 +223,10 @@ struct direction {
 	/* completed since the load was last measured, and known to have taken this direction */
 	uint64_t load_bytes;
 	double load;
-	uint64_t carried_bytes[MFS_CLASSES_MAX]; /* completed by tasks, by class */
-	uint64_t measured_bytes;                 /* of these, when the use was last measured */
+	uint64_t carried_bytes[MFS_CLASSES_MAX];   /* completed by tasks, by class */
+	uint64_t measured_bytes;                   /* of these, when the use was last measured */
 	uint64_t waiting_bytes[MFS_OUTLOOK_TIERS]; /* of tasks that were not permitted yet */
-	double used;                             /* share of the rate that was really taken */
+	double used;                               /* share of the rate that was really taken */
 };
 
 /* Collectives on one NIC: see gate.c. */
@@ -316,7 +316,7 @@ struct mfs_arbiter {
 	uint64_t notice_ns; /* when it was rung last */
 	uint32_t gate_mask;
 	uint64_t loops, wakeups, messages, grants;
-	struct watch *watch; /* watch.h */
+	struct watch *watch;         /* watch.h */
 	struct mfs_outlook *outlook; /* NULL: this kernel cannot seal one */
 	int outlook_fd;
 	uint32_t fars;

@@ -216,9 +216,8 @@ uint64_t mfs_fetch_forecast(uint64_t bytes, const struct mfs_port_outlook *own,
 		ahead = sum(ahead, own->waiting_bytes[t]);
 	own_ns = transfer_ns(sum(ahead, bytes), rate_left(own));
 	if (far && far->owed_ns != MFS_OUTLOOK_UNKNOWN)
-		far_ns = sum(far->owed_ns,
-			     transfer_ns(bytes, far->rate_bytes_per_s ? far->rate_bytes_per_s
-								      : own->rate_bytes_per_s));
+		far_ns = sum(far->owed_ns, transfer_ns(bytes, far->rate_bytes_per_s ? far->rate_bytes_per_s
+										    : own->rate_bytes_per_s));
 	else if (far && far->achieved_bytes_per_s)
 		far_ns = transfer_ns(bytes, far->achieved_bytes_per_s);
 	return own_ns > far_ns ? own_ns : far_ns;

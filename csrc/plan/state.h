@@ -158,7 +158,7 @@ struct mfs_plan {
 	PLAN_VECTOR(struct plan_bound) bound;
 	uint32_t batches, requests, infeasible;
 	uint32_t budget;
-	uint32_t spent; /* of it, by requests that others have pruned */
+	uint32_t spent;                      /* of it, by requests that others have pruned */
 	PLAN_VECTOR(struct plan_out) pruned; /* `sorted` of them the most urgent first, new ones behind */
 	PLAN_VECTOR(struct plan_out) merging;
 	uint32_t sorted;

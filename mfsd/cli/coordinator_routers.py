@@ -1,6 +1,7 @@
 """What a coordinator answers routers, at its web door: `GET /v1/ports` and `POST /v1/transfer-time`.
 
-Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be believed.
+Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be
+believed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -28,9 +30,7 @@ class _Elsewhere(Exception):
     """This coordinator does not lead."""
 
 
-def routers(
-    service: Service, loop: asyncio.AbstractEventLoop
-) -> tuple[dict[str, Making], dict[str, Posting]]:
+def routers(service: Service, loop: asyncio.AbstractEventLoop) -> tuple[dict[str, Making], dict[str, Posting]]:
     """What is got and what is posted, by path. To be called by other threads than the loop's."""
 
     def of_leader(read: Callable[[Cluster], T]) -> T:
@@ -56,7 +56,7 @@ def routers(
             rows = [
                 row
                 for first in range(0, count, PORTS_PER_PASS)
-                for row in of_leader(lambda cluster, first=first: outlook.ports(cluster, first, PORTS_PER_PASS))
+                for row in of_leader(partial(outlook.ports, first=first, most=PORTS_PER_PASS))
             ]
         except _Elsewhere:
             return _elsewhere(service)

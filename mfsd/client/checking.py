@@ -146,7 +146,8 @@ class Checker:
     def waiting(self, request: Waiting, merged_to: int) -> RequestInfo | None:
         """None: it has no number by which it could be known."""
         info = self.request(
-            Request(request.request_id, request.deadline_ns, flows=request.flows, relegated=request.relegated), merged_to
+            Request(request.request_id, request.deadline_ns, flows=request.flows, relegated=request.relegated),
+            merged_to,
         )
         return info and info._replace(
             flags=info.flags | int(RequestFlag.WAITING),

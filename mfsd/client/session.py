@@ -168,9 +168,9 @@ class Session:
         return batch
 
     def waiting(self, requests: Sequence[Waiting]) -> None:
-        """All requests that still queue at this engine, in any order: those of the call before that are missing have left
-        the queue. What they will fetch counts at the ports of its owners. One that a batch of this session takes on leaves by
-        itself. Cheap where little has changed; call it once a step of the scheduler."""
+        """All requests that still queue at this engine, in any order: those of the call before that are missing have
+        left the queue. What they will fetch counts at the ports of its owners. One that a batch of this session takes
+        on leaves by itself. Cheap where little has changed; call it once a step of the scheduler."""
         check = self._checker
         infos = [check.waiting(request, REQUEST_DEMANDS_MAX) for request in requests]
         self._waiting.replace([info for info in infos if info is not None])
@@ -181,8 +181,8 @@ class Session:
     # ---- what the network knows ------------------------------------------------------------------
 
     def pruned(self, request_id: int) -> bool:
-        """The daemon expects that the request is late, or makes others late; of any process of this node. False while it
-        is not known."""
+        """The daemon expects that the request is late, or makes others late; of any process of this node. False while
+        it is not known."""
         batch = self._batch_of.get(request_id)
         if batch is not None and batch.pruned(request_id):
             return True
@@ -192,9 +192,9 @@ class Session:
         return bool(client.request_pruned(request_id))
 
     def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
-        """How long a fetch of so many bytes from that address (or GID) takes from now on, behind what goes before it at this
-        node's port and what is promised at the owner's. `deadline_ns` 0: nothing waits for it, and it goes behind all that
-        does. None: not known; decide as without MFS."""
+        """How long a fetch of so many bytes from that address (or GID) takes from now on, behind what goes before it
+        at this node's port and what is promised at the owner's. `deadline_ns` 0: nothing waits for it, and it goes
+        behind all that does. None: not known; decide as without MFS."""
         client = self._attachment.client()
         if client is None or not 0 <= size_bytes <= FLOW_BYTES_MAX or nic not in self._settled.nics:
             return None

@@ -49,8 +49,8 @@ class Waiting(NamedTuple):
     request_id: int
     """As in its :class:`Request` later."""
     rank: int = 0
-    """Its place in the engine's order: smaller goes first. Any numbers do; keep them, so that nothing has to be announced again
-    because others left the queue."""
+    """Its place in the engine's order: smaller goes first. Any numbers do; keep them, so that nothing has to be
+    announced again because others left the queue."""
     deadline_ns: int = 0
     """When its first token is due, on CLOCK_MONOTONIC of this host."""
     tokens_left: int = 0

@@ -19,7 +19,7 @@ class WaitingRequests:
         self._wanted: dict[int, RequestInfo] = {}
         self._client: Client | None = None
         self._announced: dict[int, tuple[RequestInfo, int]] = {}
-        """Request -> what the daemon was told, and its slot there."""
+        """Request -> what the daemon was announced, and its slot there."""
 
     def replace(self, requests: Sequence[RequestInfo]) -> None:
         with self._lock:
@@ -42,8 +42,8 @@ class WaitingRequests:
             for request_id in [r for r in self._announced if r not in self._wanted]:
                 self._end(request_id)
             for request_id, info in self._wanted.items():
-                told = self._announced.get(request_id)
-                if told is not None and told[0] == info:
+                known = self._announced.get(request_id)
+                if known is not None and known[0] == info:
                     continue
                 self._end(request_id)
                 try:
@@ -55,11 +55,11 @@ class WaitingRequests:
                 self._announced[request_id] = (info, slot)
 
     def _end(self, request_id: int) -> None:
-        told = self._announced.pop(request_id, None)
-        if told is None or self._client is None:
+        known = self._announced.pop(request_id, None)
+        if known is None or self._client is None:
             return
         try:
-            self._client.request_end(told[1])
+            self._client.request_end(known[1])
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESHUTDOWN):
                 raise

@@ -274,9 +274,7 @@ class Cluster:
     def pruned(self) -> list[Entry]:
         """By the order or by their engines."""
         relegated = (self._owner[number] for number in self._relegated)
-        return sorted(
-            [*map(self._entry, self._pruned.values()), *(Entry(b, r, b, RELEGATED) for b, r in relegated)]
-        )
+        return sorted([*map(self._entry, self._pruned.values()), *(Entry(b, r, b, RELEGATED) for b, r in relegated)])
 
     def owed_ns(self, port: int) -> int:
         """How long the port needs for all that is promised there, and that waiting requests will fetch."""

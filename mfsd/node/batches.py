@@ -91,8 +91,8 @@ class Batches:
         waiting: Waiting | None = None,
     ) -> None:
         """nic_names: device by index; unit_of: a client's unit; collectives: what its batches moved in stage 2;
-        noticed: called too when the arbiter has rung; outlook: learns of far ports and pruned requests; waiting: is told
-        first when the arbiter has rung."""
+        noticed: called too when the arbiter has rung; outlook: learns of far ports and pruned requests; waiting: is
+        told first when the arbiter has rung."""
         self._outlook = outlook
         self._waiting = waiting
         self._contexts = contexts

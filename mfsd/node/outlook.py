@@ -1,8 +1,8 @@
 """What the daemon adds to the outlook page: far ports of the node's current flows, and which requests are pruned.
 
-The arbiter writes its own ports by itself. What comes from here changes when batches, waiting requests or the coordinator's
-order do; changes within a few milliseconds are written once. Without a coordinator nothing is owed anywhere, as far as is
-known, and nobody is pruned.
+The arbiter writes its own ports by itself. What comes from here changes when batches, waiting requests or the
+coordinator's order do; changes within a few milliseconds are written once. Without a coordinator nothing is owed
+anywhere, as far as is known, and nobody is pruned.
 """
 
 from __future__ import annotations

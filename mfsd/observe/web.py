@@ -85,8 +85,8 @@ def page_files() -> dict[str, Answer]:
 def application(
     paths: Mapping[str, Making], posted: Mapping[str, Posting] | None = None
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The page and its data as a WSGI application. Each of `paths` gives an answer, or raises TimeoutError; so does each
-    of `posted`, questions that have a body. None changes anything."""
+    """The page and its data as a WSGI application. Each of `paths` gives an answer, or raises TimeoutError; so does
+    each of `posted`, questions that have a body. None changes anything."""
     files, questions = page_files(), posted or {}
 
     def found_at(environment: WSGIEnvironment) -> Answer:
@@ -151,7 +151,8 @@ def in_loop(make: Callable[[], T], loop: asyncio.AbstractEventLoop) -> Callable[
 def serve(
     host: str, port: int, paths: Mapping[str, Making], posted: Mapping[str, Posting] | None = None
 ) -> Iterator[int]:
-    """Serves the page, `paths` and `posted`, which threads of the server call. Gives the port. OSError when it cannot listen."""
+    """Serves the page, `paths` and `posted`, which threads of the server call. Gives the port. OSError when it cannot
+    listen."""
     kind = _ServerV6 if ":" in host else _Server
     server = make_server(host, port, application(paths, posted), server_class=kind, handler_class=_Quiet)
     thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)

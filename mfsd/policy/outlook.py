@@ -4,8 +4,8 @@ Engines ask it before they fetch (`Session.fetch_ns`), routers ask it of the coo
 the simulator asks it with its own numbers. All of them call `fetch_forecast` or `transfer_forecast`, so they cannot
 disagree. csrc/client/outlook.c has the same arithmetic for C; tests hold the two together.
 
-A transfer goes through two ports at once, so it takes what the slower of the two needs. What waits at a port goes before
-it as far as its tier is no worse. Collectives never wait: they take their share of the rate first.
+A transfer goes through two ports at once, so it takes what the slower of the two needs. What waits at a port goes
+before it as far as its tier is no worse. Collectives never wait: they take their share of the rate first.
 
 Unknown is None, never 0: whoever decides without an answer does what it would have done without MFS.
 """
@@ -46,7 +46,8 @@ class FarLoad(NamedTuple):
     rate_bytes_per_s: int = 0
     """0: unknown."""
     owed_ns: int | None = None
-    """How long the port needs for all that is promised to go through it, as the coordinator adds it up; None: unknown."""
+    """How long the port needs for all that is promised to go through it, as the coordinator adds it up; None:
+    unknown."""
     read_bytes_per_s: int = 0
     """What this node's own reads from it achieved of late; 0: it has read nothing."""
 
@@ -80,12 +81,12 @@ def rate_left(port: PortLoad) -> int:
 def fetch_forecast(
     size_bytes: int, own: PortLoad, far: FarLoad | None = None, tier: Tier = Tier.EARLY
 ) -> Forecast | None:
-    """How long a fetch of that size takes from now on. `own`: the incoming direction of the port that fetches; `far`: the
-    outgoing one of the owner, None where nothing is known of it. None: the own port's rate is unknown.
+    """How long a fetch of that size takes from now on. `own`: the incoming direction of the port that fetches; `far`:
+    the outgoing one of the owner, None where nothing is known of it. None: the own port's rate is unknown.
 
     What is owed at the far port contains what this node already waits for from it; the two ports work at the same time,
-    so nothing counts twice. Where the coordinator says nothing of the far port, the rate of this node's own reads from it
-    stands for its load.
+    so nothing counts twice. Where the coordinator says nothing of the far port, the rate of this node's own reads
+    from it stands for its load.
     """
     if own.rate_bytes_per_s <= 0:
         return None
@@ -116,9 +117,9 @@ def transfer_forecast(size_bytes: int, ports: Iterable[tuple[int, int]]) -> Fore
 
 
 def needed_by(requests: Iterable[tuple[int, int, int | None]]) -> dict[int, int | None]:
-    """When the loads of requests that queue at one engine must be there: (request, rank, deadline or None). An engine serves
-    its queue by rank, so a request's load is needed no later than the first deadline of those from it on. None: none of them
-    has a deadline."""
+    """When the loads of requests that queue at one engine must be there: (request, rank, deadline or None). An engine
+    serves its queue by rank, so a request's load is needed no later than the first deadline of those from it on.
+    None: none of them has a deadline."""
     found: dict[int, int | None] = {}
     least_ns: int | None = None
     for request_id, _, deadline_ns in sorted(requests, key=lambda row: (row[1], row[0]), reverse=True):

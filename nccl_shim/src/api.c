@@ -4,13 +4,42 @@
 
 #include <mfs/api.h>
 
+#include "../../csrc/base/clock.h"
+
+#include <errno.h>
+
+static int api_outlook_port(unsigned nic, enum mfs_direction direction, struct mfs_port_outlook *port)
+{
+	const struct mfs_client *client = shim_client_share();
+
+	return client ? mfs_client_outlook_port(client, nic, direction, mfs_clock_ns(), port) : -ENODATA;
+}
+
+static int api_fetch_ns(unsigned nic, uint64_t bytes, const uint8_t peer[16], uint64_t deadline_ns,
+			uint64_t *ns)
+{
+	const struct mfs_client *client = shim_client_share();
+
+	return client ? mfs_client_fetch_ns(client, nic, bytes, peer, deadline_ns, ns) : -ENODATA;
+}
+
+static int api_pruned(uint64_t request_id)
+{
+	const struct mfs_client *client = shim_client_share();
+
+	return client ? mfs_client_pruned(client, request_id, mfs_clock_ns()) : -ENODATA;
+}
+
 __attribute__((visibility("default"))) extern const struct mfs_api mfs_api_v1;
 const struct mfs_api mfs_api_v1 = {
-	.version = 1,
+	.version = 2,
 	.bytes = sizeof(struct mfs_api),
 	.context_set = shim_context_set,
 	.range_add = shim_range_add,
 	.range_remove = shim_range_remove,
 	.lane_set = shim_lane_set,
 	.client = shim_client_share,
+	.outlook_port = api_outlook_port,
+	.fetch_ns = api_fetch_ns,
+	.pruned = api_pruned,
 };

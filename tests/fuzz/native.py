@@ -31,6 +31,7 @@ def sources(pattern: str, *without: str) -> tuple[Path, ...]:
 TARGETS = {
     "segment": Target(tuple(core("arbiter/arbiter.c", "arbiter/command.c")), (), 300),
     "handshake": Target(sources("csrc/client/*.c", "attach.c"), (), 200),
+    "outlook": Target(sources("csrc/client/*.c", "outlook.c"), (), 400),
     "frames": Target(sources("csrc/soft_roce/*.c", "handshake.c", "provider.c"), ("-libverbs",), 400),
     "datagrams": Target(sources("csrc/soft_roce/*.c", "provider.c"), ("-libverbs",), 300),
 }

@@ -39,22 +39,24 @@ def compiled(tmp_path: Path) -> Path:
 
 
 def test_with_a_daemon(folder: Path, compiled: Path) -> None:
-    first, second, capi = blocks("python")
+    first, known, second, capi = blocks("python")
     with Daemon(folder) as daemon:
         assert run([sys.executable, "-c", first], daemon.socket).splitlines()[-1] == "scheduled"
+        run([sys.executable, "-c", known], daemon.socket)
         run([sys.executable, "-c", second], daemon.socket)
         assert re.fullmatch(r"class [0-6]\n", run([sys.executable, "-c", capi], daemon.socket))
         output = run([str(compiled)], daemon.socket)
         assert re.fullmatch(r"class [0-6]\n", output)
-        assert {c.process for c in daemon.status().clients} <= {"my-engine"}
+        assert {c.process for c in daemon.status().clients} <= {"my-engine", "my-scheduler"}
         assert sum(t.completes for t in daemon.status().totals if t.process == "my-engine") == 5
-        daemon.wait_line("why=detached", 4)
+        daemon.wait_line("why=detached", 5)
 
 
 def test_without_one(folder: Path, compiled: Path) -> None:
-    first, second, capi = blocks("python")
+    first, known, second, capi = blocks("python")
     nowhere = folder / "none.sock"
     assert "no daemon" in run([sys.executable, "-c", first], nowhere)
+    assert run([sys.executable, "-c", known], nowhere) == ""
     run([sys.executable, "-c", second], nowhere)
     unscheduled = subprocess.run(
         [sys.executable, "-c", capi], env={**os.environ, "MFS_SOCKET": str(nowhere)}, capture_output=True, text=True

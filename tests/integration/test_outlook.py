@@ -26,7 +26,7 @@ CONFIG = """
 rate = "8mbit"
 address = "10.7.0.1"
 [arbiter]
-window_min = "1mib"
+window_min = "1gib"
 max_hold = "5s"
 [cluster]
 node = "{node}"
@@ -63,16 +63,16 @@ def test_what_one_process_has_waiting_delays_the_fetch_of_another(folder: Path) 
     ):
         alone_ns = eventually(lambda: scheduler("fetch_ns", size_bytes=MB, deadline_ns=1), "the page")
         assert alone_ns == 10**9  # at 1 MB/s
-        for task in ("flies", "waits"):
-            worker("submit", task=task, size_bytes=5 * MB, stage=Stage.REUSE, incoming=True)
-        worker("submit", task="behind", size_bytes=3 * MB, stage=Stage.BACKGROUND, incoming=True)
-        eventually(lambda: scheduler("outlook")["in"]["waiting_bytes"] == [0, 5 * MB, 0, 3 * MB], "the backlog")
-        assert scheduler("outlook")["in"]["in_flight_bytes"] == 5 * MB
+        for task, size in (("flies", 900 * MB), ("waits", 800 * MB)):  # more than any credit, minutes of the NIC
+            worker("submit", task=task, size_bytes=size, stage=Stage.REUSE, incoming=True)
+        worker("submit", task="behind", size_bytes=600 * MB, stage=Stage.BACKGROUND, incoming=True)
+        eventually(lambda: scheduler("outlook")["in"]["waiting_bytes"] == [0, 800 * MB, 0, 600 * MB], "the backlog")
+        assert scheduler("outlook")["in"]["in_flight_bytes"] == 900 * MB
         assert scheduler("outlook")["out"]["waiting_bytes"] == [0, 0, 0, 0]
-        assert scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 11 * 10**9
-        assert scheduler("fetch_ns", size_bytes=MB) == 14 * 10**9  # nothing waits for it: behind the background, too
+        assert scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 1701 * 10**9
+        assert scheduler("fetch_ns", size_bytes=MB) == 2301 * 10**9  # nothing waits for it: behind the background, too
         worker("complete", task="flies")
-        eventually(lambda: scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 6 * 10**9, "one is over")
+        eventually(lambda: scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 801 * 10**9, "one is over")
 
 
 def test_a_request_that_another_process_announced_is_seen_pruned(

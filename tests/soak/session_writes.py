@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 import mooncake_adapter
+from mfsd.client import Flow, Waiting
 from tests.support.mooncake_peer import Peer, memory, started
 
 SIZES = (4096, 65536, 300_001, 1 << 20)
@@ -23,6 +24,15 @@ STAGES = (1, 3, 4)
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def look(session: Any, request: int, size_bytes: int) -> None:
+    """Reads the outlook page as an engine's scheduler does, whatever becomes of the daemon, and announces what
+    queues."""
+    session.waiting([Waiting(request, rank=request, flows=(Flow(1, "10.99.0.1", size_bytes, incoming=True),))])
+    predicted_ns, page = session.fetch_ns(size_bytes, "10.99.0.1", 1), session.outlook()
+    if (predicted_ns is not None and predicted_ns <= 0) or (page is not None and len(page.pruned) > 1024):
+        raise AssertionError(f"the outlook page says {predicted_ns} ns and {page}")
 
 
 def main() -> int:
@@ -39,6 +49,7 @@ def main() -> int:
     with Peer(adapted=True, protocol="rdma", scripted=False) as peer:
         for number in range(transfers):
             size = chance.choice(SIZES)
+            look(session, number + 1, size)
             data = chance.randbytes(size)
             with session.batch(number + 1, layers=4) as batch:
                 stage = chance.choice(STAGES)

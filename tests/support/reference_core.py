@@ -85,7 +85,9 @@ class ReferenceCore:
 
     def _replan(self, now_ns: int) -> Plan:
         if not self._held:
-            self._plan = plan(self._config, self._batches.values(), self._capacity_per_s, now_ns, self._before, self.spent)
+            self._plan = plan(
+                self._config, self._batches.values(), self._capacity_per_s, now_ns, self._before, self.spent
+            )
             self._before = self._plan.pruned
         return self._plan
 

@@ -36,8 +36,9 @@ _Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place 
 #define MFS_RANGES_MAX 4096 /* address ranges of one process at once */
 
 struct mfs_api {
-	uint32_t version; /* 1; grows when a function is added at the end */
-	uint32_t bytes;   /* of this structure */
+	uint32_t
+		version; /* 2; grows when a function is added at the end: check it before one that came later */
+	uint32_t bytes; /* of this structure */
 
 	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
 	int (*context_set)(const struct mfs_context *context);
@@ -58,6 +59,18 @@ struct mfs_api {
 	 * its functions answer -ENOTCONN (ask again for the new one), its memory stays. Submit with MFS_COOKIE_NONE and ask
 	 * for the permit by mfs_client_permit: what mfs_client_permits hands out is the shim's. Do not detach it. */
 	struct mfs_client *(*client)(void);
+
+	/* Since version 2: what the network knows, from the outlook page (mfs/outlook.h). Each costs less than a microsecond, and
+	 * answers -ENODATA where nothing is known: decide as without MFS then. */
+
+	/* One direction of a NIC of this node, by the number that the session gave it. */
+	int (*outlook_port)(unsigned nic, enum mfs_direction direction, struct mfs_port_outlook *port);
+	/* How long a fetch of so many bytes from `peer` (a GID; NULL: not known) takes from now on. `deadline_ns` 0: nothing waits for
+	 * it, and it goes behind all that does. */
+	int (*fetch_ns)(unsigned nic, uint64_t bytes, const uint8_t peer[16], uint64_t deadline_ns,
+			uint64_t *ns);
+	/* 1: the request, of any process of this node, is pruned; 0: it is not. */
+	int (*pruned)(uint64_t request_id);
 };
 
 /* The preloaded shim's functions, or NULL. Costs a symbol lookup once in each file that uses it. */

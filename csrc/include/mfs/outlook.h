@@ -29,7 +29,8 @@
 #define MFS_OUTLOOK_UNKNOWN UINT64_MAX
 #define MFS_OUTLOOK_TTL_MAX_NS 60000000000ull /* no time to live is longer */
 #define MFS_OUTLOOK_TRIES 8
-#define MFS_OUTLOOK_RATE_SHARE_LEAST 16 /* of a port's rate, collectives are believed to leave one part in so many */
+#define MFS_OUTLOOK_RATE_SHARE_LEAST \
+	16 /* of a port's rate, collectives are believed to leave one part in so many */
 
 /* One direction of a NIC of this node; its place in the table is NIC * MFS_DIRECTIONS + direction. */
 struct mfs_outlook_port {
@@ -46,7 +47,7 @@ struct mfs_outlook_far {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t peer[2]; /* GID in its order of bytes */
 	_Atomic uint64_t direction;                        /* of the flows, as seen from this node */
 	_Atomic uint64_t rate_bytes_per_s;                 /* 0: unknown */
-	_Atomic uint64_t owed_ns;          /* that the port needs for all that is promised there; or unknown */
+	_Atomic uint64_t owed_ns; /* that the port needs for all that is promised there; or unknown */
 	_Atomic uint64_t achieved_bytes_per_s; /* of this node's own flows there, of late; 0: none */
 	uint64_t reserved[2];
 };
@@ -65,7 +66,7 @@ struct mfs_outlook {
 	_Atomic uint64_t far_valid_until_ns; /* 0: no coordinator says anything */
 	uint8_t reserved1[24];
 	struct mfs_outlook_port port[MFS_OUTLOOK_PORTS_MAX];
-	struct mfs_outlook_far far[MFS_OUTLOOK_FARS_MAX];           /* by peer, then direction */
+	struct mfs_outlook_far far[MFS_OUTLOOK_FARS_MAX];        /* by peer, then direction */
 	_Atomic uint64_t pruned_request[MFS_OUTLOOK_PRUNED_MAX]; /* ascending */
 };
 _Static_assert(offsetof(struct mfs_outlook, sequence) == 64, "what changes has a line of its own");

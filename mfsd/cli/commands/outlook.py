@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import click
-from msgspec import Struct
 
-from mfsd._native import NICS_MAX, Client, Mode, OutlookPage
 from mfsd.cli.daemon_call import ATTACH_SOCKET, EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.program import daemon_command
-from mfsd.node.addresses import address_of_gid
+from mfsd.node.outlook_page import Far, Port, Shown, read_page
 from mfsd.observe.format import bit_rate, byte_count, duration
 
 PORTS = (
@@ -26,38 +23,9 @@ PORTS = (
     Column("IN FLIGHT", right=True),
     Column("ACHIEVED", right=True),
     Column("COLLECTIVES", right=True),
+    Column("FETCH 1 GIB", right=True),
 )
 FARS = (Column("FAR PORT"), Column("RATE", right=True), Column("OWED", right=True), Column("ACHIEVED", right=True))
-DIRECTIONS = ("out", "in")
-
-
-class Port(Struct, frozen=True):
-    nic: str
-    direction: str
-    rate_bytes_per_s: int
-    waiting_bytes: dict[str, int]
-    in_flight_bytes: int
-    achieved_bytes_per_s: int
-    unscheduled_bytes_per_s: int
-
-
-class Far(Struct, frozen=True):
-    port: str
-    rate_bytes_per_s: int | None
-    owed_ns: int | None
-    """None: no coordinator says it."""
-    achieved_bytes_per_s: int | None
-
-
-class Shown(Struct, frozen=True):
-    epoch: int
-    age_ns: int
-    valid_for_ns: int
-    coordinator_for_ns: int | None
-    """For how long what it said of far ports still holds; None: nothing is known of them."""
-    ports: list[Port]
-    far_ports: list[Far]
-    pruned: list[int]
 
 
 @click.command(epilog="\b\nExamples:\n  mfsctl outlook\n  mfsctl outlook --json\n")
@@ -71,52 +39,17 @@ def outlook(_path: Path, form: Form) -> None:
     """
     socket = click.get_current_context().meta[ATTACH_SOCKET]
     try:
-        client = Client.attach(str(socket), process="mfsctl", mode=Mode.OBSERVE)
+        found = read_page(socket)
     except OSError as error:
         click.echo(f"mfsctl: {socket}: {error.strerror}", err=True)
         sys.exit(EXIT_UNREACHABLE)
-    with client:
-        page, names = client.outlook(), [client.nic_name(nic) for nic in range(NICS_MAX)]
-    if page is None:
+    if found is None:
         click.echo(
             "mfsctl: this daemon has no outlook page: it is older than ABI 1.5, or this kernel older than 5.1", err=True
         )
         sys.exit(EXIT_REFUSED)
-    found = shown(page, names, time.monotonic_ns())
     if not printed(found, form):
         _print(found, form)
-
-
-def shown(page: OutlookPage, names: list[str], now_ns: int) -> Shown:
-    """names: of NICs by index."""
-    return Shown(
-        page.epoch,
-        max(0, now_ns - page.written_ns),
-        max(0, page.valid_until_ns - now_ns),
-        page.far_valid_until_ns - now_ns if page.far_valid_until_ns > now_ns else None,
-        [
-            Port(
-                names[at // 2],
-                DIRECTIONS[at % 2],
-                port.rate_bytes_per_s,
-                dict(zip(("critical", "early", "last", "scavenger"), port.waiting_bytes, strict=True)),
-                port.in_flight_bytes,
-                port.achieved_bytes_per_s,
-                port.unscheduled_bytes_per_s,
-            )
-            for at, port in enumerate(page.ports)
-        ],
-        [
-            Far(
-                f"{address_of_gid(far.peer)}/{DIRECTIONS[1 - far.direction]}",
-                far.rate_bytes_per_s or None,
-                far.owed_ns,
-                far.achieved_bytes_per_s or None,
-            )
-            for far in page.fars
-        ],
-        list(page.pruned),
-    )
 
 
 def _print(found: Shown, form: Form) -> None:
@@ -143,6 +76,7 @@ def _port(port: Port) -> Row:
         byte_count(port.in_flight_bytes),
         bit_rate(port.achieved_bytes_per_s),
         bit_rate(port.unscheduled_bytes_per_s),
+        "-" if port.fetch_gib_ns is None else duration(port.fetch_gib_ns / 1e9),
     ]
 
 

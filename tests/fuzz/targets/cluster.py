@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import grpc.aio
@@ -18,6 +18,7 @@ from mfsd.coordinator.settings import Settings
 from mfsd.node.link_interface import BatchSummary, Identity, LinkSettings, OrderChange, PortDemand, RequestSummary
 from mfsd.node.link_state import LinkState
 from mfsd.node.link_stream import LinkStream, _Ended, _Redirect
+from mfsd.node.outlook import Promise
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.call import CallEnded
 from mfsd.proto.wire import PROTOCOL, address_problem, is_name
@@ -65,7 +66,7 @@ def _batch(batch_id: int, *requests: int, left_ns: int = 2 * S) -> pb.Batch:
 
 def _from_node() -> tuple[bytes, ...]:
     ports = [pb.Port(number=0, name="10.0.0.1/in", rate_bytes_per_s=10**9), pb.Port(number=1, name="10.0.0.1/out")]
-    hello = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n1", version="1", epoch=3, ports=ports)
+    hello = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n1", version="1", epoch=3, ports=ports, outlook=True)
     later = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n1", authority="alone", term=2**63, ports=ports)
     full = pb.Report(
         term=TERM,
@@ -78,6 +79,11 @@ def _from_node() -> tuple[bytes, ...]:
             pb.Load(port=9, rho=math.nan),
         ],
         routed=[pb.Routing(unit="prefill-0", port=[0, 2], size_bytes=[5, 2**63])],
+        waiting=[
+            pb.Waiting(request_id=5, budget_left_ns=S, rank=1, tokens_left=900, port=[2], size_bytes=[10**9], engine=1),
+            pb.Waiting(request_id=6, rank=2**32 - 1, relegated=True, port=[0, 2], size_bytes=[2**64 - 1, 1]),
+        ],
+        waits_no_more=[5, 2**64 - 1],
     )
     asked = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n3", version="1", ports=ports, answers=True)
     answer = pb.Answer(id=1, reply=b'{"reply":"flows"}')
@@ -237,7 +243,13 @@ def _to_node() -> tuple[bytes, ...]:
     refusal = pb.ToNode(refusal=pb.Refusal(code=pb.Refusal.REPLACED, reason="another stream"))
     question = pb.ToNode(question=pb.Question(id=3, request=b'{"request":"flows","version":1}'))
     enough = pb.ToNode(question=pb.Question(id=3, end=True))
+    promises = pb.ToNode(
+        promises=pb.Promises(
+            term=5, port=[0, 1, 2**32 - 1], owed_ns=[2**64 - 1, 0, 5], rate_bytes_per_s=[0, 2**64 - 1, 1]
+        )
+    )
     stories = [
+        [welcome, promises, order, promises, beat],
         [welcome, question, order, enough, question],
         [welcome, order, beat, change],
         [standby, welcome, order, again, change, order],
@@ -249,6 +261,19 @@ def _to_node() -> tuple[bytes, ...]:
 
 
 TO_NODE = _to_node()
+
+
+class Promised:
+    """Holds what is said of ports to what the outlook page can take."""
+
+    def promised(self, promises: Mapping[str, Promise], ttl_ns: int) -> None:
+        self.confirmed(ttl_ns)
+        assert all(0 <= p.owed_ns < 2**63 and 0 <= p.rate_bytes_per_s < 2**64 for p in promises.values())
+
+    def confirmed(self, ttl_ns: int) -> None:
+        assert 0 <= ttl_ns <= 60 * S
+
+    def forgotten(self) -> None: ...
 
 
 class Listener:
@@ -312,7 +337,9 @@ async def _tell_daemon(data: bytes) -> None:
     for batch_id in (1, 2):
         requests = (RequestSummary(batch_id * 10 + 1, S, (PortDemand("10.0.0.1/in", 1000),)),)
         assert state.put(BatchSummary(batch_id, "u", S, requests), 1) is None
-    stream = LinkStream(settings, state, Listener(), Lines(), asyncio.Event(), lambda: 2, questions=Asked())
+    stream = LinkStream(
+        settings, state, Listener(), Lines(), asyncio.Event(), lambda: 2, questions=Asked(), promises=Promised()
+    )
     tasks: list[asyncio.Task[None]] = []
     try:
         call = Call(messages(data)[:60])

@@ -37,9 +37,7 @@ def cluster() -> Cluster:
 def asked(state: Cluster | None, call: Callable[[Any, Any], Answer]) -> tuple[str, Any]:
     role = SimpleNamespace(term=4)
     settings = SimpleNamespace(heartbeat_ns=500 * MS)
-    service = SimpleNamespace(
-        leading=lambda: state, role=role, settings=settings, leader_elsewhere=lambda: "c2:7400"
-    )
+    service = SimpleNamespace(leading=lambda: state, role=role, settings=settings, leader_elsewhere=lambda: "c2:7400")
 
     async def ask() -> Answer:
         got, posted = routers(cast(Service, service), asyncio.get_running_loop())
@@ -124,7 +122,7 @@ def test_the_door_takes_bodies_only_of_questions(method: str, path: str, body: b
 
     heard: list[str] = []
     answer = Answer("200 OK", "text/plain", b"fine")
-    made = application({"/page": lambda _: answer}, {"/asked": lambda got: answer if got == b"{}" else answer})
+    made = application({"/page": lambda _: answer}, {"/asked": lambda _: answer})
     environment = {
         "REQUEST_METHOD": method,
         "PATH_INFO": path,

@@ -78,7 +78,10 @@ def test_the_native_core_and_the_reference_change_the_same() -> None:
             number,
             "u",
             draw.randrange(20 * MS),
-            [RequestReport(i, draw.randrange(900) * MS, {p: draw.randrange(300_000_000)}) for i, p in enumerate(ports)],
+            [
+                RequestReport(i, draw.randrange(900) * MS, {p: draw.randrange(300_000_000)}, draw.random() < 0.1)
+                for i, p in enumerate(ports)
+            ],
             {},
         )
         arrives = draw.random() < 0.6
@@ -90,4 +93,8 @@ def test_the_native_core_and_the_reference_change_the_same() -> None:
         assert worlds[0].cluster.pruned() == worlds[1].cluster.pruned()
         assert worlds[0].cluster.infeasible() == worlds[1].cluster.infeasible()
         assert worlds[0].keys == worlds[1].keys
+        due_ns = draw.randrange(900 + step) * MS
+        for port in range(2):
+            assert worlds[0].cluster.owed_ns(port) == worlds[1].cluster.owed_ns(port)
+            assert worlds[0].cluster.owed_before_ns(port, due_ns) == worlds[1].cluster.owed_before_ns(port, due_ns)
     assert any(world.cluster.pruned() for world in worlds)

@@ -52,6 +52,10 @@ def test_rings(build) -> None:
     run(build("core_ring", []), "20000")
 
 
+def test_no_copy_of_the_outlook_page_is_of_two_writings(build) -> None:
+    run(build("outlook_page", core()), "2000")
+
+
 def test_arbiter_and_clients(build, tmp_path: Path) -> None:
     program = build("core_stress", core())
     run(program, str(tmp_path / "s"), "1500")
