@@ -165,7 +165,9 @@ def test_a_prefix_is_found_again_until_its_memory_is_needed() -> None:
     assert (roomy.cached_tokens, roomy.computed_tokens) == (1009, 491)
     assert tight.cached_tokens == 2_500 - 2_009
     assert simulate(ReplicaConfig(prefix_cache=False), [chat]).records[1].cached_tokens == 0
-    first, beside = (Call(prompt_tokens=800, output_tokens=1, shared="s", shared_tokens=500, arrival_s=t) for t in (0, 3))
+    first, beside = (
+        Call(prompt_tokens=800, output_tokens=1, shared="s", shared_tokens=500, arrival_s=t) for t in (0, 3)
+    )
     assert [r.cached_tokens for r in simulate(ReplicaConfig(), [first, beside]).records] == [0, 500]
 
 
