@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from bench.sim.serving.measure import covered, spread
 from tests.unit.sim.serving.workloads import calls, programs
 
 
-def record(**given: object) -> Record:
-    plain = {
+def record(**given: Any) -> Record:
+    plain: dict[str, Any] = {
         "call": 0, "arrival_s": 10.0, "prompt_tokens": 100, "output_tokens": 5, "begin_s": 11.0, "first_token_s": 12.0,
         "end_s": 14.0, "produced": 5,
     }  # fmt: skip
@@ -33,7 +34,7 @@ def record(**given: object) -> Record:
         ({"end_s": None, "ttlt_slo_s": 99.0}, True),
     ],
 )
-def test_late_is_any_slo_missed(given: dict, late: bool) -> None:
+def test_late_is_any_slo_missed(given: dict[str, Any], late: bool) -> None:
     assert is_late(record(**given)) is late
 
 

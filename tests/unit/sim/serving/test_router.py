@@ -9,6 +9,7 @@ import pytest
 from bench.sim.serving import (
     Call,
     Load,
+    Program,
     ReplicaConfig,
     by_tier,
     least_loaded,
@@ -40,7 +41,7 @@ def test_routers() -> None:
 
 @pytest.mark.parametrize("router", [round_robin, least_loaded, sticky, locality])
 def test_replicas_serve_all_that_is_routed(router) -> None:
-    work = [*calls(40, 10.0), *programs(10, 2.0)]
+    work: list[Call | Program] = [*calls(40, 10.0), *programs(10, 2.0)]
     outcome = simulate(ReplicaConfig(), work, replicas=3, router=router())
     assert outcome.unfinished == 0
     served = Counter(r.replica for r in outcome.records)
