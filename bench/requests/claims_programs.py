@@ -45,7 +45,7 @@ def knee(lab: Lab, workload: str) -> float:
 def compared(lab: Lab, workload: str) -> tuple[float, dict[str, tuple[float, float]]]:
     """Rate, and for each policy mean time per token and mean latency over FCFS'."""
     qps = BEYOND_KNEE * knee(lab, workload)
-    names = ("fcfs", "mlfq", POLICY[workload], "srpt")
+    names = ("fcfs", "las", POLICY[workload], "srpt")
     points = {name: point(lab, workload, name, qps) for name in names}
     per_token = {name: _of(lab, p, "per_token_s", lab.scale.seeds) for name, p in points.items()}
     latency = {name: _of(lab, p, "latency_s", lab.scale.seeds) for name, p in points.items()}

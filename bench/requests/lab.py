@@ -33,7 +33,7 @@ class Scale(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...] = (11, 12, 13)
     ablation_seeds: tuple[int, ...] = (101, 102)
     """Those of the ablations, which chose nothing that the result uses."""
-    joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515)
+    joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515, 516, 517, 518)
 
 
 FULL_S = Scale().tiers_s
