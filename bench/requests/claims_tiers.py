@@ -65,13 +65,14 @@ def q3(lab: Lab) -> Measured:
 
 def q4(lab: Lab) -> Measured:
     mean = PEAK * _capacity(lab, "qoserve") * (1 + SWING) / (2 * SWING)
-    point = lab.tiers("qoserve", mean, 0, swing=SWING)
+    point = lab.tiers("qoserve-projection", mean, 0, swing=SWING)
     late, important = lab.late(point), lab.late(point, of="important")
-    base = {name: lab.late(msgspec.structs.replace(point, policy=name)) for name in ("fcfs", "edf")}
+    names = ("fcfs", "edf", "qoserve")
+    base = {name: lab.late(msgspec.structs.replace(point, policy=name)) for name in names}
     return Measured(
         late <= 0.10 and important <= 0.01,
         f"{late:.1%} late, important {important:.1%}, at a mean of {mean:.2f} requests/s",
-        "; ".join(f"{name} {share:.0%} late" for name, share in base.items()),
+        "relegated by projection, the least important first; " + ", ".join(f"{n} {s:.1%}" for n, s in base.items()),
     )
 
 

@@ -114,7 +114,7 @@ MFS_DRIFT = {
 }  # fmt: skip
 DRIFT: dict[str, Rule] = {
     **{
-        policy.value: Rule(help=f"{policy.value}, bounds unregulated", serve=_whole(policy))
+        policy.value: Rule(help=f"{policy.value}, unregulated", serve=_dynamic(policy, Relegation.LOST))
         for policy in Policy
         if policy is not Policy.FIT
     },

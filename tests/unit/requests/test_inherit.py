@@ -38,7 +38,7 @@ def test_hindsight_counts_what_is_left() -> None:
 
 def test_orders_by_program_differ_from_those_by_call() -> None:
     def mean_s(policy: str) -> float:
-        at = Point(what="programs", workload="chat", policy=policy, qps=1.0, seconds=30.0, settings=Settings(slots=2))
+        at = Point(what="programs", workload="chat", policy=policy, qps=1.0, seconds=12.0, settings=Settings(slots=2))
         return float(points.run(at)["latency_s"]["mean"])
 
     fcfs, mlfq, plas, bound = map(mean_s, ("fcfs", "mlfq", "plas", "srpt"))
