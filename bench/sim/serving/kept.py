@@ -9,7 +9,7 @@ each other.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush, heapreplace, merge
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,7 @@ from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
 from mfsd.policy.serve.fit import Step, fill
 from mfsd.policy.serve.keys import alpha_s
 from mfsd.policy.serve.pace import alone, prefill_s_per_token
+from mfsd.policy.serve.plan import by_deadline
 from mfsd.policy.serve.pool import Book
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ class Order:
         self._policy, self.alpha = policy, alpha
         self.rows: list[Row] = []
         self.expired: list[Row] = []
+
+    def ranked(self, rows: list[Row]) -> Iterator[Row]:
+        """`rows`, which are in order for an alpha that is not greater, in this one's, found as far as asked: a key only
+        grows with alpha, so none of the rows from one on can come before that one's old key."""
+        ready: list[Row] = []
+        for old in rows:
+            while ready and ready[0][0] < old[0]:
+                yield heappop(ready)
+            heappush(ready, self.row(old[2]))
+        while ready:
+            yield heappop(ready)
 
     def row(self, live: Live) -> Row:
         match self._policy:
@@ -147,7 +159,7 @@ class Kept:
         limit_s = self._limit_s(now_s) if decodes else None
         if self._sets_aside:
             self._expire(now_s)
-        order, extra = self._ordered(begun)
+        rows, expired, extra = self._ordered(begun)
 
         step = Step(pace, 1, config.pace_margin, decodes, replica.context)
         room = max(0, config.step_tokens - decodes)
@@ -157,8 +169,11 @@ class Kept:
         slack_s = None if minds or limit_s is None else limit_s - now_s
         context = self._longest(begun) if slack_s is not None else 0
         chunk = chunk_tokens(config, room, slack_s, free, lambda tokens: step.seconds_with(tokens, context, 0))
-        walk = cast("Iterator[Request]", self._walk(first, order, extra, now_s))
-        chosen = fill(config, walk, step, chunk, now_s, self._fence(begun), limit_s, minds)
+        walk = cast("Iterator[Request]", self._walk(first, rows, expired, extra, now_s))
+        admit = self._fence(begun)
+        chosen = fill(config, walk, step, chunk, now_s, admit, limit_s, minds)
+        if not chosen and begun:
+            chosen = fill(config, by_deadline(map(_as_request, begun)), step, chunk, now_s, admit, limit_s, minds)
 
         self._asking.state = ServeState(step=before.step + 1, pace=pace, book=self._book(before))
         pieces = [Piece(cast("Live", c.request), c.tokens) for c in chosen]
@@ -209,18 +224,17 @@ class Kept:
     def _waits(self, live: Live) -> bool:
         return live.state == WAITING and live.request_id in self._replica.waiting
 
-    def _ordered(self, begun: list[Live]) -> tuple[Order, list[Row]]:
-        """The order of those that wait, and the rows of those begun."""
+    def _ordered(self, begun: list[Live]) -> tuple[Iterable[Row], Iterable[Row], list[Row]]:
+        """Rows in order: of those that wait, of those that are expired, of those begun."""
         alpha = 0.0
         if self._hybrid:
             alpha = alpha_s(self._config, self._each * self._replica.left_tokens, self._tightest_s(begun))
         order = self._orders.get(alpha)
-        if order is None:
-            order = Order(Policy.HYBRID, alpha)
-            base = self._orders[self._config.alpha_low_s]
-            order.rows = sorted([order.row(live) for _, _, live in base.rows])
-            order.expired = sorted([order.row(live) for _, _, live in base.expired])
-        return order, sorted([order.row(live) for live in begun])
+        if order is not None:
+            return order.rows, order.expired, sorted([order.row(live) for live in begun])
+        order, base = Order(Policy.HYBRID, alpha), self._orders[self._config.alpha_low_s]
+        rows, expired = order.ranked(base.rows), order.ranked(base.expired)
+        return rows, expired, sorted([order.row(live) for live in begun])
 
     def _tightest_s(self, begun: list[Live]) -> float:
         heap = self._by_budget
@@ -272,27 +286,25 @@ class Kept:
     def _is_here(self, live: Live) -> bool:
         return live.request_id in self._replica.waiting or live.request_id in self._replica.prompts
 
-    def _walk(self, first: list[Live], order: Order, begun: list[Row], now_s: float) -> Iterator[Live]:
+    def _walk(
+        self, first: list[Live], rows: Iterable[Row], expired: Iterable[Row], begun: list[Row], now_s: float
+    ) -> Iterator[Live]:
         """As plan_step walks: those first, then the order, at last those set aside in the order."""
         done = {live.request_id for live in first}
         yield from first
         later: list[Row] = []
-        rows = merge(order.rows, begun) if begun else order.rows
-        if not self._sets_aside:
-            for row in rows:
-                if row[1] not in done:
-                    yield row[2]
-            return
+        if begun:
+            rows = merge(rows, begun)
         from_s, each = now_s + self._fixed, self._alone_each
         for row in rows:
             live = row[2]
             if row[1] in done:
                 continue
-            if live.state == WAITING and from_s + live.prefill_left * each > live.due_s:
+            if self._sets_aside and live.state == WAITING and from_s + live.prefill_left * each > live.due_s:
                 later.append(row)
             else:
                 yield live
-        for row in merge(later, order.expired):
+        for row in merge(later, expired):
             if row[1] not in done:
                 yield row[2]
 

@@ -72,6 +72,8 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     chunk = _chunk(config, view, decodes, step, queue, room, minds, now_s)
     fence = Fence(config, running, view.kv_tokens, int(regulation.requests) if regulation else config.requests_max)
     chosen = fill(config, _arranged(first, order, aside), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
+    if not chosen and begun:  # those that were refused must not stop prompts that have their memory
+        chosen = fill(config, by_deadline(begun), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
 
     computing = {c.request.request_id for c in chosen}
     plan = StepPlan(
@@ -98,6 +100,10 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
         relegated=plan.relegated,
     )
     return plan, after
+
+
+def by_deadline(requests: Iterable[Request]) -> list[Request]:
+    return sorted(requests, key=lambda r: (r.due_s, r.request_id))
 
 
 def _regulation(view: StepView, state: ServeState, config: ServeConfig) -> Regulation | None:
@@ -163,13 +169,13 @@ def _first(
     first: list[Request] = []
     if number % config.overdue_every == 0 and (config.policy is not Policy.FCFS or aside.lost or aside.relegated):
         late = [r for r in queue if r.due_s < now_s and overdue_s(config, r) < now_s]
-        first += sorted(late, key=lambda r: (r.due_s, r.request_id))
+        first += by_deadline(late)
     if config.preemption is Preemption.ALWAYS or not begun:
         return first
     if config.preemption is Preemption.OFF:
         return first + [r for r in begun if r not in first]
     whole_s = step.seconds() + config.pace_margin * room * now.prefill_s_per_token  # spread over the ranks
-    for r in sorted(begun, key=lambda r: (r.due_s, r.request_id)):
+    for r in by_deadline(begun):
         slack_s = r.due_s - now_s - r.prefill_left * now.prefill_s_per_token
         if 0 <= slack_s < whole_s and r not in first:
             first.append(r)

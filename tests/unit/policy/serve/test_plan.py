@@ -183,6 +183,33 @@ def test_something_is_computed_whenever_something_can_be(situation: tuple[StepVi
         assert plan.scheduled
 
 
+def test_those_refused_do_not_stop_a_prompt_that_has_its_memory() -> None:
+    """More of them than a step passes over are overdue, and go first."""
+    config = ServeConfig(skips_max=4)
+    overdue = [
+        Request(request_id=n, arrival_s=NOW - 90.0, num_prompt_tokens=900, due_s=NOW - 89.0 + n / 100) for n in range(9)
+    ]
+    begun = Request(request_id=9, arrival_s=NOW, num_prompt_tokens=500, num_computed_tokens=100, due_s=NOW + 99.0)
+    view = StepView(waiting=tuple(overdue), running=(begun,), kv_tokens=1000, kv_used_tokens=100)
+    plan, _ = plan_step(view, ServeState(pace=PACE), config, NOW)
+    assert [s.request_id for s in plan.scheduled] == [9] and len(plan.held) == 5
+
+
+def test_a_deadline_for_the_whole_that_has_passed_binds_no_step() -> None:
+    decode = Request(
+        request_id=1, arrival_s=NOW - 50.0, num_prompt_tokens=100, num_computed_tokens=110, num_output_tokens=11,
+        due_s=NOW - 40.0, first_token_s=NOW - 20.0, ttlt_s=40.0, output_tokens=20.0,
+    )  # fmt: skip
+    prompt = Request(request_id=2, arrival_s=NOW, num_prompt_tokens=5000, due_s=NOW + 60.0)
+    view = StepView(waiting=(prompt,), running=(decode,))
+    for policy in (Policy.FIT, Policy.EDF):
+        late, _ = plan_step(view, ServeState(pace=PACE), ServeConfig(policy=policy), NOW)
+        assert [s.num_tokens for s in late.scheduled] == [1, 5000]
+        hasty = msgspec.structs.replace(view, running=(msgspec.structs.replace(decode, ttlt_s=51.0),))
+        plan, _ = plan_step(hasty, ServeState(pace=PACE), ServeConfig(policy=policy), NOW)
+        assert [s.num_tokens for s in plan.scheduled] == [1, 128]
+
+
 @given(situations())
 @settings(deadline=None, max_examples=60)
 def test_relegation_stays_within_the_budget(situation: tuple[StepView, ServeState, ServeConfig]) -> None:

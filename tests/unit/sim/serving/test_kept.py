@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.sim.serving import Belief, Eviction, ReplicaConfig, simulate
+from bench.sim.serving import Belief, Call, Eviction, Program, ReplicaConfig, simulate
 from bench.sim.serving.kept import KEPT, can_keep
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
 from tests.unit.sim.serving.workloads import calls, programs
@@ -38,9 +40,20 @@ configs = st.builds(
 
 
 @given(configs, st.integers(0, 1 << 20), st.sampled_from([1.0, 5.0, 20.0]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_kept_plans_are_the_asked_ones(config: ReplicaConfig, seed: int, qps: float) -> None:
-    work = [*calls(40, qps, seed), *programs(6, qps / 4, seed)]
+    both_ways(config, [*calls(40, qps, seed), *programs(6, qps / 4, seed)], seed)
+
+
+@given(configs, st.integers(0, 1 << 20))
+@settings(deadline=None, max_examples=10)
+def test_kept_plans_are_the_asked_ones_where_memory_is_short(config: ReplicaConfig, seed: int) -> None:
+    """And where several begin in a step."""
+    work = calls(60, 60.0, seed, prompt=150)
+    both_ways(msgspec.structs.replace(config, kv_tokens=2_500), work, seed)
+
+
+def both_ways(config: ReplicaConfig, work: Sequence[Call | Program], seed: int) -> None:
     kept = simulate(config, work, seed)
     asked = simulate(msgspec.structs.replace(config, ask_always=True), work, seed)
     assert kept.records == asked.records
