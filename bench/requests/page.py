@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.requests.ablations import Ablation
+from bench.requests.ablations import Ablation, missing
 from bench.requests.claim import NOT_RUN, REFUTED, SHOWN, Row
 
 HEAD = """# Claims about the request tier
@@ -43,6 +43,8 @@ def text(rows: Sequence[Row], ablations: Sequence[Ablation]) -> str:
     written = "\n".join(lines) + "\n"
     if ablations:
         written += ABLATIONS + "".join(_line(a) for a in ablations)
+        if left := missing(ablations):
+            written += f"\nNot measured: {', '.join(left)}.\n"
     return written
 
 

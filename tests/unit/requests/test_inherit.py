@@ -12,7 +12,7 @@ from bench.sim.serving import Call, Program
 from mfsd.policy.serve import Inherited
 
 CALL = Call(prompt_tokens=100, output_tokens=10, prefix_tokens=60)
-WORK = [Call(prompt_tokens=5, output_tokens=5), Program(arrival_s=0.0, calls=(CALL, CALL))]
+WORK: list[Call | Program] = [Call(prompt_tokens=5, output_tokens=5), Program(arrival_s=0.0, calls=(CALL, CALL))]
 
 
 def test_a_call_on_its_own_inherits_nothing() -> None:
