@@ -48,7 +48,8 @@ def test_rows_have_the_promised_keys_and_a_second_run_resumes(
 
 def test_programs_and_drift_add_their_measures(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    assert command.main(["run", "--what", "programs", "--seconds", "20", "--qps", "0.3", "--json", str(out)]) == 0
+    arguments = ["--what", "programs", "--policy", "fcfs,plas", "--seconds", "20", "--qps", "0.3"]
+    assert command.main(["run", *arguments, "--json", str(out)]) == 0
     for row in json.loads(out.read_text())["results"]:
         assert set(row) >= {"latency_s", "per_token_s", "hit_rate"} and set(row["hit_rate"]) >= {"short", "long"}
     out = tmp_path / "d.json"
