@@ -37,6 +37,8 @@ class Ablation(msgspec.Struct, frozen=True):
     default: float
     values: tuple[float, ...]
     results: tuple[float, ...]
+    scale: str = ""
+    """How long the runs were and on which seeds."""
 
 
 class Group(NamedTuple):
@@ -93,7 +95,8 @@ def one(lab: Lab, group: Group, name: str) -> Ablation:
             settings = msgspec.structs.replace(point.settings, serve=serve)
             rows.append(group.of(lab.run(msgspec.structs.replace(point, settings=settings))))
         results.append(sum(rows) / len(rows))
-    return Ablation(name, group.measure, float(values_of(name)[1]), values_of(name), tuple(results))
+    seconds = f"{group.point(lab, 0).seconds:g} s, seeds {', '.join(map(str, lab.scale.ablation_seeds))}"
+    return Ablation(name, group.measure, float(values_of(name)[1]), values_of(name), tuple(results), seconds)
 
 
 def measure(lab: Lab, path: Path) -> list[Ablation]:
