@@ -18,9 +18,8 @@ production rules, step times are a published model of Llama3-8B on one A100. Wha
 ABLATIONS = """
 ## Defaults that no paper gives
 
-Each halved and doubled, all else equal, on seeds of their own; in runs of less than 14,400 s the deadlines of batch tiers
-are shortened alike. A number that changes nothing at either load could be
-any other.
+Each halved and doubled, all else equal, on seeds of their own; in runs of less than 14,400 s the deadlines of batch
+tiers are shortened alike. A number that changes nothing at either load could be any other.
 
 | number | default | measured | half | default | twice |
 |---|---|---|---|---|---|
