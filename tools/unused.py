@@ -52,8 +52,6 @@ UNUSED = {
 }
 ONLY_TESTS = {
     "mfsd/client/session.py memory_range": "for engines: docs/api.md",
-    "mfsd/policy/serve/lanes.py cut_s": "for engines, which keep the cut: docs/internals/serve.md",
-    "mfsd/policy/serve/programs.py call_*": "for engines, which keep the table: docs/internals/serve.md",
     "mooncake_adapter/protocol.py EngineAdapter": "what the modules of engines have to fill: a type for tests",
     "mooncake_adapter/middleware.py SloHeaders": "for vLLM's --middleware: docs/adapters.md",
 }

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from bench.sim.serving.asking import Journal
 from bench.sim.serving.config import ReplicaConfig
 from bench.sim.serving.live import Live
 from bench.sim.serving.outcome import Outcome, Record
+from bench.sim.serving.planner import Journal
 from bench.sim.serving.replica import Replica
 from bench.sim.serving.router import Router, round_robin
 from bench.sim.serving.work import Call, Program

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush, heapreplace, merge
 from typing import TYPE_CHECKING, Any, cast
 
-from bench.sim.serving.asking import Asking, Decision, Piece
 from bench.sim.serving.config import ReplicaConfig
 from bench.sim.serving.live import PROMPT, WAITING, Live
+from bench.sim.serving.planner import Asking, Decision, Piece
 from mfsd.policy.serve import Observed, Policy, Preemption, Relegation, Request, ServeConfig, ServeState, learn
 from mfsd.policy.serve.chunk import chunk_tokens
 from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s

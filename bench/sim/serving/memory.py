@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.serving.asking import Decision, Piece
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.live import DECODE, Live
+from bench.sim.serving.planner import Decision, Piece
 from bench.sim.serving.prefixes import Prefixes
 from mfsd.policy.serve import Policy
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 
-from bench.sim.serving.asking import Asking, Decision, Journal, Piece, Planner
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.cost import Batch, profile
 from bench.sim.serving.history import History
@@ -15,6 +14,7 @@ from bench.sim.serving.kept import Kept, can_keep
 from bench.sim.serving.live import DECODE, ENDED, PROMPT, WAITING, Live
 from bench.sim.serving.memory import Memory
 from bench.sim.serving.outcome import StepTotals
+from bench.sim.serving.planner import Asking, Decision, Journal, Piece, Planner
 from bench.sim.serving.router import Load
 from bench.sim.serving.yielding import give_way
 from mfsd.policy.serve import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.sim.serving.asking import described
+from bench.sim.serving.planner import described
 from mfsd.policy.serve import ServeConfig
 from mfsd.policy.serve.programs import queue_of
 

@@ -112,7 +112,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Share of its remaining time that a relegated request must have to spare before it comes back."""
     overdue_budgets: float = 4.0
     """Budgets after its deadline from which a request is overdue."""
-    overdue_every: int = 10
+    overdue_every: int = 100
     """Each so many steps begin with those that are overdue, so that nobody starves."""
     preemption: Preemption = Preemption.SELECTIVE
     skips_max: int = 64

@@ -256,7 +256,7 @@ def test_fit_makes_nobody_late_who_is_in_the_step(situation: tuple[StepView, Ser
 def test_nobody_starves(policy: Policy, relegation: Relegation) -> None:
     """A long prompt of no importance in a queue that always gets more than it can compute: it ends all the same."""
     config = ServeConfig(
-        policy=policy, relegation=relegation, step_tokens=1000, drop_budget=0.3, overdue_budgets=2.0, ranks=1
+        policy=policy, relegation=relegation, step_tokens=1000, drop_budget=0.3, overdue_budgets=2.0, overdue_every=10
     )
     state, now, number = ServeState(pace=PACE), 0.0, 1
     own = Request(

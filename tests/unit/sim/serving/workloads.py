@@ -13,7 +13,7 @@ def calls(count: int, qps: float, seed: int = 1, prompt: int = 1500, output: int
     chance, at, made = random.Random(seed), 0.0, []
     for number in range(count):
         at += chance.expovariate(qps)
-        slo = [{"ttft_s": 2.0, "tbt_s": 0.05}, {"ttlt_s": 20.0}, {"ttlt_s": 60.0}][number % 3]
+        ttft_s, tbt_s, ttlt_s = ((2.0, 0.05, None), (None, None, 20.0), (None, None, 60.0))[number % 3]
         made.append(
             Call(
                 prompt_tokens=1 + int(chance.expovariate(1 / prompt)),
@@ -21,7 +21,9 @@ def calls(count: int, qps: float, seed: int = 1, prompt: int = 1500, output: int
                 arrival_s=at,
                 tier=f"q{number % 3 + 1}",
                 importance=chance.randint(0, 1),
-                **slo,
+                ttft_s=ttft_s,
+                tbt_s=tbt_s,
+                ttlt_s=ttlt_s,
             )
         )
     return made
@@ -34,7 +36,7 @@ def programs(count: int, qps: float, seed: int = 1) -> list[Program]:
         at += chance.expovariate(qps)
         turns, context = [], 0
         for turn in range(chance.randint(1, 6)):
-            after = (turn - 1,) if turn else ()
+            after: tuple[int, ...] = (turn - 1,) if turn else ()
             if number % 3 == 0 and turn > 1:
                 after = (0,) if turn < 5 else (2, 3, 4)
             new, output = chance.randint(1, 800), chance.randint(1, 60)
