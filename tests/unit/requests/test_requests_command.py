@@ -66,11 +66,11 @@ def test_figures_are_drawn_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_equal_points_give_equal_rows() -> None:
-    def told(seed: int) -> dict[str, object]:
+    def measured(seed: int) -> dict[str, object]:
         row = points.run(Point(qps=3.0, seconds=30.0, seed=seed))
         return {name: value for name, value in row.items() if name not in ("cpu_s", "plan_us")}
 
-    assert told(4) == told(4) != told(5)
+    assert measured(4) == measured(4) != measured(5)
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
