@@ -6,7 +6,7 @@ a load that the policy carries, where it should change nothing, and beyond it.""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,12 @@ from bench.requests.point import Point
 from mfsd.policy.serve import ServeConfig
 
 FACTORS = (0.5, 1.0, 2.0)
-QPS, OVERLOAD_QPS = 3.0, 5.0
+QPS, OVERLOAD_QPS = 4.4, 5.0
 """Of the tiers: near what `qoserve` carries on Azure code, and beyond."""
 CHAT_QPS, DRIFT_QPS = 1.2, 4.0
 
 TIERS = (
-    "pace_margin", "chunk_min", "chunk_block", "load_low", "load_high", "drop_budget", "readmission_margin",
-    "overdue_budgets", "overdue_every", "skips_max",
+    "pace_margin", "chunk_min", "chunk_block", "load_low", "load_high", "overdue_budgets", "overdue_every", "skips_max",
 )  # fmt: skip
 PROGRAMS = ("queue_first_s", "queues", "starvation_ratio")
 DRIFT = ("kv_margin", "step_target_s", "decode_tokens_gain", "requests_gain", "regulate_window", "lane_weight")
@@ -38,6 +37,8 @@ class Ablation(msgspec.Struct, frozen=True):
     default: float
     values: tuple[float, ...]
     results: tuple[float, ...]
+    scale: str = ""
+    """How long the runs were and on which seeds."""
 
 
 class Group(NamedTuple):
@@ -54,7 +55,6 @@ def _late(row: dict[str, Any]) -> float:
 
 
 GROUPS = (
-    Group(TIERS, f"% late, qoserve, {QPS:g}/s", lambda lab, seed: lab.tiers("qoserve", QPS, seed), _late),
     Group(
         TIERS,
         f"% late, qoserve, {OVERLOAD_QPS:g}/s",
@@ -69,6 +69,7 @@ GROUPS = (
         ),
         lambda row: 1e3 * float(row["per_token_s"]["mean"]),
     ),
+    Group(TIERS, f"% late, qoserve, {QPS:g}/s", lambda lab, seed: lab.tiers("qoserve", QPS, seed), _late),
     Group(
         DRIFT,
         f"% in time, hmas, rate, {DRIFT_QPS:g}/s",
@@ -94,7 +95,8 @@ def one(lab: Lab, group: Group, name: str) -> Ablation:
             settings = msgspec.structs.replace(point.settings, serve=serve)
             rows.append(group.of(lab.run(msgspec.structs.replace(point, settings=settings))))
         results.append(sum(rows) / len(rows))
-    return Ablation(name, group.measure, float(values_of(name)[1]), values_of(name), tuple(results))
+    seconds = f"{group.point(lab, 0).seconds:g} s, seeds {', '.join(map(str, lab.scale.ablation_seeds))}"
+    return Ablation(name, group.measure, float(values_of(name)[1]), values_of(name), tuple(results), seconds)
 
 
 def measure(lab: Lab, path: Path) -> list[Ablation]:
@@ -105,6 +107,12 @@ def measure(lab: Lab, path: Path) -> list[Ablation]:
             found.append(one(lab, group, name))
             path.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n")
     return found
+
+
+def missing(found: Sequence[Ablation]) -> list[str]:
+    """What was not measured, as `name` (measure)."""
+    have = {(a.name, a.measure) for a in found}
+    return [f"`{name}` ({g.measure})" for g in GROUPS for name in g.names if (name, g.measure) not in have]
 
 
 def load(path: Path) -> list[Ablation]:

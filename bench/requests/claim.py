@@ -29,6 +29,8 @@ class Claim(NamedTuple):
     claim: str
     bar: str
     measure: Callable[[Lab], Measured]
+    scale: Callable[[Lab], str] = lambda lab: ""
+    """How long and on which seeds it was measured."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -47,4 +49,5 @@ class Row(msgspec.Struct, frozen=True):
 def judge(claim: Claim, lab: Lab) -> Row:
     found = claim.measure(lab)
     verdict = NOT_RUN if found.holds is None else SHOWN if found.holds else REFUTED
-    return Row(claim.id, claim.system, claim.where, claim.claim, found.measured, claim.bar, verdict, found.note)
+    note = "; ".join(part for part in (found.note, claim.scale(lab)) if part)
+    return Row(claim.id, claim.system, claim.where, claim.claim, found.measured, claim.bar, verdict, note)

@@ -12,7 +12,8 @@ QPS = 4.0
 """Base rate (Eq 13): 0.6 of it in the calm phase, 1.4 in the surge."""
 WHOLE = "hmas"
 PARTS = ("hmas-no-lanes", "hmas-no-regulation", "hmas-no-bounds")
-FIXED = ("fcfs", "edf", "llf", "sjf", "srtf", "srpf", "hybrid", "wfq", "mlfq", "las", "priority")
+FIXED = ("fcfs", "edf", "srpf", "hybrid", "wfq")
+"""Of the pool, those that serve without tables of an engine's own; chunks and relegation as in the whole."""
 WORKLOADS = ("rate", "mix")
 
 
@@ -23,13 +24,13 @@ def h2(lab: Lab) -> Measured:
         removed = {part: _of(lab, workload, part) for part in PARTS}
         fixed = {name: _of(lab, workload, name) for name in FIXED}
         best = max(fixed, key=lambda name: fixed[name][0])
-        gained = max(esg - whole[1] for _, esg in removed.values())
+        gained = max(esg / whole[1] - 1 for _, esg in removed.values())
         behind = 100 * (fixed[best][0] - whole[0])
         holds = holds and gained <= 0.02 and behind <= 1.0
+        parts = (f"{part.removeprefix('hmas-no-')} {esg / whole[1] - 1:+.1%}" for part, (_, esg) in removed.items())
         notes.append(
-            f"{workload}: {whole[0]:.1%} in time, gain {whole[1]:.3f}; best fixed {best} {fixed[best][0]:.1%}; "
-            "without a part "
-            + ", ".join(f"{part.removeprefix('hmas-no-')} {esg - whole[1]:+.3f}" for part, (_, esg) in removed.items())
+            f"{workload}: {whole[0]:.1%} in time, best fixed {best} {fixed[best][0]:.1%}; service gain without a part: "
+            + ", ".join(parts)
         )
     return Measured(holds, "; ".join(notes), "one replica, no meta controller: orders are fixed for a run")
 
@@ -46,5 +47,6 @@ def _of(lab: Lab, workload: str, policy: str) -> tuple[float, float]:
 
 CLAIMS = (
     Claim("h2", "hmas", "H-MAS 4.3, table 2", "service gain 0.23 x without regulation, 0.88 x without lanes",
-          "no part's removal gains more than .02; in time at most 1 point below the best fixed order", h2),
+          "no part's removal gains more than 2 %; in time at most 1 point below the best fixed order", h2,
+          Lab.drift_scale),
 )  # fmt: skip

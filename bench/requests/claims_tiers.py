@@ -65,13 +65,14 @@ def q3(lab: Lab) -> Measured:
 
 def q4(lab: Lab) -> Measured:
     mean = PEAK * _capacity(lab, "qoserve") * (1 + SWING) / (2 * SWING)
-    point = lab.tiers("qoserve", mean, 0, swing=SWING)
+    point = lab.tiers("qoserve-projection", mean, 0, swing=SWING)
     late, important = lab.late(point), lab.late(point, of="important")
-    base = {name: lab.late(msgspec.structs.replace(point, policy=name)) for name in ("fcfs", "edf")}
+    names = ("fcfs", "edf", "qoserve")
+    base = {name: lab.late(msgspec.structs.replace(point, policy=name)) for name in names}
     return Measured(
         late <= 0.10 and important <= 0.01,
         f"{late:.1%} late, important {important:.1%}, at a mean of {mean:.2f} requests/s",
-        "; ".join(f"{name} {share:.0%} late" for name, share in base.items()),
+        "relegated by projection, the least important first; " + ", ".join(f"{n} {s:.1%}" for n, s in base.items()),
     )
 
 
@@ -87,9 +88,10 @@ def q6(lab: Lab) -> Measured:
     load = _capacity(lab, "qoserve")
     rows = [lab.run(lab.tiers("qoserve", load, seed)) for seed in lab.scale.seeds]
     error = max(float(row["step_error"]["mape"]) for row in rows)
-    plan_ms = plans_ms(policies.serve_config(TIERS["qoserve"], 256, {}))["p99"]
-    text = f"error {error:.1%} at capacity; plan p99 {plan_ms:.2f} ms with {QUEUED} queued"
-    return Measured(error <= 0.10 and plan_ms <= 1.0, text, "the plan's time is this machine's, one core")
+    plan_ms = plans_ms(policies.serve_config(TIERS["qoserve"], 256, {}))
+    text = f"error {error:.1%} at capacity; plan p99 {plan_ms['p99']:.2f} ms with {QUEUED} queued"
+    note = f"p50 {plan_ms['p50']:.2f} ms; CPU time of one core of the measuring machine: repeat it on a quiet one"
+    return Measured(error <= 0.10 and plan_ms["p99"] <= 1.0, text, note)
 
 
 def _times(mine: float, other: float) -> str:
@@ -98,16 +100,17 @@ def _times(mine: float, other: float) -> str:
 
 CLAIMS = (
     Claim("q1", "qoserve", "QoServe 4.1.2, figure 7", "capacity at 1 % late 1.5-2.4 x FCFS, 1.2-1.4 x EDF",
-          "Azure code: >= 1.5 x FCFS, >= 1.2 x EDF", q1),
-    Claim("q1-sharegpt", "qoserve", "QoServe 4.1.2, figure 7", "the same on ShareGPT", ">= 1.0 x EDF", q1_sharegpt),
+          "Azure code: >= 1.5 x FCFS, >= 1.2 x EDF", q1, Lab.tiers_scale),
+    Claim("q1-sharegpt", "qoserve", "QoServe 4.1.2, figure 7", "the same on ShareGPT", ">= 1.0 x EDF",
+          q1_sharegpt, Lab.tiers_scale),
     Claim("q2", "qoserve", "QoServe 4.1.1, table 4", "10 GPUs for 13 of a silo",
-          "<= 0.8 of the silo's at <= 1 % late", q2),
+          "<= 0.8 of the silo's at <= 1 % late", q2, Lab.tiers_scale),
     Claim("q3", "qoserve", "QoServe 4.4.1, table 5", "dynamic chunks +20 %; at 1.64 x capacity each part lowers the "
-          "late share", "chunks >= +15 %; late at 1.6 x falls with each part", q3),
+          "late share", "chunks >= +15 %; late at 1.6 x falls with each part", q3, Lab.tiers_scale),
     Claim("q4", "qoserve", "QoServe 4.3, figure 12", "rate swings 2.5 x, peak 1.37 x capacity: 8.64 % late, "
-          "important 0", "<= 10 % late, important <= 1 %", q4),
+          "important 0", "<= 10 % late, important <= 1 %", q4, Lab.tiers_scale),
     Claim("q5", "qoserve", "QoServe 4.4.2, table 6", "at 1.23 x capacity: mix 70-15-15 5 % late, 15-15-70 0.5 %",
-          "<= 6 %, <= 1 %", q5),
+          "<= 6 %, <= 1 %", q5, Lab.tiers_scale),
     Claim("q6", "qoserve", "QoServe 3.6.1", "step times predicted within 10 % at little cost",
-          "error <= 10 %; plan p99 <= 1 ms with 1,000 queued", q6),
+          "error <= 10 %; plan p99 <= 1 ms with 1,000 queued", q6, Lab.tiers_scale),
 )  # fmt: skip

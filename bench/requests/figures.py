@@ -10,7 +10,7 @@ from typing import Any
 from bench.requests.point import Result
 
 # Okabe and Ito's colours, distinct for colour-blind readers; markers repeat the distinction in print.
-COLOURS = ("#999999", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2", "#D55E00", "#000000")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "v", "D", "P", "*", "x")
 
 
@@ -28,9 +28,10 @@ def capacities(results: Sequence[Result], file: Path) -> list[Path]:
         axis.axvline(carried, color=colour, linestyle=":", linewidth=0.8)
     axis.axhline(1.0, color="#bbbbbb", linewidth=0.8)
     axis.set_yscale("symlog", linthresh=1.0)
+    axis.set_ylim(-0.1, 110)
     axis.set_xlabel("requests/s")
     axis.set_ylabel("late (%)")
-    axis.legend(fontsize=8, title="policy (requests/s at 1 % late)", title_fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, title="requests/s at 1 % late", title_fontsize=8)
     return _save(figure, f"Simulated: {results[0]['workload']}, {_seeds(results)}", file)
 
 
@@ -67,8 +68,9 @@ def _by_tier(axis: Any, results: Sequence[Result]) -> None:
         at = [place + (number - (len(names) - 1) / 2) * width for place in range(len(groups))]
         axis.bar(at, heights, width, color=_style(number)[0], edgecolor="black", linewidth=0.5, label=policy)
     axis.set_xticks(range(len(groups)), groups, fontsize=8)
+    axis.set_ylim(0, 105)
     axis.set_ylabel("late (%)")
-    axis.legend(fontsize=8)
+    axis.figure.legend(loc="outside lower center", ncols=5, fontsize=8)
 
 
 def _over_time(axis: Any, results: Sequence[Result]) -> None:
@@ -82,8 +84,8 @@ def _over_time(axis: Any, results: Sequence[Result]) -> None:
             minutes, [100 * w["late"] for w in row["over_time"]], color=_style(number)[0], label=policy, linewidth=1
         )
         if number == 0:
-            load.plot(minutes, [w["qps"] for w in row["over_time"]], color="#cccccc", linewidth=0.8)
-    load.set_ylabel("requests/s (grey)", fontsize=8)
+            load.plot(minutes, [w["qps"] for w in row["over_time"]], color="#bbbbbb", linewidth=0.8, linestyle="--")
+    load.set_ylabel("requests/s (dashed)", fontsize=8)
     axis.set_zorder(load.get_zorder() + 1)
     axis.patch.set_visible(False)
     axis.set_xlabel("arrival (min)")

@@ -33,7 +33,7 @@ class Scale(msgspec.Struct, frozen=True):
     seeds: tuple[int, ...] = (11, 12, 13)
     ablation_seeds: tuple[int, ...] = (101, 102)
     """Those of the ablations, which chose nothing that the result uses."""
-    joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515)
+    joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515, 516, 517, 518)
 
 
 FULL_S = Scale().tiers_s
@@ -67,6 +67,17 @@ class Lab:
     def beside(self, name: str) -> Path | None:
         """A file of another kind of runs, beside this one's."""
         return None if self._file is None else self._file.with_name(f"{self._file.stem}-{name}.jsonl")
+
+    def tiers_scale(self) -> str:
+        scale = self.scale
+        shortened = "" if scale.deadlines == 1 else f", deadlines of batch tiers x {scale.deadlines:g}"
+        return f"{scale.tiers_s:g} s of arrivals{shortened}, {_seeds(scale.seeds)}"
+
+    def programs_scale(self) -> str:
+        return f"{self.scale.programs_s:g} s of arrivals, {_seeds(self.scale.seeds)}"
+
+    def drift_scale(self) -> str:
+        return f"600 s, {_seeds(self.scale.seeds)}"
 
     def tiers(self, policy: str, qps: float, seed: int, workload: str = "azure-code", **given: Any) -> Point:
         """A point of the tiers, deadlines and turns scaled."""
@@ -129,3 +140,7 @@ class Lab:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from bench.requests import policies, workloads
+from bench.requests import inherit, policies, workloads
 from bench.requests.errors import UsageError
-from bench.requests.policies import Inherit, Rule
+from bench.requests.policies import Rule
 from bench.requests.settings import Settings
 from bench.sim import serving
 from bench.sim.serving import Belief, Outcome, Record, ReplicaConfig, Router
 from bench.sim.serving.cost import COSTS, KV_TOKENS
-from mfsd.policy.serve import Service
 
 WINDOW_S = 60.0
 DRAIN_S = 600.0
@@ -69,7 +68,13 @@ def run(point: Point) -> Result:
     configs, router = engines(point, rule)
     try:
         outcome = serving.simulate(
-            configs, made.work, point.seed, replicas=point.settings.replicas, router=router, until_s=_until_s(point)
+            configs,
+            made.work,
+            point.seed,
+            replicas=point.settings.replicas,
+            router=router,
+            until_s=_until_s(point),
+            programs=inherit.table(rule.inherit, made.work),
         )
     except ValueError as error:  # a prompt that no replica could hold
         raise UsageError(f"--set kv_tokens={point.settings.kv_tokens}: {error}") from error
@@ -94,7 +99,6 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         belief=Belief(bias=settings.belief_scale, noise=settings.belief_noise),
         kv_tokens=settings.kv_tokens or KV_TOKENS[settings.cost],
         expect=settings.expect,
-        service=Service.ATLAS if rule.inherit is Inherit.ATLAS else Service.PLAS,
         bound_outputs=rule.bounds,
         lanes=rule.serve.get("policy") in LANES,
     )

@@ -95,8 +95,11 @@ TIERS: dict[str, Rule] = {
 }
 PROGRAMS: dict[str, Rule] = {
     "fcfs": Rule(help="first come first served", serve=_whole(Policy.FCFS)),
-    "mlfq": Rule(help="queues by what the call itself has had", serve=_whole(Policy.MLFQ)),
-    "las": Rule(help="least attained tokens of the call first", serve=_whole(Policy.LAS)),
+    "mlfq": Rule(
+        help="queues by what the call itself has had: fcfs, as long as no running call gives way",
+        serve=_whole(Policy.MLFQ),
+    ),
+    "las": Rule(help="the program that has had the least first", serve=_whole(Policy.LAS), inherit=Inherit.PLAS),
     "plas": Rule(help="queues by what the program has had", serve=_whole(Policy.MLFQ), inherit=Inherit.PLAS),
     "atlas": Rule(help="queues by the longest chain of the program", serve=_whole(Policy.MLFQ), inherit=Inherit.ATLAS),
     "srpt": Rule(
@@ -111,7 +114,7 @@ MFS_DRIFT = {
 }  # fmt: skip
 DRIFT: dict[str, Rule] = {
     **{
-        policy.value: Rule(help=f"{policy.value}, bounds unregulated", serve=_whole(policy))
+        policy.value: Rule(help=f"{policy.value}, unregulated", serve=_dynamic(policy, Relegation.LOST))
         for policy in Policy
         if policy is not Policy.FIT
     },

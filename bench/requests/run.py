@@ -91,7 +91,7 @@ def summary(row: Result) -> str:
     if "per_token_s" in row:
         return f"mean {row['latency_s']['mean']:.1f} s, {1e3 * row['per_token_s']['mean']:.0f} ms a token"
     if "esg" in row:
-        return f"{row['goodput_rate']:.1%} in time, gain {row['esg']:.3f}"
+        return f"{row['goodput_rate']:.1%} in time, gain {row['esg']:.0f}"
     return f"{row['violations']['all']:.1%} late, important {row['violations']['important']:.1%}"
 
 

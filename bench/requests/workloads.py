@@ -15,7 +15,7 @@ Generate = Callable[[str, Settings, float, int, float, Path | None], Workload]
 
 
 class Kind(NamedTuple):
-    """What a `--what` can be made of (the first is the default), and how long it runs unless told."""
+    """What a `--what` can be made of (the first is the default), and how long it runs by default."""
 
     workloads: tuple[str, ...]
     seconds: float

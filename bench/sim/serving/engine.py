@@ -59,8 +59,9 @@ class Simulation:
         control: Control | None = None,
         control_every_s: float = 30.0,
         journal: Journal | None = None,
+        programs: ProgramTable | None = None,
     ) -> None:
-        table = ProgramTable(configs[0].service)
+        table = ProgramTable(configs[0].service) if programs is None else programs
         self.replicas = [Replica(n, config, seed, table, journal) for n, config in enumerate(configs)]
         self._router, self._control, self._every_s = router, control, control_every_s
         self._items: list[_Item] = []
@@ -211,15 +212,17 @@ def simulate(
     control: Control | None = None,
     control_every_s: float = 30.0,
     journal: Journal | None = None,
+    programs: ProgramTable | None = None,
 ) -> Outcome:
     """Serves the work, calls and programs in any mix and order. config: of all replicas, or one for each; router:
     round robin by default; until_s: stop then, what has not ended is reported unfinished; control: asked every
-    control_every_s of each replica whether its configuration changes; journal: gets every view and plan (`replay`)."""
+    control_every_s of each replica whether its configuration changes; journal: gets every view and plan (`replay`);
+    programs: what calls inherit, by default what their programs have had."""
     began = time.process_time()
     configs = [config] * replicas if isinstance(config, ReplicaConfig) else list(config)
     if not configs:
         raise ValueError("config is empty: give one for each replica")
-    simulation = Simulation(configs, work, seed, router or round_robin(), control, control_every_s, journal)
+    simulation = Simulation(configs, work, seed, router or round_robin(), control, control_every_s, journal, programs)
     simulation.run(until_s)
     return Outcome(
         seed=seed,

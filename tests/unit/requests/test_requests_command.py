@@ -48,7 +48,8 @@ def test_rows_have_the_promised_keys_and_a_second_run_resumes(
 
 def test_programs_and_drift_add_their_measures(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    assert command.main(["run", "--what", "programs", "--seconds", "20", "--qps", "0.3", "--json", str(out)]) == 0
+    arguments = ["--what", "programs", "--policy", "fcfs,plas", "--seconds", "20", "--qps", "0.3"]
+    assert command.main(["run", *arguments, "--json", str(out)]) == 0
     for row in json.loads(out.read_text())["results"]:
         assert set(row) >= {"latency_s", "per_token_s", "hit_rate"} and set(row["hit_rate"]) >= {"short", "long"}
     out = tmp_path / "d.json"
@@ -65,11 +66,11 @@ def test_figures_are_drawn_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_equal_points_give_equal_rows() -> None:
-    def told(seed: int) -> dict[str, object]:
+    def measured(seed: int) -> dict[str, object]:
         row = points.run(Point(qps=3.0, seconds=30.0, seed=seed))
         return {name: value for name, value in row.items() if name not in ("cpu_s", "plan_us")}
 
-    assert told(4) == told(4) != told(5)
+    assert measured(4) == measured(4) != measured(5)
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
