@@ -81,6 +81,7 @@ RULES = (
     Row("`mfs`, `cost`", "mfs", _reuse("cost")),
     Row("`nocont`", "nocont"),
 )
+FEWER_RULES = tuple(row for row in RULES if row.name in {"`mfs`, always fetched", "`mfs`, `slo`", "`mfs`, `cost`"})
 SECTIONS = {
     "agents": Section("Fetch or compute again: agents", (AGENTS, MORE), RULES, 5),
     "outlook": Section(
@@ -126,13 +127,7 @@ SECTIONS = {
     "prompts": Section(
         "Fetch or compute again: shorter prompts",
         (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b")),
-        RULES,
-        3,
-    ),
-    "conversations": Section(
-        "Fetch or compute again: conversations",
-        (Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),),
-        RULES,
+        FEWER_RULES,
         3,
     ),
     "served": Section(
@@ -142,10 +137,15 @@ SECTIONS = {
             for name in (
                 "llama3-8b-gpu.mooncake-agent.shared-100g",
                 "llama3-8b-gpu.qwen-a.shared-100g",
-                "llama2-7b.mooncake-agent.cold",
             )
         ),
-        RULES,
+        FEWER_RULES,
+        3,
+    ),
+    "conversations": Section(
+        "Fetch or compute again: conversations",
+        (Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),),
+        FEWER_RULES,
         3,
     ),
 }

@@ -24,6 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     supports_hma,
 )
 
+from mfsd.policy.serve.fetch import ReuseRule
 from mooncake_adapter.hook import install
 from mooncake_adapter.metadata import request_number
 from mooncake_adapter.mooncake.network import guid_of, nic_of
@@ -34,7 +35,7 @@ from mooncake_adapter.vllm.layerwise import Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
-from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, ReuseRule, options_of, token_bytes
+from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, options_of, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
 
 INHERITED = (

@@ -48,7 +48,12 @@ def test_always_at_random_is_the_same_to_the_bit(policy: str) -> None:
     cluster, requests = prepare(BASE)
     before = Simulation(cluster, requests, policies.find(policy), serve.scheduler("fcfs", cluster))
     before.run()
-    for given in ({}, {"outlook": "coordinator", "age_s": 0.1}, {"outlook": "none", "error": 4.0}):
+    blind: tuple[dict[str, Any], ...] = (
+        {},
+        {"outlook": "coordinator", "age_s": 0.1},
+        {"outlook": "none", "error": 4.0},
+    )
+    for given in blind:
         assert ends(simulated(policy, **given)) == ends(before)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +42,8 @@ def test_what_is_unknown_or_no_time_is_fetched(rule: ReuseRule, view: ReuseView,
 )
 def test_no_other_time_may_be_none_either(rule: ReuseRule, name: str, value: float) -> None:
     assert decide(rule, BUSY).choice is Choice.RECOMPUTE
-    assert decide(rule, BUSY._replace(**{name: value})).choice is Choice.FETCH
+    changed: dict[str, Any] = {name: value}
+    assert decide(rule, BUSY._replace(**changed)).choice is Choice.FETCH
 
 
 @given(views)
