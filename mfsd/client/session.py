@@ -15,7 +15,7 @@ from mfsd._native import REQUEST_DEMANDS_MAX, Client, FastPath, Mode, Open, Perm
 from mfsd.client.attachment import Attachment
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
-from mfsd.client.shim import NONE_U32, Context, Shim
+from mfsd.client.shim import NONE_U32, Context, Shim, context_of
 from mfsd.client.task import Task
 from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Request, class_without_permit
 from mfsd.transfer import Transfer
@@ -346,7 +346,7 @@ class Session:
         check = self._checker
         client = self._attachment.client()
         slot = self._slot_of(batch, client) if client is not None else None
-        return Context(
+        return context_of(
             request_id=check.request_id(request_id),
             deadline_ns=check.deadline_ns(deadline_ns),
             batch=NONE_U32 if slot is None else slot,

@@ -32,7 +32,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.verbs",
         "nccl_shim",
     },
-    "mfsd.client": {"mfsd._native", "mfsd.policy", "mfsd.transfer"},
+    "mfsd.client": {"mfsd._native", "mfsd.capi", "mfsd.policy", "mfsd.transfer"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
     "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text", "mfsd.verbs"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
@@ -64,6 +64,8 @@ BELOW: dict[str, set[str]] = {
         "mfsd.text",
         "mfsd.children",
         "mfsd.transfer",
+        "mfsd.capi",
+        "mfsd.cli",
     },
 }
 
