@@ -45,6 +45,8 @@ class Shim:
 
     def range_add(self, address: int, size_bytes: int, context: Context) -> bool:
         """What is posted from this memory is for `context`, by whichever thread."""
+        if not (0 <= address < 1 << 64 and 0 <= size_bytes < 1 << 64):
+            return False  # cffi would raise, and nothing here may fail a transfer
         return bool(self._table.range_add(address, size_bytes, context) == 0)
 
     def range_remove(self, address: int) -> None:
