@@ -37,6 +37,7 @@ BY_NAME = {
     "buffer_updated": "asyncio",
     "__getattr__": "Python",
     "pytest_configure": "pytest",
+    "visit_*": "pycparser, by the type of a node",
     "teardown": "hypothesis",
 }
 UNUSED = {

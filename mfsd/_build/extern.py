@@ -54,9 +54,16 @@ class Writer:
             yield from (f"        {name}" for name in small)
         for name, value in numbers.items():
             if name not in small:
-                kind = "double" if isinstance(value, float) else "uint32_t" if 0 <= value < 1 << 32 else "uint64_t"
-                yield f"    const {kind} {name}"
+                yield f"    const {self._type(header, name, value)} {name}"
         yield from (f"    {kind} {name}" for name, kind in POINTERS.items() if name in self._macros[header])
+
+    def _type(self, header: str, name: str, value: int | float) -> str:
+        """Signed where C has it so: a sign before an unsigned number would give a large one."""
+        if isinstance(value, float):
+            return "double"
+        if not re.search(r"\d[lL]*[uU]|UINT", self._macros[header][name]):
+            return "int64_t"
+        return "uint32_t" if value < 1 << 32 else "uint64_t"
 
     def _declaration(self, node: Node) -> Iterator[str]:
         if isinstance(node.type, c_ast.Enum) and node.type.values:

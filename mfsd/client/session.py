@@ -17,7 +17,7 @@ from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
 from mfsd.client.checking import gid as gid_of
 from mfsd.client.marked import marks_of_environment
-from mfsd.client.shim import NONE_U32, Context, Shim
+from mfsd.client.shim import NONE_U32, Context, Shim, context_of
 from mfsd.client.task import Task
 from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Outlook, Request, Waiting, class_without_permit
 from mfsd.client.waiting import WaitingRequests
@@ -401,7 +401,7 @@ class Session:
         check = self._checker
         client = self._attachment.client()
         slot = self._slot_of(batch, client) if client is not None else None
-        return Context(
+        return context_of(
             request_id=check.request_id(request_id),
             deadline_ns=check.deadline_ns(deadline_ns),
             batch=NONE_U32 if slot is None else slot,

@@ -47,6 +47,7 @@ from mfsd.node.control import (
     WhyRequest,
 )
 from mfsd.node.control_server import ControlServer
+from mfsd.node.discovery import Discovery
 from mfsd.node.effective import effective
 from mfsd.node.health import Examined, Health
 from mfsd.node.link import Link
@@ -128,7 +129,8 @@ class Daemon:
         self._memory_bytes = memory_limit_bytes()
         self._admission = Admission(config.socket)
         self._limit_clients(config.socket)
-        self._nics = NicTable(arbiter, config.nic)
+        self._discovery = Discovery(self._log)
+        self._nics = NicTable(arbiter, config.nic, self._discovery.rates)
         attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
         control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
@@ -144,6 +146,7 @@ class Daemon:
         for observer in self._observers:
             observing.enter_context(observer(self))
         background = [loop.create_task(self._look_for_detached()), loop.create_task(self._sample_waits())]
+        background.append(loop.create_task(self._discovery.keep(lambda: self._nics.reconfigure(self._config.nic))))
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
         if self._notifier.watchdog_interval_s is not None:

@@ -115,7 +115,7 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
         devices = os.listdir(sysfs)  # noqa: PTH208 -- names are wanted, and a missing folder is the common case
     except OSError:
         return {}
-    return {name: max((_port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0) for name in devices}
+    return {name: max((port_rate(port) for port in (sysfs / name / "ports").glob("*")), default=0) for name in devices}
 
 
 def read_physical(name: str, sysfs: Path = SYSFS) -> str:
@@ -126,8 +126,8 @@ def read_physical(name: str, sysfs: Path = SYSFS) -> str:
         return name
 
 
-def _port_rate(port: Path) -> int:
-    """Reads ``100 Gb/sec (4X EDR)``."""
+def port_rate(port: Path) -> int:
+    """Reads ``100 Gb/sec (4X EDR)`` of a port's folder in sysfs, in bytes/s; 0 where it cannot be read."""
     try:
         number, unit, *_ = (port / "rate").read_text().split()
         return int(float(number) * 1e9 / 8) if unit == "Gb/sec" else 0

@@ -284,3 +284,13 @@ def test_pfc_that_a_switch_announces(lab: Lab, folder: Path) -> None:
         for process in started:
             process.terminate()
             process.wait(100)
+
+
+@pytest.mark.skipif(not Path("/usr/lib/python3/dist-packages/pyverbs").is_dir(), reason="python3-pyverbs is missing")
+def test_a_message_over_a_soft_roce_port(soft_roce: SoftRoce, folder: Path) -> None:
+    prefix = tuple(soft_roce.argv())
+    found = doctor(folder / "none.sock", prefix=prefix)
+    assert "100 Gbit/s" in found["verbs.agrees"]["reason"] and "verbs.moved" not in found
+    found = doctor(folder / "none.sock", "--verbs", prefix=prefix)
+    assert "4096 bytes, GID index 0 (::ffff:" in found["verbs.moved"]["reason"]
+    assert "verbs.dscp-seen" in found or "CAP_NET_RAW" in found["verbs.dscp-unseen"]["reason"]

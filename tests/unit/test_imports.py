@@ -16,6 +16,7 @@ BELOW: dict[str, set[str]] = {
     "mfsd.children": set(),
     "mfsd._build": set(),
     "mfsd.capi": set(),
+    "mfsd.verbs": set(),
     "mfsd.policy": {"mfsd._native"},
     "mfsd.proto": set(),
     "mfsd.soft_roce": set(),
@@ -28,12 +29,13 @@ BELOW: dict[str, set[str]] = {
         "mfsd.proto",
         "mfsd._native",
         "mfsd.text",
+        "mfsd.verbs",
         "nccl_shim",
     },
-    "mfsd.client": {"mfsd._native", "mfsd.policy", "mfsd.transfer"},
+    "mfsd.client": {"mfsd._native", "mfsd.capi", "mfsd.policy", "mfsd.transfer"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
     "mfsd.serve": {"mfsd.policy"},
-    "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text"},
+    "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text", "mfsd.verbs"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {
         "mfsd.soft_roce",
@@ -65,6 +67,8 @@ BELOW: dict[str, set[str]] = {
         "mfsd.text",
         "mfsd.children",
         "mfsd.transfer",
+        "mfsd.capi",
+        "mfsd.cli",
     },
 }
 

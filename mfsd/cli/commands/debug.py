@@ -9,7 +9,12 @@ import click
 from mfsd.cli.output import Form, output_options, printed
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  mfsctl debug segment 4711         the memory that process 4711 shares with its daemon
+"""
+)
 def debug() -> None:
     """Show what is inside, for those who look for a fault of MFS itself."""
 

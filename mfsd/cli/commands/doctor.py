@@ -39,6 +39,7 @@ Examples:
   mfsctl doctor -- vllm serve MODEL           examine the program, do not run it
   sudo mfsctl doctor --pid $(pgrep -f vllm)   a running one
   mfsctl doctor --peer decode-7 --json
+  mfsctl doctor --verbs                       move a message over each port, too
 """,
 )
 @click.option("--pid", type=click.IntRange(min=1), help="Examine this running process, too.")
@@ -53,6 +54,11 @@ Examples:
 )
 @click.option("--coordinator", "coordinators", multiple=True, metavar="HOST:PORT", help="Coordinator to reach.")
 @click.option("--group", help="Port group of the policy that the interfaces belong to; the first one if left out.")
+@click.option(
+    "--verbs",
+    is_flag=True,
+    help="Move a message over each RDMA port: make a queue pair, connect it to itself, write once.",
+)
 @click.option("--quiet", is_flag=True, help="Leave out what is in order.")
 @click.option("--json", "as_json", is_flag=True, help="For machines; docs/doctor.md has the schema.")
 @policy_options
@@ -66,6 +72,7 @@ def doctor(
     interfaces: tuple[str, ...],
     coordinators: tuple[str, ...],
     group: str | None,
+    verbs: bool,
     quiet: bool,
     as_json: bool,
     policy: str,
@@ -76,8 +83,8 @@ def doctor(
 
     It examines the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
     classes, the NIC against the fabric policy, the path, clocks and limits. COMMAND is examined, not run.
-    Nothing is changed. As root it sees more. Without --profile and --policy-file the policy is the one
-    that the daemon marks by ([wire] in mfsd.toml).
+    Nothing is changed; --verbs alone makes queue pairs and sends. As root it sees more. Without --profile
+    and --policy-file the policy is the one that the daemon marks by ([wire] in mfsd.toml).
     """
     from mfsd.fabric.policy import load_profile
     from mfsd.observe.doctor.examine import examine
@@ -100,6 +107,7 @@ def doctor(
         peer=peer,
         interfaces=interfaces,
         coordinators=coordinators,
+        try_verbs=verbs,
     )
     report = examine(host)
     if as_json:

@@ -14,8 +14,11 @@ from mfsd.fabric.dcb import Exchange
 from mfsd.fabric.policy import Profile
 from mfsd.node.control import RulesReply, RulesRequest, StatusReply, StatusRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
+from mfsd.node.nics import port_rate
+from mfsd.verbs.ask import Devices, Gid, Message, Port, VerbsFailed, VerbsMissing, ask_devices, ask_message
 
 COMMAND_S = 20.0
+NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 class NoAnswer(Exception):
@@ -72,6 +75,11 @@ class Host:
     exchange: Exchange | None = None
     """DCB netlink; None: the kernel's."""
     run: Callable[[list[str]], str] = run_program
+    try_verbs: bool = False
+    """Move a message over each port."""
+    verbs: Callable[[], Devices] = ask_devices
+    verbs_message: Callable[[str, int, int, int], Message] = ask_message
+    """Of a device, port, GID index and DSCP."""
     probed: dict[tuple[str, ...], object] = field(default_factory=dict)
     """What the probe answered (:mod:`mfsd.observe.doctor.launching`), by the libraries it loaded."""
 
@@ -102,6 +110,19 @@ class Host:
     def devices(self) -> list[str]:
         """Names of the RDMA devices that sysfs shows."""
         return names_in(self.sys / "class/infiniband")
+
+    @functools.cached_property
+    def verbs_devices(self) -> Devices:
+        """The devices by libibverbs. Raises VerbsMissing or VerbsFailed, each time again."""
+        return self.verbs()
+
+    def port(self, device: str, number: int) -> Port:
+        """By libibverbs, or by sysfs where that cannot be asked."""
+        try:
+            found = self.verbs_devices.devices.get(device)
+        except (VerbsMissing, VerbsFailed):
+            found = None
+        return (found and found.ports.get(number)) or port_in_sysfs(self.sys, device, number)
 
     def netdevs(self, device: str) -> list[str]:
         """Network interfaces whose addresses are GIDs of the device, or that share its PCI function."""
@@ -142,6 +163,20 @@ class Host:
         except OSError as error:
             return f"{file}: {error.strerror}"
         return ""
+
+
+def port_in_sysfs(sysfs: Path, device: str, number: int) -> Port:
+    """What sysfs shows of a port; the MTU in use is not there (0)."""
+    folder = sysfs / "class/infiniband" / device / "ports" / str(number)
+    indices = sorted(int(name) for name in names_in(folder / "gid_attrs/types") if name.isdigit())
+    gids = {
+        index: Gid(gid, kind)
+        for index in indices
+        if (kind := read_line(folder / "gid_attrs/types" / str(index)))
+        and (gid := read_line(folder / "gids" / str(index))) not in ("", NO_GID)
+    }
+    state = read_line(folder / "state").rpartition(": ")[2]
+    return Port(state, read_line(folder / "link_layer"), port_rate(folder), 0, gids)
 
 
 def version() -> str:

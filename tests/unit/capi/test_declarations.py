@@ -112,4 +112,6 @@ def test_cython_gets_names_that_c_keeps_apart() -> None:
     assert '    struct mfs_rmlq_stats_t "mfs_rmlq_stats":' in text
     assert "    void mfs_rmlq_stats(mfs_rmlq *queue, mfs_rmlq_stats_t *stats)" in text
     assert "    ctypedef uint64_t mfs_flow_handle" in text
+    assert "    const int64_t MFS_PLAN_TIME_MAX" in text, "signed, as it is in C: it is negated"
+    assert "    const uint64_t MFS_TIME_MAX" in text and "    const uint32_t MFS_RANK_NONE" in text
     assert not re.search(r"_Atomic|_Alignas|_Static_assert|\bstruct \w+ \*", text.split('"""')[0])

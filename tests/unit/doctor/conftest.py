@@ -14,6 +14,7 @@ from mfsd.fabric.policy import load_profile
 from mfsd.observe.doctor.checks import CHECKS, Check, kinds_of, name_of
 from mfsd.observe.doctor.finding import Finding
 from mfsd.observe.doctor.host import Host, NoAnswer
+from mfsd.verbs.ask import Devices, Message, VerbsMissing
 
 
 def dcb_device() -> Any:
@@ -35,6 +36,8 @@ class FakeHost:
         self.dcb = dcb_device()
         self.lldp: str | None = None
         self.devinfo: str | None = None
+        self.verbs: Devices | Exception = VerbsMissing("no pyverbs here")
+        self.message: Callable[[str, int, int, int], Message] = lambda *_: Message(4096, None)
         for name in ("proc", "sys/class/net", "dev/shm", "config"):
             (folder / name).mkdir(parents=True)
         self.host = Host(
@@ -50,7 +53,14 @@ class FakeHost:
             configfs=folder / "config",
             exchange=self.dcb.exchange,
             run=self._run,
+            verbs=self._verbs,
+            verbs_message=lambda *asked: self.message(*asked),
         )
+
+    def _verbs(self) -> Devices:
+        if isinstance(self.verbs, Exception):
+            raise self.verbs
+        return self.verbs
 
     def _run(self, argv: list[str]) -> str:
         answer = {"lldpctl": self.lldp, "ibv_devinfo": self.devinfo}[argv[0]]
@@ -76,6 +86,7 @@ class FakeHost:
     def __call__(self, check: Check) -> dict[str, Finding]:
         """Findings by id. Each must be one that the check documents, with a reason, and a remedy if it is bad news."""
         self.host.__dict__.pop("devices", None)
+        self.host.__dict__.pop("verbs_devices", None)
         self.host.__dict__.pop("links", None)
         self.host.__dict__.pop("program_environ", None)
         self.host.__dict__.pop("environ_problem", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -32,7 +33,7 @@ def client(server):
         yield client
 
 
-def segment_of(client: Client) -> dict:
+def segment_of(client: Client) -> dict[str, Any]:
     """The client's own among those that this process has mapped, as it is its arbiter, too."""
     trees = [decode_segment(data) for data in read_segments(os.getpid())]
     return next(tree for tree in trees if tree["header"]["client_id"] == client.client_id)

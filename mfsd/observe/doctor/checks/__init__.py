@@ -23,6 +23,7 @@ from mfsd.observe.doctor.checks import (
     preload,
     process,
     program,
+    verbs,
 )
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
@@ -46,6 +47,7 @@ CHECKS: tuple[Check, ...] = (
     daemon,
     coordinator,
     devices,
+    verbs,
     override,
     environment,
     bypass,

@@ -10,7 +10,6 @@ from mfsd.observe.doctor.host import Host, names_in, read_line
 
 TITLE = "RDMA devices"
 ROCE_V2 = "RoCE v2"
-NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 GID_INDEX = ("NCCL_IB_GID_INDEX", "MC_GID_INDEX", "NVSHMEM_IB_GID_INDEX", "UCX_IB_GID_INDEX")
 CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 
@@ -105,14 +104,7 @@ def _openable(host: Host, device: str, node: str | None) -> Iterator[Finding]:
 
 def gids(host: Host, device: str, port: str) -> dict[int, str]:
     """GID index -> type, of the indices in use."""
-    folder = host.sys / "class/infiniband" / device / "ports" / port
-    indices = [int(name) for name in names_in(folder / "gid_attrs/types") if name.isdigit()]
-    return {
-        i: kind
-        for i in sorted(indices)
-        if (kind := read_line(folder / "gid_attrs/types" / str(i)))
-        and read_line(folder / "gids" / str(i)) not in ("", NO_GID)
-    }
+    return {index: gid.type for index, gid in host.port(device, int(port)).gids.items()}
 
 
 def is_infiniband(host: Host, device: str) -> bool:
@@ -126,13 +118,12 @@ def _first_v2(host: Host, device: str, port: str) -> int:
 
 
 def _port(host: Host, device: str, port: str) -> Iterator[Finding]:
-    folder = host.sys / "class/infiniband" / device / "ports" / port
     subject = f"{device} port {port}"
-    state = read_line(folder / "state")
-    if "ACTIVE" not in state:
-        yield NO_PORT(f"state is {state or 'unreadable'}", subject)
+    found = host.port(device, int(port))
+    if "ACTIVE" not in found.state:
+        yield NO_PORT(f"state is {found.state or 'unreadable'}", subject)
         return
-    if read_line(folder / "link_layer") == "InfiniBand":
+    if found.link == "InfiniBand":
         yield INFINIBAND("link_layer is InfiniBand", subject)
         return
     types = gids(host, device, port)

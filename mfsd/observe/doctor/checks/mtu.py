@@ -1,4 +1,4 @@
-"""MTU: the link's, the RoCE MTU that follows from it, and the one that the device really uses (ibv_devinfo)."""
+"""MTU: the link's, the RoCE MTU that follows from it, and the one that the device really uses (libibverbs)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mfsd.observe.doctor.checks.nic import plan_for
 from mfsd.observe.doctor.finding import Finding, Kind
-from mfsd.observe.doctor.host import Host, NoAnswer, read_line
+from mfsd.observe.doctor.host import Host, NoAnswer, names_in, read_line
 
 TITLE = "MTU"
 ROCE_MTUS = (4096, 2048, 1024, 512, 256)
@@ -71,13 +71,20 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _active(host: Host, device: str) -> Iterator[Finding]:
-    """Without the program ibv_devinfo nothing is said: the link's MTU is checked anyway."""
-    try:
-        text = host.run(["ibv_devinfo", "-d", device])
-    except NoAnswer:
-        return
+    """Without pyverbs and ibv_devinfo nothing is said: the link's MTU is checked anyway."""
     links = [int(t) for i in host.netdevs(device) if (t := read_line(host.sys / "class/net" / i / "mtu")).isdigit()]
     carried = max((roce_mtu(mtu) for mtu in links), default=0)
-    for active in (int(n) for n in re.findall(r"active_mtu:\s+(\d+)", text)):
+    for active in _active_mtus(host, device):
         if active < min(carried, ROCE_WANTED):
             yield ACTIVE_SMALLER(f"active_mtu is {active}, the link of {max(links)} carries {carried}", device)
+
+
+def _active_mtus(host: Host, device: str) -> list[int]:
+    """Of the device's ports, by libibverbs."""
+    numbers = [int(name) for name in names_in(host.sys / "class/infiniband" / device / "ports") if name.isdigit()]
+    if known := [mtu for number in numbers if (mtu := host.port(device, number).mtu_bytes)]:
+        return known
+    try:
+        return [int(n) for n in re.findall(r"active_mtu:\s+(\d+)", host.run(["ibv_devinfo", "-d", device]))]
+    except NoAnswer:
+        return []
