@@ -19,8 +19,6 @@ STAGE_REUSE, STAGE_P2D, STAGE_BACKGROUND = int(Stage.REUSE), int(Stage.P2D), int
 """As numbers: an enumeration costs a transfer more than all else here."""
 ADAPTED = "_mfs_adapted"
 """The attribute of classes that are adapted already."""
-READ_CLASS = 1
-"""Of a store's reads, as the daemon's classes are."""
 
 
 class Task(Protocol):
@@ -56,14 +54,12 @@ def open_session() -> Session:
 def own_class(session: Session) -> int:
     """The class of the engine that the program made: of last stages of unknown size where the program marks
     them itself, else the lowest before the scavenger, where anything may wait."""
-    class_of = getattr(session, "class_of", None)
-    return max(0, session.classes - 2) if class_of is None else int(class_of(STAGE_P2D))
+    return session.class_of(STAGE_P2D)
 
 
 def read_class(session: Session) -> int:
     """The class of the store's own client."""
-    class_of = getattr(session, "class_of", None)
-    return min(READ_CLASS, session.classes - 1) if class_of is None else int(class_of(STAGE_REUSE))
+    return session.class_of(STAGE_REUSE)
 
 
 class Holder:

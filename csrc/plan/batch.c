@@ -18,20 +18,20 @@ static int compare_cell(const void *a, const void *b, void *requests)
 		return x->k < y->k ? -1 : 1;
 	if (x->busy != y->busy)
 		return x->busy > y->busy ? -1 : 1;
-	return request[x->request].id > request[y->request].id ? -1 : 1;
+	return request[x->request].why.request > request[y->request].why.request ? -1 : 1;
 }
 
 /* Loads of one owner (the batch itself or a request): each port once, each load possible. Adds ports that are new since
  * `first_stamp` to plan->port. */
 static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, uint32_t n,
-		       uint32_t first_stamp, uint32_t *ports, uint64_t *cells)
+		       uint64_t first_stamp, uint32_t *ports, uint64_t *cells)
 {
-	uint32_t stamp = ++plan->stamps;
+	uint64_t stamp = ++plan->stamps;
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t u = load[i].port;
 
-		if (u >= plan->ports || plan->stamp[u] == stamp || load[i].busy_ns < 0)
+		if (u >= plan->config.ports || plan->stamp[u] == stamp || load[i].busy_ns < 0)
 			return -EINVAL;
 		if (load[i].busy_ns > MFS_PLAN_TIME_MAX)
 			return -ERANGE;
@@ -48,14 +48,9 @@ static int check(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64
 		 uint64_t *cells)
 {
 	const struct mfs_plan_load *load = from->load + from->fixed_loads;
-	uint32_t first_stamp;
+	uint64_t first_stamp = plan->stamps + 1;
 	int rc;
 
-	if (plan->stamps >= UINT32_MAX - from->requests - 1) {
-		memset(plan->stamp, 0, plan->ports * sizeof(*plan->stamp));
-		plan->stamps = 0;
-	}
-	first_stamp = plan->stamps + 1;
 	rc = check_loads(plan, from->load, from->fixed_loads, first_stamp, ports, cells);
 	*cells = 0;
 	for (uint32_t r = 0; !rc && r < from->requests; r++) {
@@ -96,31 +91,21 @@ static void set_effective_deadline(struct plan_batch *batch, int64_t *d, uint32_
 	batch->loose = d[k];
 }
 
-static void *cut(char **at, size_t bytes)
-{
-	void *piece = *at;
-
-	*at += (bytes + 7) & ~(size_t)7;
-	return piece;
-}
-
 static struct plan_batch *allocate(const struct mfs_plan_batch *from, uint32_t ports, uint64_t cells)
 {
 	uint64_t bytes = sizeof(struct plan_batch) + from->requests * sizeof(struct plan_request) +
-			 ((uint64_t)ports + from->fixed_loads) * sizeof(struct plan_load) +
+			 ((uint64_t)ports + from->fixed_loads) * sizeof(struct mfs_plan_load) +
 			 cells * sizeof(struct plan_cell) +
-			 ((uint64_t)ports + 1) * sizeof(struct plan_column) + 64;
+			 ((uint64_t)ports + 1) * sizeof(struct plan_column);
 	struct plan_batch *batch = calloc(1, bytes);
-	char *at = (char *)batch;
 
 	if (!batch)
 		return NULL;
-	cut(&at, sizeof(*batch));
-	batch->row = cut(&at, ports * sizeof(*batch->row));
-	batch->fixed = cut(&at, from->fixed_loads * sizeof(*batch->fixed));
-	batch->request = cut(&at, from->requests * sizeof(*batch->request));
-	batch->cell = cut(&at, cells * sizeof(*batch->cell));
-	batch->column = cut(&at, (ports + 1) * sizeof(*batch->column));
+	batch->row = (struct mfs_plan_load *)(batch + 1);
+	batch->fixed = batch->row + ports;
+	batch->request = (struct plan_request *)(batch->fixed + from->fixed_loads);
+	batch->cell = (struct plan_cell *)(batch->request + from->requests);
+	batch->column = (struct plan_column *)(batch->cell + cells);
 	batch->ports = ports;
 	batch->requests = from->requests;
 	batch->id = from->id;
@@ -161,8 +146,8 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	for (uint32_t i = 0; i < from->fixed_loads; i++, load++) {
 		if (!load->busy_ns)
 			continue;
-		batch->fixed[batch->fixed_loads++] = (struct plan_load){load->busy_ns, load->port};
-		batch->row[plan->k_of[load->port]].busy = load->busy_ns;
+		batch->fixed[batch->fixed_loads++] = *load;
+		batch->row[plan->k_of[load->port]].busy_ns = load->busy_ns;
 	}
 	for (uint32_t r = 0; r < from->requests; r++) {
 		struct plan_request *request = &batch->request[r];
@@ -175,11 +160,12 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 			batch->cell[cells++] = (struct plan_cell){load->busy_ns, load->port,
 								  plan->k_of[load->port], PLAN_NONE, r};
 		}
-		request->id = from->request[r].id;
+		request->why.request = from->request[r].id;
+		request->why.batch = from->id;
 		request->batch = batch;
 		request->cell = PLAN_NONE;
 		request->deadline = deadline[r] = from->request[r].deadline_ns;
-		request->latest = request->deadline - alone - (plan->paper ? 0 : from->compute_ns);
+		request->latest = request->deadline - alone - (plan->config.paper ? 0 : from->compute_ns);
 	}
 	set_effective_deadline(batch, deadline, from->requests);
 	sort_cells(batch, cells);

@@ -13,9 +13,7 @@ int plan_grow(void *vector, size_t size, uint64_t need)
 		return 0;
 	while (room < need)
 		room *= 2;
-	if (room >= PLAN_NONE)
-		return -ENOMEM;
-	bigger = realloc(v->at, room * size);
+	bigger = room < PLAN_NONE ? realloc(v->at, room * size) : NULL;
 	if (!bigger)
 		return -ENOMEM;
 	v->at = bigger;
@@ -42,7 +40,7 @@ void plan_unmark(struct mfs_plan *plan, struct plan_request *request)
 		last->changed_at = request->changed_at;
 	}
 	if (request->flags & PLAN_REPORTED)
-		plan->gone.at[plan->gone.n++] = request->id;
+		plan->gone.at[plan->gone.n++] = request->why.request;
 }
 
 struct mfs_plan_delta mfs_plan_delta_bounds(const struct mfs_plan *plan)
@@ -61,11 +59,11 @@ struct mfs_plan_delta mfs_plan_delta_take(struct mfs_plan *plan, struct mfs_plan
 		struct plan_request *r = plan->changed.at[i];
 
 		if (r->flags & PLAN_PRUNED)
-			pruned[count.pruned++] = plan_reason(r);
+			pruned[count.pruned++] = r->why;
 		else if (r->flags & PLAN_INFEASIBLE)
-			infeasible[count.infeasible++] = r->id;
+			infeasible[count.infeasible++] = r->why.request;
 		else if (r->flags & PLAN_REPORTED)
-			restored[count.restored++] = r->id;
+			restored[count.restored++] = r->why.request;
 		r->flags &= (uint8_t)~(PLAN_CHANGED | PLAN_REPORTED);
 		if (r->flags & (PLAN_PRUNED | PLAN_INFEASIBLE))
 			r->flags |= PLAN_REPORTED;

@@ -1,36 +1,24 @@
-/*
- * One event of Algorithm 1: what is infeasible, what was pruned and returns, what is pruned (the rules in order:
- * mfsd/policy/pruning.py).
- *
- * Readmission. With what is pruned before it, batch i ends its longest port at M_i, and may end it at H_i with the margin
- * kept. A pruned request of position p with load l on ports u returns when for every i >= p and u
- * S_i(u) + l(u) <= G_i = max(M_i, H_i). A return moves M_i only below H_i, so it changes no G_i, and what is found once
- * about them holds for all requests of the event. S and M grow along the order, so a chunk's ends say most:
- *
- *  - the last batch of a chunk and, with the same S in front of it, the next chunk refuse together what is above
- *    bound->end there; nearly all requests stay refused where they were last, in one comparison,
- *  - what is not above bound->least behind a chunk none of its batches refuses,
- *
- * and only where both leave it open its batches are read one by one.
- */
+/* One event of Algorithm 1: what is infeasible, what was pruned and returns, what is pruned, by the rules of
+ * mfsd/policy/pruning.py. M_i, H_i and G_i, and why few comparisons do for readmission: docs/internals/plan.md. */
 #include "state.h"
 
 /* H_i: what the longest port may take with the margin kept. */
 static int64_t room(const struct mfs_plan *plan, const struct plan_slot *slot)
 {
-	__int128 time = (__int128)(plan->paper ? slot->latest : slot->loose) - plan->now;
+	__int128 time = (__int128)(plan->config.paper ? slot->latest : slot->loose) - plan->now;
 
 	if (slot->loose > plan->now)
-		time -= (uint64_t)((double)((uint64_t)slot->loose - (uint64_t)plan->now) * plan->margin);
+		time -= (uint64_t)((double)((uint64_t)slot->loose - (uint64_t)plan->now) *
+				   plan->config.readmission_margin);
 	return time < 0 ? 0 : time > INT64_MAX ? INT64_MAX : (int64_t)time;
 }
 
 /* The batch is late, and pruning may help it: in variant mfs not one that is late with nothing ahead of it. */
 static bool is_late(const struct mfs_plan *plan, const struct plan_slot *slot, int64_t longest)
 {
-	int64_t due = plan->paper ? slot->latest : slot->loose;
+	int64_t due = plan->config.paper ? slot->latest : slot->loose;
 
-	return longest + plan->now > due && (plan->paper || plan->now <= slot->latest);
+	return longest + plan->now > due && (plan->config.paper || plan->now <= slot->latest);
 }
 
 /* -- the list of pruned requests */
@@ -45,7 +33,7 @@ static int compare_urgency(const void *x, const void *y)
 		return plan_batch_before(a->batch, b->batch) ? -1 : 1;
 	if (a->deadline != b->deadline)
 		return a->deadline < b->deadline ? -1 : 1;
-	return a->id < b->id ? -1 : 1;
+	return a->why.request < b->why.request ? -1 : 1;
 }
 
 /* Drops those that have lost the flag, and moves new ones to their places. */
@@ -85,7 +73,7 @@ static void set_infeasible(struct mfs_plan *plan, struct plan_request *request, 
 	request->flags ^= PLAN_INFEASIBLE;
 	plan->infeasible += infeasible ? 1 : UINT32_MAX;
 	plan_mark(plan, request);
-	if (plan->paper)
+	if (plan->config.paper)
 		return;
 	request->flags &= (uint8_t)~PLAN_PRUNED; /* no longer by pruning */
 	if (counted != plan_counts(plan, request))
@@ -124,21 +112,22 @@ static void check_all_feasible(struct mfs_plan *plan)
 
 /* -- readmission */
 
-/* What each chunk bears, from the last to the first: plan->bound. */
+/* What each chunk bears, from the last to the first. */
 static void find_bounds(struct mfs_plan *plan)
 {
 	int64_t next = INT64_MAX; /* some batch of the next chunk bears no more */
 
 	for (uint32_t c = plan->chunk.n; c--;) {
-		const struct plan_chunk *chunk = plan->chunk.at[c];
-		int64_t front = plan_front_top(plan, chunk), least = INT64_MAX, most = INT64_MAX, left = 0;
+		struct plan_chunk *chunk = plan->chunk.at[c];
+		int64_t front = plan_front(plan, chunk)->top, least = INT64_MAX, most = INT64_MAX, left = 0;
 
 		for (const struct plan_slot *slot = chunk->slot; slot < chunk->slot + chunk->n; slot++) {
 			left = room(plan, slot);
 			least = plan_min(least, plan_max(left, chunk->known ? slot->longest : front));
 			most = plan_min(most, plan_max(left, chunk->known ? slot->longest : chunk->top));
 		}
-		plan->bound.at[c] = (struct plan_bound){least, plan_min(plan_max(left, chunk->top), next)};
+		chunk->least = least;
+		chunk->end = plan_min(plan_max(left, chunk->top), next);
 		next = most;
 	}
 }
@@ -149,7 +138,7 @@ static int64_t load_on(const struct plan_batch *batch, uint32_t port)
 	uint32_t low = 0, high = batch->ports, run = high ? port - batch->row[0].port : 0;
 
 	if (run < high && batch->row[run].port == port) /* ports next to each other, as an all-to-all has */
-		return batch->row[run].busy;
+		return batch->row[run].busy_ns;
 	while (low < high) {
 		uint32_t middle = (low + high) / 2;
 
@@ -158,15 +147,15 @@ static int64_t load_on(const struct plan_batch *batch, uint32_t port)
 		else
 			high = middle;
 	}
-	return low < batch->ports && batch->row[low].port == port ? batch->row[low].busy : 0;
+	return low < batch->ports && batch->row[low].port == port ? batch->row[low].busy_ns : 0;
 }
 
 /* Whether a batch of the chunk, from the request's own on, does not bear it on the port. */
-static bool refused_by_batches(struct mfs_plan *plan, struct plan_out *out, const struct plan_load *load,
+static bool refused_by_batches(struct mfs_plan *plan, struct plan_out *out, const struct mfs_plan_load *load,
 			       struct plan_chunk *chunk)
 {
 	const struct plan_batch *own = out->request->batch;
-	int64_t sum = plan_front(plan, chunk)[load->port] + load->busy;
+	int64_t sum = plan_front(plan, chunk)->behind[load->port] + load->busy_ns;
 	uint32_t from = 0;
 
 	if (!chunk->known)
@@ -183,35 +172,36 @@ static bool refused_by_batches(struct mfs_plan *plan, struct plan_out *out, cons
 	}
 	return false;
 refused:
-	*out = (struct plan_out){out->request, load->busy, load->port, chunk->at};
+	*out = (struct plan_out){out->request, load->busy_ns, load->port, chunk->at};
 	return true;
 }
 
 /* With what has come back before it in this event. */
 static bool refused(struct mfs_plan *plan, struct plan_out *out)
 {
-	const struct plan_load last = {out->busy, out->port};
+	const struct mfs_plan_load last = {out->port, out->busy};
 	uint32_t own, loads;
 	int64_t most = 0;
 
 	if (out->chunk < plan->chunk.n) {
 		struct plan_chunk *chunk = plan->chunk.at[out->chunk];
 
-		if (chunk->behind[last.port] + last.busy > plan->bound.at[out->chunk].end ||
+		if (chunk->behind[last.port] + last.busy_ns > chunk->end ||
 		    refused_by_batches(plan, out, &last, chunk))
 			return true;
 	}
 	own = out->request->batch->chunk->at;
 	loads = plan_request_loads(plan, out->request);
 	for (uint32_t i = 0; i < loads; i++) {
-		const struct plan_load *load = &plan->part[i];
+		const struct mfs_plan_load *load = &plan->part[i];
 
 		for (uint32_t c = own; c < plan->chunk.n; c++) {
-			int64_t sum = plan->chunk.at[c]->behind[load->port] + load->busy;
+			const struct plan_chunk *chunk = plan->chunk.at[c];
+			int64_t beyond = chunk->behind[load->port] + load->busy_ns - chunk->end;
 
-			if (sum - plan->bound.at[c].end > most) {
-				most = sum - plan->bound.at[c].end;
-				*out = (struct plan_out){out->request, load->busy, load->port, c};
+			if (beyond > most) {
+				most = beyond;
+				*out = (struct plan_out){out->request, load->busy_ns, load->port, c};
 			}
 		}
 	}
@@ -219,10 +209,11 @@ static bool refused(struct mfs_plan *plan, struct plan_out *out)
 		return true;
 	for (uint32_t c = own; c < plan->chunk.n; c++)
 		for (uint32_t i = 0; i < loads; i++) {
-			const struct plan_load *load = &plan->part[i];
+			const struct mfs_plan_load *load = &plan->part[i];
+			struct plan_chunk *chunk = plan->chunk.at[c];
 
-			if (plan->chunk.at[c]->behind[load->port] + load->busy > plan->bound.at[c].least &&
-			    refused_by_batches(plan, out, load, plan->chunk.at[c]))
+			if (chunk->behind[load->port] + load->busy_ns > chunk->least &&
+			    refused_by_batches(plan, out, load, chunk))
 				return true;
 		}
 	return false;
@@ -256,9 +247,9 @@ static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chu
 	for (int sign = -1; sign <= 1; sign += 2) {
 		for (const struct plan_slot *at = slot + 1; at < chunk->slot + chunk->n; at++)
 			for (uint32_t i = 0; i < at->batch->fixed_loads; i++)
-				plan->fixed[at->batch->fixed[i].port] += sign * at->batch->fixed[i].busy;
+				plan->fixed[at->batch->fixed[i].port] += sign * at->batch->fixed[i].busy_ns;
 		if (sign < 0)
-			longest = plan_greatest(plan->fixed, plan->ports);
+			longest = plan_greatest(plan->fixed, plan->config.ports);
 	}
 	return longest;
 }
@@ -269,15 +260,15 @@ static bool is_hopeless(struct mfs_plan *plan, struct fixed_walk *walk, const st
 {
 	int64_t left = slot->loose - plan->now;
 
-	if (plan->paper || walk->of_all <= left)
+	if (plan->config.paper || walk->of_all <= left)
 		return false;
 	for (; walk->chunks <= chunk->at; walk->chunks++) {
 		const int64_t *here = plan->chunk.at[walk->chunks]->fixed;
 
-		for (uint32_t u = 0; u < plan->ports; u++)
+		for (uint32_t u = 0; u < plan->config.ports; u++)
 			plan->fixed[u] += here[u];
 		walk->front = walk->end;
-		walk->end = plan_greatest(plan->fixed, plan->ports);
+		walk->end = plan_greatest(plan->fixed, plan->config.ports);
 	}
 	return walk->front > left || (walk->end > left && fixed_longest(plan, chunk, slot) > left);
 }
@@ -298,9 +289,8 @@ static uint32_t first_that_counts(const struct mfs_plan *plan, struct plan_batch
 static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, const struct plan_batch *last)
 {
 	struct plan_candidates_list *list = &plan->candidates[port];
-	struct plan_batch *best = NULL;
+	struct plan_request *best = NULL;
 	int64_t most = 0, next_red = INT64_MAX;
-	uint32_t best_cell = 0;
 
 	for (struct plan_candidates *at = list->at; at < list->at + list->n; at++) {
 		uint32_t c;
@@ -313,16 +303,15 @@ static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, co
 		}
 		c = first_that_counts(plan, at->batch, at->k);
 		at->top = c < at->batch->column[at->k + 1].begin ? at->batch->cell[c].busy : 0;
-		if (at->top > most || (best && at->top == most && plan_batch_before(best, at->batch))) {
+		if (at->top > most ||
+		    (best && at->top == most && plan_batch_before(best->batch, at->batch))) {
 			most = at->top;
-			best = at->batch;
-			best_cell = c;
+			best = &at->batch->request[at->batch->cell[c].request];
 		}
 	}
-	if (best)
-		return &best->request[best->cell[best_cell].request];
-	plan->no_victim_before[port] = next_red;
-	return NULL;
+	if (!best)
+		plan->no_victim_before[port] = next_red;
+	return best;
 }
 
 static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk *walk,
@@ -335,24 +324,24 @@ static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk 
 static bool prune_one(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_batch *batch)
 {
 	uint32_t port = walk->slowest, loads;
-	struct plan_request *victim;
+	struct plan_request *victim =
+		may_have_victim(plan, walk, batch) ? find_victim(plan, port, batch) : NULL;
 
-	victim = may_have_victim(plan, walk, batch) ? find_victim(plan, port, batch) : NULL;
 	if (!victim)
 		return false;
 	victim->flags |= PLAN_PRUNED;
-	victim->for_batch = batch->id;
-	victim->port = port;
-	plan_request_count(plan, victim, -1);
-	loads = plan_request_loads(plan, victim);
+	victim->why.for_batch = batch->id;
+	victim->why.port = port;
+	loads = plan_request_count(plan, victim, -1);
 	for (uint32_t i = 0; i < loads; i++) {
-		plan->load[plan->part[i].port] -= plan->part[i].busy;
+		plan->load[plan->part[i].port] -= plan->part[i].busy_ns;
 		if (plan->part[i].port == port)
-			victim->busy = plan->part[i].busy;
+			victim->why.busy_ns = plan->part[i].busy_ns;
 	}
-	plan->pruned.at[plan->pruned.n++] = (struct plan_out){victim, victim->busy, port, batch->chunk->at};
+	plan->pruned.at[plan->pruned.n++] =
+		(struct plan_out){victim, victim->why.busy_ns, port, batch->chunk->at};
 	plan_mark(plan, victim);
-	plan_walk_longest(plan, walk);
+	plan_walk_longest(plan, walk, plan_greatest(plan->load, plan->config.ports));
 	return true;
 }
 
@@ -384,11 +373,10 @@ static bool may_be_late(const struct mfs_plan *plan, const struct plan_chunk *ch
 
 static void prune(struct mfs_plan *plan)
 {
-	struct fixed_walk fixed = {0};
+	struct fixed_walk fixed = {.of_all = plan_greatest(plan->fixed_total, plan->config.ports)};
 
-	fixed.of_all = plan_greatest(plan->fixed_total, plan->ports);
-	memset(plan->fixed, 0, plan->ports * sizeof(*plan->fixed));
-	for (uint32_t u = 0; u < plan->ports; u++)
+	memset(plan->fixed, 0, plan->config.ports * sizeof(*plan->fixed));
+	for (uint32_t u = 0; u < plan->config.ports; u++)
 		plan->no_victim_before[u] = INT64_MIN;
 	for (uint32_t c = 0; c < plan->chunk.n && plan->pruned.n < plan->budget; c++)
 		if (may_be_late(plan, plan->chunk.at[c]))
@@ -403,7 +391,8 @@ int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns)
 	plan->now = now_ns;
 	check_all_feasible(plan);
 	plan_tidy(plan);
-	plan->budget = (uint32_t)(((uint64_t)plan->requests * plan->ppm + 999999) / 1000000);
+	plan->budget =
+		(uint32_t)(((uint64_t)plan->requests * plan->config.drop_budget_ppm + 999999) / 1000000);
 	plan->budget -= plan->spent < plan->budget ? plan->spent : plan->budget;
 	if (plan->pruned.n > plan->budget) { /* the most urgent come back */
 		for (uint32_t i = 0; i < plan->pruned.n - plan->budget; i++)

@@ -1,22 +1,15 @@
-/*
- * The batches in order of (RED, number), in chunks, and S(u), the load promised on each port, behind each chunk: so an
- * event knows S at every end of a chunk without walking there. S and the longest port M_i only grow along the order.
- */
+/* The batches in order of (RED, number), in chunks, and S(u), the load promised on each port, behind each chunk: so an
+ * event knows S at every end of a chunk without walking there. S and the longest port M_i only grow along the order. */
 #include "state.h"
 
 #ifndef CHUNK_SLOTS
 #define CHUNK_SLOTS 0 /* by the number of ports */
 #endif
 
-/* S in front of the chunk. */
-const int64_t *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk)
+/* The chunk in front of this one. */
+const struct plan_chunk *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk)
 {
-	return chunk->at ? plan->chunk.at[chunk->at - 1]->behind : plan->none;
-}
-
-int64_t plan_front_top(const struct mfs_plan *plan, const struct plan_chunk *chunk)
-{
-	return chunk->at ? plan->chunk.at[chunk->at - 1]->top : 0;
+	return chunk->at ? plan->chunk.at[chunk->at - 1] : plan->start;
 }
 
 int64_t plan_greatest(const int64_t *load, uint32_t n)
@@ -42,16 +35,15 @@ int plan_order_reserve(struct mfs_plan *plan)
 	int rc = PLAN_RESERVE(plan->chunk, need);
 	struct plan_chunk *chunk;
 
-	plan->chunk_slots = CHUNK_SLOTS ? CHUNK_SLOTS : plan->ports >= 1024 ? 64 : 32;
-	rc = rc ? rc : PLAN_RESERVE(plan->bound, need);
+	plan->chunk_slots = CHUNK_SLOTS ? CHUNK_SLOTS : plan->config.ports >= 1024 ? 64 : 32;
 	if (rc || plan->spare)
 		return rc;
 	chunk = malloc(sizeof(*chunk) + plan->chunk_slots * sizeof(*chunk->slot) +
-		       2 * plan->ports * sizeof(*chunk->behind));
+		       2 * plan->config.ports * sizeof(*chunk->behind));
 	if (!chunk)
 		return -ENOMEM;
 	chunk->behind = (int64_t *)(chunk->slot + plan->chunk_slots);
-	chunk->fixed = chunk->behind + plan->ports;
+	chunk->fixed = chunk->behind + plan->config.ports;
 	plan->spare = chunk;
 	return 0;
 }
@@ -71,17 +63,17 @@ static void move_refusals(struct mfs_plan *plan, uint32_t at, int by)
 }
 
 /* Takes the spare chunk, empty, behind `previous`, whose sums it gets. */
-static struct plan_chunk *add_chunk(struct mfs_plan *plan, struct plan_chunk *previous)
+static struct plan_chunk *add_chunk(struct mfs_plan *plan, const struct plan_chunk *previous)
 {
 	struct plan_chunk *chunk = plan->spare;
-	uint32_t at = previous ? previous->at + 1 : 0;
+	uint32_t at = previous->at + 1;
 
 	plan->spare = NULL;
 	chunk->n = 0;
-	chunk->known = previous && previous->known;
-	chunk->top = previous ? previous->top : 0;
-	memset(chunk->fixed, 0, plan->ports * sizeof(*chunk->fixed));
-	memcpy(chunk->behind, previous ? previous->behind : plan->none, plan->ports * sizeof(*chunk->behind));
+	chunk->known = previous->known;
+	chunk->top = previous->top;
+	memset(chunk->fixed, 0, plan->config.ports * sizeof(*chunk->fixed));
+	memcpy(chunk->behind, previous->behind, plan->config.ports * sizeof(*chunk->behind));
 	memmove(plan->chunk.at + at + 1, plan->chunk.at + at,
 		(plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
 	plan->chunk.at[at] = chunk;
@@ -102,7 +94,7 @@ static void drop_chunk(struct mfs_plan *plan, uint32_t at)
 static void add_fixed(struct plan_chunk *chunk, const struct plan_batch *batch, int sign)
 {
 	for (uint32_t i = 0; i < batch->fixed_loads; i++)
-		chunk->fixed[batch->fixed[i].port] += sign * batch->fixed[i].busy;
+		chunk->fixed[batch->fixed[i].port] += sign * batch->fixed[i].busy_ns;
 }
 
 static void move_slots(struct plan_chunk *to, struct plan_chunk *from, uint32_t first)
@@ -124,23 +116,24 @@ static void split(struct mfs_plan *plan, struct plan_chunk *chunk)
 	move_slots(rest, chunk, chunk->n / 2);
 	for (uint32_t i = 0; i < rest->n; i++)
 		for (uint32_t k = 0; k < rest->slot[i].batch->ports; k++)
-			chunk->behind[rest->slot[i].batch->row[k].port] -= rest->slot[i].batch->row[k].busy;
-	chunk->top = plan_greatest(chunk->behind, plan->ports);
+			chunk->behind[rest->slot[i].batch->row[k].port] -=
+				rest->slot[i].batch->row[k].busy_ns;
+	chunk->top = plan_greatest(chunk->behind, plan->config.ports);
 }
 
 /* Load comes or goes in this chunk: S changes behind it and all later ones. Of chunks in which none of these ports can be
  * the longest, since it has less behind the chunk than the longest has in front, M_i stays known. */
-static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struct plan_load *load, uint32_t n,
-		    int sign)
+static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struct mfs_plan_load *load,
+		    uint32_t n, int sign)
 {
-	int64_t front = plan_front_top(plan, chunk);
+	int64_t front = plan_front(plan, chunk)->top;
 
 	for (uint32_t c = chunk->at; c < plan->chunk.n; c++) {
 		int64_t most = 0;
 
 		chunk = plan->chunk.at[c];
 		for (uint32_t i = 0; i < n; i++) {
-			int64_t old = chunk->behind[load[i].port], new = old + sign * load[i].busy;
+			int64_t old = chunk->behind[load[i].port], new = old + sign * load[i].busy_ns;
 
 			chunk->behind[load[i].port] = new;
 			most = plan_max(most, plan_max(old, new));
@@ -148,21 +141,23 @@ static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struc
 		if (sign > 0)
 			chunk->top = plan_max(chunk->top, most);
 		else if (most == chunk->top)
-			chunk->top = plan_greatest(chunk->behind, plan->ports);
+			chunk->top = plan_greatest(chunk->behind, plan->config.ports);
 		chunk->known &= most < front;
 		front = chunk->top;
 	}
 }
 
-/* The first slot of the chunk whose batch does not go before this one. */
-static uint32_t position(const struct plan_chunk *chunk, const struct plan_batch *batch)
+/* The first slot of the chunk whose batch does not go before this one; NULL: the first chunk that begins with such. */
+static uint32_t position(const struct mfs_plan *plan, const struct plan_chunk *chunk,
+			 const struct plan_batch *batch)
 {
-	uint32_t low = 0, high = chunk->n;
+	uint32_t low = 0, high = chunk ? chunk->n : plan->chunk.n;
 
 	while (low < high) {
 		uint32_t middle = (low + high) / 2;
+		const struct plan_slot *slot = chunk ? &chunk->slot[middle] : plan->chunk.at[middle]->slot;
 
-		if (plan_batch_before(chunk->slot[middle].batch, batch))
+		if (plan_batch_before(slot->batch, batch))
 			low = middle + 1;
 		else
 			high = middle;
@@ -170,41 +165,31 @@ static uint32_t position(const struct plan_chunk *chunk, const struct plan_batch
 	return low;
 }
 
-/* The last chunk that begins with a batch before this one; the first when none does; NULL when there is none. */
+/* The last chunk that begins with a batch before this one, else the first. */
 static struct plan_chunk *chunk_for(const struct mfs_plan *plan, const struct plan_batch *batch)
 {
-	uint32_t low = 0, high = plan->chunk.n;
+	uint32_t behind = position(plan, NULL, batch);
 
-	while (high - low > 1) {
-		uint32_t middle = (low + high) / 2;
-
-		if (plan_batch_before(plan->chunk.at[middle]->slot[0].batch, batch))
-			low = middle;
-		else
-			high = middle;
-	}
-	return plan->chunk.n ? plan->chunk.at[low] : NULL;
+	return plan->chunk.at[behind ? behind - 1 : 0];
 }
 
 /* Room was reserved. */
 void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch)
 {
-	struct plan_chunk *chunk = chunk_for(plan, batch);
+	struct plan_chunk *chunk = plan->chunk.n ? chunk_for(plan, batch) : add_chunk(plan, plan->start);
 	uint32_t at;
 
-	if (!chunk)
-		chunk = add_chunk(plan, NULL);
 	if (chunk->n == plan->chunk_slots) {
 		split(plan, chunk);
 		chunk = chunk_for(plan, batch);
 	}
-	at = position(chunk, batch);
+	at = position(plan, chunk, batch);
 	memmove(chunk->slot + at + 1, chunk->slot + at, (chunk->n++ - at) * sizeof(*chunk->slot));
 	chunk->slot[at] =
 		(struct plan_slot){.batch = batch,
 				   .loose = batch->loose,
 				   .latest = batch->loose - batch->compute,
-				   .longest = at ? chunk->slot[at - 1].longest : plan_front_top(plan, chunk),
+				   .longest = at ? chunk->slot[at - 1].longest : plan_front(plan, chunk)->top,
 				   .feasible_until = INT64_MIN};
 	batch->chunk = chunk;
 	add_fixed(chunk, batch, 1);
@@ -214,7 +199,7 @@ void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch)
 void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch)
 {
 	struct plan_chunk *chunk = batch->chunk, *next;
-	uint32_t at = position(chunk, batch);
+	uint32_t at = position(plan, chunk, batch);
 
 	add_fixed(chunk, batch, -1);
 	promise(plan, chunk, batch->row, batch->ports, -1);
@@ -224,24 +209,24 @@ void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch)
 		drop_chunk(plan, chunk->at);
 	} else if (next && chunk->n + next->n <= plan->chunk_slots / 2) {
 		move_slots(chunk, next, 0);
-		memcpy(chunk->behind, next->behind, plan->ports * sizeof(*chunk->behind));
+		memcpy(chunk->behind, next->behind, plan->config.ports * sizeof(*chunk->behind));
 		chunk->top = next->top;
 		chunk->known &= next->known;
 		drop_chunk(plan, next->at);
 	}
 }
 
-/* Begins in front of the chunk; NULL: of all. */
+/* Begins in front of the chunk. */
 void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk)
 {
-	memcpy(plan->load, chunk ? plan_front(plan, chunk) : plan->none, plan->ports * sizeof(*plan->load));
-	plan_walk_longest(plan, walk);
+	memcpy(plan->load, plan_front(plan, chunk)->behind, plan->config.ports * sizeof(*plan->load));
+	plan_walk_longest(plan, walk, plan_front(plan, chunk)->top);
 }
 
-/* Finds the longest port anew. */
-void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk)
+/* Finds the first port that is busy for so long, which is the longest time. */
+void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk, int64_t longest)
 {
-	*walk = (struct plan_walk){plan_greatest(plan->load, plan->ports), 0};
+	*walk = (struct plan_walk){longest, 0};
 	while (walk->longest && plan->load[walk->slowest] != walk->longest)
 		walk->slowest++;
 	walk->slowest = walk->longest ? walk->slowest : MFS_PLAN_NO_PORT;
@@ -261,7 +246,7 @@ void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const str
 	}
 	for (uint32_t k = 0; k < batch->ports; k++) {
 		uint32_t u = batch->row[k].port;
-		int64_t sum = plan->load[u] += batch->row[k].busy;
+		int64_t sum = plan->load[u] += batch->row[k].busy_ns;
 
 		if (__builtin_expect(sum >= at.longest, 0) && (sum > at.longest || (sum && u < at.slowest)))
 			at = (struct plan_walk){sum, u};
@@ -289,25 +274,28 @@ uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *re
 
 	for (uint32_t c = request->cell; c != PLAN_NONE; c = request->batch->cell[c].next)
 		plan->part[n++] =
-			(struct plan_load){request->batch->cell[c].busy, request->batch->cell[c].port};
+			(struct mfs_plan_load){request->batch->cell[c].port, request->batch->cell[c].busy};
 	return n;
 }
 
-/* The request's loads count from now on (1), or do not any more (-1). */
-void plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign)
+/* The request's loads, then in plan->part, count from now on (1), or do not any more (-1); answers how many. */
+uint32_t plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign)
 {
 	struct plan_batch *batch = request->batch;
+	uint32_t loads;
 
 	for (uint32_t c = request->cell; c != PLAN_NONE; c = batch->cell[c].next) {
 		const struct plan_cell *cell = &batch->cell[c];
 		struct plan_column *column = &batch->column[cell->k];
 		struct plan_candidates *candidates = &plan->candidates[cell->port].at[column->candidates_at];
 
-		batch->row[cell->k].busy += sign * cell->busy;
+		batch->row[cell->k].busy_ns += sign * cell->busy;
 		if (sign > 0) {
 			column->first = c < column->first ? c : column->first;
 			candidates->top = plan_max(candidates->top, cell->busy);
 		}
 	}
-	promise(plan, batch->chunk, plan->part, plan_request_loads(plan, request), sign);
+	loads = plan_request_loads(plan, request);
+	promise(plan, batch->chunk, plan->part, loads, sign);
+	return loads;
 }

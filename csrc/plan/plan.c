@@ -1,12 +1,13 @@
 /* The tables of plan.h: batches come and go; mfs_plan_evaluate() decides what follows. */
 #include "state.h"
 
-/* Counts the tables by port, or cuts them from the arena. */
-static void take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
+/* Counts the plan's memory, or cuts it from the arena. */
+static struct mfs_plan *take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
 {
-	size_t n = (size_t)plan->ports + 1;
+	size_t n = (size_t)plan->config.ports + 1;
+	struct mfs_plan *place = mfs_arena_take(arena, sizeof(*plan));
 
-	plan->none = mfs_arena_take(arena, n * sizeof(*plan->none));
+	plan->start = mfs_arena_take(arena, sizeof(*plan->start) + n * sizeof(*plan->start->behind));
 	plan->total = mfs_arena_take(arena, n * sizeof(*plan->total));
 	plan->load = mfs_arena_take(arena, n * sizeof(*plan->load));
 	plan->fixed_total = mfs_arena_take(arena, n * sizeof(*plan->fixed_total));
@@ -17,32 +18,25 @@ static void take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
 	plan->stamp = mfs_arena_take(arena, n * sizeof(*plan->stamp));
 	plan->port = mfs_arena_take(arena, n * sizeof(*plan->port));
 	plan->k_of = mfs_arena_take(arena, n * sizeof(*plan->k_of));
+	return place;
 }
 
 int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 {
+	struct mfs_plan plan = {.config = *config};
 	struct mfs_arena arena = {0};
-	struct mfs_plan *plan;
 
 	if (config->drop_budget_ppm > 1000000 ||
 	    !(config->readmission_margin >= 0 && config->readmission_margin <= 1))
 		return -EINVAL;
-	plan = calloc(1, sizeof(*plan));
-	if (!plan)
+	take_tables(&plan, &arena);
+	plan.bytes = arena.used;
+	if (!mfs_arena_map(&arena))
 		return -ENOMEM;
-	plan->paper = config->paper;
-	plan->ppm = config->drop_budget_ppm;
-	plan->margin = config->readmission_margin;
-	plan->ports = config->ports;
-	take_tables(plan, &arena);
-	plan->table_bytes = arena.used;
-	if (!mfs_arena_map(&arena)) {
-		free(plan);
-		return -ENOMEM;
-	}
-	plan->tables = arena.base;
-	take_tables(plan, &arena);
-	*out = plan;
+	*out = take_tables(&plan, &arena);
+	plan.start->at = PLAN_NONE; /* the chunk behind it is 0 */
+	plan.start->behind = (int64_t *)plan.start->slot;
+	**out = plan;
 	return 0;
 }
 
@@ -55,19 +49,17 @@ void mfs_plan_destroy(struct mfs_plan *plan)
 			free(plan->chunk.at[c]->slot[i].batch);
 		free(plan->chunk.at[c]);
 	}
-	for (uint32_t u = 0; u < plan->ports; u++)
+	for (uint32_t u = 0; u < plan->config.ports; u++)
 		free(plan->candidates[u].at);
-	mfs_arena_unmap(plan->tables, plan->table_bytes);
 	free(plan->chunk.at);
 	free(plan->spare);
-	free(plan->bound.at);
 	free(plan->pruned.at);
 	free(plan->merging.at);
 	free(plan->batch_of.slot);
 	free(plan->request_of.slot);
 	free(plan->changed.at);
 	free(plan->gone.at);
-	free(plan);
+	mfs_arena_unmap(plan, plan->bytes);
 }
 
 /* -- coming and going */
@@ -79,8 +71,8 @@ static void count_batch(struct mfs_plan *plan, const struct plan_batch *batch, i
 	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
 		plan->total[batch->cell[c].port] += sign * batch->cell[c].busy;
 	for (uint32_t i = 0; i < batch->fixed_loads; i++) {
-		plan->total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
-		plan->fixed_total[batch->fixed[i].port] += sign * batch->fixed[i].busy;
+		plan->total[batch->fixed[i].port] += sign * batch->fixed[i].busy_ns;
+		plan->fixed_total[batch->fixed[i].port] += sign * batch->fixed[i].busy_ns;
 	}
 }
 
@@ -93,7 +85,7 @@ static bool within_limit(struct mfs_plan *plan, const struct plan_batch *old, co
 	if (old)
 		count_batch(plan, old, -1);
 	for (uint32_t k = 0; within && k < batch->ports; k++) {
-		int64_t left = MFS_PLAN_TIME_MAX - plan->total[batch->row[k].port] - batch->row[k].busy;
+		int64_t left = MFS_PLAN_TIME_MAX - plan->total[batch->row[k].port] - batch->row[k].busy_ns;
 
 		for (uint32_t c = batch->column[k].begin; left >= 0 && c < batch->column[k + 1].begin; c++)
 			left -= batch->cell[c].busy;
@@ -115,7 +107,7 @@ static void detach(struct mfs_plan *plan, struct plan_batch *batch)
 		plan->infeasible -= !!(request->flags & PLAN_INFEASIBLE);
 		plan_unmark(plan, request);
 		request->flags = 0;
-		mfs_map_remove(&plan->request_of, request->id);
+		mfs_map_remove(&plan->request_of, request->why.request);
 	}
 	if (pruned)
 		plan_tidy(plan);
@@ -132,7 +124,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch)
 	for (uint32_t r = 0; r < batch->requests; r++) {
 		struct plan_request *request = &batch->request[r];
 
-		mfs_map_add(&plan->request_of, request->id, request);
+		mfs_map_add(&plan->request_of, request->why.request, request);
 		if (request->flags)
 			plan_mark(plan, request);
 		if (request->flags & PLAN_PRUNED)
@@ -140,7 +132,7 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch)
 	}
 	for (uint32_t c = 0; c < batch->column[batch->ports].begin; c++)
 		if (plan_counts(plan, &batch->request[batch->cell[c].request]))
-			batch->row[batch->cell[c].k].busy += batch->cell[c].busy;
+			batch->row[batch->cell[c].k].busy_ns += batch->cell[c].busy;
 	plan_candidates_add(plan, batch);
 	plan_order_insert(plan, batch);
 	count_batch(plan, batch, 1);
@@ -171,9 +163,7 @@ static int reserve(struct mfs_plan *plan, const struct plan_batch *batch)
 static void carry(struct plan_request *request, struct plan_request *old)
 {
 	request->flags = old->flags & (PLAN_PRUNED | PLAN_REPORTED);
-	request->port = old->port;
-	request->for_batch = old->for_batch;
-	request->busy = old->busy;
+	request->why = old->why;
 	old->flags &= (uint8_t)~PLAN_REPORTED;
 }
 
@@ -183,7 +173,8 @@ int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from)
 	int rc = plan_batch_build(plan, from, &batch);
 
 	for (uint32_t r = 0; !rc && r < batch->requests; r++) {
-		const struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].id);
+		const struct plan_request *owner =
+			mfs_map_find(&plan->request_of, batch->request[r].why.request);
 
 		if (owner && owner->batch != old)
 			rc = -EEXIST;
@@ -196,7 +187,7 @@ int mfs_plan_put(struct mfs_plan *plan, const struct mfs_plan_batch *from)
 		return rc;
 	}
 	for (uint32_t r = 0; old && r < batch->requests; r++) {
-		struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].id);
+		struct plan_request *owner = mfs_map_find(&plan->request_of, batch->request[r].why.request);
 
 		if (owner)
 			carry(&batch->request[r], owner);
@@ -281,34 +272,33 @@ void mfs_plan_places(struct mfs_plan *plan, struct mfs_plan_place *out)
 {
 	struct plan_walk walk;
 
-	plan_walk_begin(plan, &walk, NULL);
-	for (uint32_t c = 0; c < plan->chunk.n; c++)
+	for (uint32_t c = 0; c < plan->chunk.n; c++) {
+		plan_walk_begin(plan, &walk, plan->chunk.at[c]);
 		for (uint32_t i = 0; i < plan->chunk.at[c]->n; i++) {
 			const struct plan_batch *batch = plan->chunk.at[c]->slot[i].batch;
 			int64_t passed;
 
 			plan_walk_on(plan, &walk, plan->chunk.at[c], i);
-			passed = walk.longest + (plan->paper ? batch->compute : 0);
+			passed = walk.longest + (plan->config.paper ? batch->compute : 0);
 			*out++ = (struct mfs_plan_place){batch->id, batch->red, batch->loose,
 							 plan->now + plan_max(passed, batch->compute),
 							 walk.slowest};
 		}
+	}
 }
 
 void mfs_plan_pruned(const struct mfs_plan *plan, struct mfs_plan_pruned *out)
 {
 	for (uint32_t i = 0; i < plan->pruned.n; i++)
-		out[i] = plan_reason(plan->pruned.at[i].request);
+		out[i] = plan->pruned.at[i].request->why;
 }
 
 void mfs_plan_infeasible(const struct mfs_plan *plan, uint64_t *out)
 {
-	for (uint32_t c = 0; c < plan->chunk.n; c++)
-		for (uint32_t i = 0; i < plan->chunk.at[c]->n; i++) {
-			const struct plan_batch *batch = plan->chunk.at[c]->slot[i].batch;
+	for (uint64_t i = 0; plan->requests && i <= plan->request_of.mask; i++) {
+		const struct plan_request *request = plan->request_of.slot[i].value;
 
-			for (uint32_t r = 0; r < batch->requests; r++)
-				if (batch->request[r].flags & PLAN_INFEASIBLE)
-					*out++ = batch->request[r].id;
-		}
+		if (request && request->flags & PLAN_INFEASIBLE)
+			*out++ = request->why.request;
+	}
 }

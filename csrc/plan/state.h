@@ -1,12 +1,10 @@
-/*
- * The tables behind plan.h, whose calls point down:
+/* The tables behind plan.h, whose calls point down:
  *
  *   plan.c      batches come and go; reading
  *   evaluate.c  one event: what is infeasible, readmission, pruning
  *   order.c     the batches in order, and the load promised along it
  *   batch.c     one batch: checked, its RED, its loads
- *   delta.c     what changed since it was last asked
- */
+ *   delta.c     what changed since it was last asked */
 #ifndef MFS_PLAN_STATE_H
 #define MFS_PLAN_STATE_H
 
@@ -27,11 +25,6 @@ enum {
 	PLAN_CHANGED = 8,    /* in plan->changed: the next delta checks it */
 };
 
-struct plan_load {
-	int64_t busy; /* ns */
-	uint32_t port;
-};
-
 /* What a request has on a port. */
 struct plan_cell {
 	int64_t busy; /* above 0 */
@@ -42,15 +35,12 @@ struct plan_cell {
 };
 
 struct plan_request {
-	uint64_t id;
+	struct mfs_plan_pruned why; /* its number and its batch's, and where it is pruned the reason */
 	int64_t deadline;
 	int64_t latest; /* the last moment at which it can still make its deadline alone */
 	struct plan_batch *batch;
 	uint32_t cell; /* its first; PLAN_NONE: it loads no port */
 	uint32_t changed_at;
-	uint32_t port; /* why it is pruned: these three */
-	int64_t busy;
-	uint64_t for_batch;
 	uint8_t flags;
 };
 
@@ -66,9 +56,10 @@ struct plan_batch {
 	struct plan_chunk *chunk;
 	uint64_t id;
 	int64_t red, loose, compute;
-	struct plan_load *row; /* L_i by ascending port: fixed loads and those of the requests that count */
+	struct mfs_plan_load
+		*row; /* L_i by ascending port: fixed loads and those of the requests that count */
 	uint32_t ports, fixed_loads, requests;
-	struct plan_load *fixed;
+	struct mfs_plan_load *fixed;
 	struct plan_cell *cell;     /* by port, then the greatest load, then the greatest request first */
 	struct plan_column *column; /* ports + 1 */
 	struct plan_request *request;
@@ -92,13 +83,10 @@ struct plan_chunk {
 	int64_t top; /* the greatest of `behind` */
 	int64_t *behind;
 	int64_t *fixed; /* by port: fixed loads of these batches */
-	struct plan_slot slot[];
-};
-
-/* G_i, up to which batch i bears load on a port without losing its margin or becoming later (evaluate.c). */
-struct plan_bound {
+	/* of G_i, up to which batch i bears load on a port without losing its margin or becoming later (evaluate.c) */
 	int64_t least; /* no batch of the chunk bears less */
 	int64_t end;   /* load above it is refused by the last batch of the chunk or some batch of the next */
+	struct plan_slot slot[];
 };
 
 /* A walk along the order: S is in plan->load. */
@@ -131,14 +119,11 @@ struct plan_candidates {
 PLAN_VECTOR(struct plan_candidates, plan_candidates_list);
 
 struct mfs_plan {
-	bool paper;
-	uint32_t ppm;
-	double margin;
-	uint32_t ports;
+	struct mfs_plan_config config;
 	int64_t now;
+	size_t bytes; /* of this and the tables by port */
 
 	/* by port */
-	int64_t *none;  /* S in front of the first chunk: 0 */
 	int64_t *total; /* promised, pruned or not */
 	int64_t *load;  /* S of the walk */
 	int64_t *fixed_total;
@@ -146,16 +131,15 @@ struct mfs_plan {
 	int64_t *no_victim_before; /* prune: no candidate in batches of a lesser RED */
 	struct plan_candidates_list *candidates;
 	int64_t *port; /* building a batch: these three */
-	uint32_t *stamp, *k_of;
-	struct plan_load *part; /* loads of one request */
-	uint32_t stamps;
-	void *tables; /* all of these */
-	size_t table_bytes;
+	uint64_t *stamp;
+	uint32_t *k_of;
+	struct mfs_plan_load *part; /* loads of one request */
+	uint64_t stamps;
 
 	uint32_t chunk_slots;
 	PLAN_VECTOR(struct plan_chunk *) chunk;
 	struct plan_chunk *spare;
-	PLAN_VECTOR(struct plan_bound) bound;
+	struct plan_chunk *start; /* in front of all: empty, and nothing is promised there */
 	uint32_t batches, requests, infeasible;
 	uint32_t budget;
 	uint32_t spent;                      /* of it, by requests that others have pruned */
@@ -185,12 +169,7 @@ static inline int64_t plan_min(int64_t a, int64_t b)
 
 static inline bool plan_counts(const struct mfs_plan *plan, const struct plan_request *request)
 {
-	return !(request->flags & (plan->paper ? PLAN_PRUNED : PLAN_PRUNED | PLAN_INFEASIBLE));
-}
-
-static inline struct mfs_plan_pruned plan_reason(const struct plan_request *r)
-{
-	return (struct mfs_plan_pruned){r->id, r->batch->id, r->for_batch, r->busy, r->port};
+	return !(request->flags & (plan->config.paper ? PLAN_PRUNED : PLAN_PRUNED | PLAN_INFEASIBLE));
 }
 
 /* By place in the order. */
@@ -208,13 +187,12 @@ void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch);
 void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch);
 void plan_order_learn(struct mfs_plan *plan, struct plan_chunk *chunk);
 void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk);
-void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk);
+void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk, int64_t longest);
 void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk,
 		  uint32_t slot);
-const int64_t *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk);
-int64_t plan_front_top(const struct mfs_plan *plan, const struct plan_chunk *chunk);
+const struct plan_chunk *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk);
 int64_t plan_greatest(const int64_t *load, uint32_t n);
-void plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign);
+uint32_t plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign);
 uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *request);
 
 /* batch.c */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/arena.h"
+#include "../base/slab.h"
 
 #define NS_PER_S 1e9
 #define HEADERS_SHARE 0.95 /* of the rate is payload: a link is never taken to be faster than it is */
@@ -24,9 +24,8 @@
 enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
 
 struct destination {
-	uint64_t key;
-	uint32_t chain; /* next of the same bucket, or next free */
-	uint32_t pairs; /* first of its pairs; 0: free */
+	struct mfs_record record;
+	uint32_t pairs; /* one of its pairs; 0: a new one */
 	uint64_t in_flight_bytes;
 	uint64_t window_bytes;
 	uint64_t idle_ns; /* when it was last left empty */
@@ -45,10 +44,9 @@ struct destination {
 
 /* What one program sends to one destination. */
 struct pair {
-	uint64_t key;
-	uint32_t chain;       /* next of the same bucket, or next free */
-	uint32_t destination; /* 0: free */
-	uint32_t next;        /* of the same destination, in a ring */
+	struct mfs_record record;
+	uint32_t destination;
+	uint32_t next; /* of the same destination, in a ring */
 	uint32_t users;
 	uint32_t newer, older; /* among those that are not used, by when they were given back */
 	uint32_t in_flight_tasks;
@@ -62,22 +60,14 @@ struct mfs_window {
 	double owed;  /* bytes that the NIC had to send at owed_ns */
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
-	uint32_t pairs_used, pairs_free, destinations_used, destinations_free;
 	uint32_t newest, oldest; /* pairs that are not used */
-	uint32_t *pair_bucket, *destination_bucket;
-	struct pair *pair;
+	struct mfs_slab pairs, destinations;
+	struct pair *pair; /* the records of these */
 	struct destination *destination;
 	size_t memory_bytes;
 };
 
-#define BUCKETS (MFS_DESTINATIONS_MAX / 2)
-
 /* ---- the tables ------------------------------------------------------------------------------------------------------ */
-
-static uint32_t bucket_of(uint64_t key)
-{
-	return (uint32_t)(key * 0x9e3779b97f4a7c15ull >> 32) % BUCKETS;
-}
 
 static void unused_add(struct mfs_window *w, uint32_t i)
 {
@@ -97,37 +87,19 @@ static void unused_remove(struct mfs_window *w, uint32_t i)
 	*(p->older ? &w->pair[p->older].newer : &w->oldest) = p->newer;
 }
 
-static void destination_forget(struct mfs_window *w, uint32_t i)
-{
-	uint32_t *link = &w->destination_bucket[bucket_of(w->destination[i].key)];
-
-	while (*link != i)
-		link = &w->destination[*link].chain;
-	*link = w->destination[i].chain;
-	w->destination[i].pairs = 0;
-	w->destination[i].chain = w->destinations_free;
-	w->destinations_free = i;
-}
-
 static void pair_forget(struct mfs_window *w, uint32_t i)
 {
 	struct pair *p = &w->pair[i];
-	struct destination *d = &w->destination[p->destination];
-	uint32_t *link = &w->pair_bucket[bucket_of(p->key)], before = i;
+	uint32_t before = i;
 
 	unused_remove(w, i);
-	while (*link != i)
-		link = &w->pair[*link].chain;
-	*link = p->chain;
 	while (w->pair[before].next != i)
 		before = w->pair[before].next;
 	w->pair[before].next = p->next;
-	d->pairs = before;
+	w->destination[p->destination].pairs = before;
 	if (before == i)
-		destination_forget(w, p->destination);
-	p->destination = 0;
-	p->chain = w->pairs_free;
-	w->pairs_free = i;
+		mfs_slab_give(&w->destinations, p->destination);
+	mfs_slab_give(&w->pairs, i);
 }
 
 static void begin(const struct mfs_window *w, struct destination *d)
@@ -152,44 +124,38 @@ static void trial_begin(struct destination *d, uint64_t now_ns)
 /* There is one for every pair. */
 static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uint64_t now_ns)
 {
-	uint32_t *bucket = &w->destination_bucket[bucket_of(key)], i;
+	uint32_t i = mfs_slab_find(&w->destinations, key, 0);
+	struct destination *d;
 
-	for (i = *bucket; i; i = w->destination[i].chain)
-		if (w->destination[i].key == key)
-			return i;
-	i = w->destinations_free;
 	if (i)
-		w->destinations_free = w->destination[i].chain;
-	else
-		i = ++w->destinations_used;
-	w->destination[i] = (struct destination){.key = key, .chain = *bucket, .idle_ns = now_ns};
-	*bucket = i;
-	begin(w, &w->destination[i]);
-	trial_begin(&w->destination[i], now_ns);
+		return i;
+	i = mfs_slab_take(&w->destinations, key, 0);
+	d = &w->destination[i];
+	*d = (struct destination){.record = d->record, .idle_ns = now_ns};
+	begin(w, d);
+	trial_begin(d, now_ns);
 	return i;
 }
 
 static uint32_t pair_make(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
 {
-	uint32_t *bucket = &w->pair_bucket[bucket_of(key)], i, destination;
 	struct destination *d;
+	struct pair *p;
+	uint32_t i;
 
-	if (!w->pairs_free && w->pairs_used == MFS_DESTINATIONS_MAX - 1) {
+	if (w->pairs.live == w->pairs.capacity) {
 		if (!w->oldest)
 			return MFS_DESTINATION_SHARED;
 		pair_forget(w, w->oldest);
 	}
-	i = w->pairs_free;
-	if (i)
-		w->pairs_free = w->pair[i].chain;
-	else
-		i = ++w->pairs_used;
-	destination = destination_find_or_make(w, destination_key, now_ns);
-	d = &w->destination[destination];
-	w->pair[i] = (struct pair){.key = key, .chain = *bucket, .destination = destination, .next = i};
-	*bucket = i;
+	i = mfs_slab_take(&w->pairs, key, 0);
+	p = &w->pair[i];
+	*p = (struct pair){.record = p->record,
+			   .destination = destination_find_or_make(w, destination_key, now_ns),
+			   .next = i};
+	d = &w->destination[p->destination];
 	if (d->pairs) {
-		w->pair[i].next = w->pair[d->pairs].next;
+		p->next = w->pair[d->pairs].next;
 		w->pair[d->pairs].next = i;
 	}
 	d->pairs = i;
@@ -198,11 +164,8 @@ static uint32_t pair_make(struct mfs_window *w, uint64_t key, uint64_t destinati
 
 uint16_t mfs_window_destination(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
 {
-	uint32_t i;
+	uint32_t i = mfs_slab_find(&w->pairs, key, 0);
 
-	for (i = w->pair_bucket[bucket_of(key)]; i; i = w->pair[i].chain)
-		if (w->pair[i].key == key)
-			break;
 	if (!i)
 		i = pair_make(w, key, destination_key, now_ns);
 	else if (w->pair[i].users == 0)
@@ -444,10 +407,12 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 		return -EINVAL;
 	for (unsigned pass = 0; pass < 2; pass++) {
 		w = mfs_arena_take(&arena, sizeof(*w));
-		struct destination *destination =
-			mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*destination));
-		struct pair *pair = mfs_arena_take(&arena, MFS_DESTINATIONS_MAX * sizeof(*pair));
-		uint32_t *buckets = mfs_arena_take(&arena, 2 * BUCKETS * sizeof(*buckets));
+		struct mfs_slab pairs, destinations;
+
+		mfs_slab_lay(&pairs, &arena, sizeof(struct pair), MFS_DESTINATIONS_MAX - 1,
+			     2 * MFS_DESTINATIONS_MAX);
+		mfs_slab_lay(&destinations, &arena, sizeof(struct destination), MFS_DESTINATIONS_MAX - 1,
+			     2 * MFS_DESTINATIONS_MAX);
 
 		if (pass == 0) {
 			size_t bytes = arena.used;
@@ -457,10 +422,10 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 			((struct mfs_window *)arena.base)->memory_bytes = bytes;
 			continue;
 		}
-		w->destination = destination;
-		w->pair = pair;
-		w->pair_bucket = buckets;
-		w->destination_bucket = buckets + BUCKETS;
+		w->pairs = pairs;
+		w->destinations = destinations;
+		w->pair = (struct pair *)pairs.records;
+		w->destination = (struct destination *)destinations.records;
 	}
 	w->config = *config;
 	sizes_set(w);
@@ -483,7 +448,7 @@ int mfs_window_set_rate(struct mfs_window *w, uint64_t rate_bytes_per_s, uint64_
 	backlog(w, now_ns);
 	w->config.rate_bytes_per_s = rate_bytes_per_s;
 	sizes_set(w);
-	for (uint32_t i = 0; i <= w->destinations_used; i++)
+	for (uint32_t i = 0; i <= w->destinations.used; i++)
 		begin(w, &w->destination[i]);
 	return 0;
 }
@@ -518,7 +483,7 @@ void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_dest
 	const struct destination *d = &w->destination[w->pair[i].destination];
 
 	*snapshot = (struct mfs_destination_window){
-		.key = d->key,
+		.key = d->record.key,
 		.window_bytes = d->window_bytes,
 		.in_flight_bytes = d->in_flight_bytes,
 		.rate_bytes_per_s = (uint64_t)(d->rate * NS_PER_S),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from mfsd._native import REQUEST_DEMANDS_MAX, Client, Direction, FastPath, Mode, Open, Permit, Settled
+from mfsd._native import REQUEST_DEMANDS_MAX, Client, Direction, FastPath, Mode, Open, Permit, Settled, Stage
 from mfsd.client.attachment import Attachment, Unattached
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
@@ -19,7 +19,14 @@ from mfsd.client.checking import gid as gid_of
 from mfsd.client.marked import marks_of_environment
 from mfsd.client.shim import NONE_U32, Context, Shim, context_of
 from mfsd.client.task import Task
-from mfsd.client.types import CLASSES_WITHOUT_DAEMON, Outlook, Request, Waiting, class_without_permit
+from mfsd.client.types import (
+    CLASSES_WITHOUT_DAEMON,
+    Outlook,
+    Request,
+    Waiting,
+    class_of_reads,
+    class_without_permit,
+)
 from mfsd.client.waiting import WaitingRequests
 from mfsd.policy.marks import Marks
 from mfsd.transfer import Transfer
@@ -101,6 +108,10 @@ class Session:
         """DSCP of each class; None where the fabric marks none or no daemon has set it."""
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
+
+    def class_of(self, stage: int) -> int:
+        """The class of a connection that has one for all of a stage: a daemon would choose one for each transfer."""
+        return class_of_reads(self._classes) if stage == Stage.REUSE else class_without_permit(self._classes)
 
     @property
     def max_hold_s(self) -> float:

@@ -79,6 +79,12 @@ CLASSES_WITHOUT_DAEMON = 8
 """K while no daemon has set it."""
 
 
+def class_of_reads(classes: int) -> int:
+    """Of reads on a connection that has one class for all: below collectives, as the daemon has reads of the layer that
+    runs."""
+    return min(1, classes - 1)
+
+
 def class_without_permit(classes: int) -> int:
     """Of what goes without a permit: behind what is scheduled, but not among what may wait for ever."""
     return max(0, classes - 2)

@@ -7,7 +7,7 @@ import os
 import time
 
 from mfsd.transfer import Transfer
-from mooncake_adapter.session import Permit, Session, Task
+from mooncake_adapter.session import STAGE_P2D, Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 TIMEOUT_S = 30.0
@@ -100,4 +100,4 @@ def _log(transfer: Transfer) -> None:
 
 def _unscheduled(session: Session, once: WarnOnce, error: Exception) -> Unscheduled:
     once.warn("submit", "a transfer could not be submitted (%s: %s); it goes unscheduled", type(error).__name__, error)
-    return Unscheduled(max(0, session.classes - 2))
+    return Unscheduled(session.class_of(STAGE_P2D))

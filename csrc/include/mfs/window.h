@@ -56,7 +56,8 @@ int mfs_window_set_rate(struct mfs_window *window, uint64_t rate_bytes_per_s, ui
 void mfs_window_set_drain(struct mfs_window *window, double bytes_per_s, uint64_t now_ns);
 
 /* The number of what one program sends to one destination, found by `key` or made; the caller gives it back as often as it
- * asked. All with one `destination_key` share a window. When the table is full of those in use: MFS_DESTINATION_SHARED. */
+ * asked. Keys are not 0. All with one `destination_key` share a window. MFS_DESTINATION_SHARED when the table is full of
+ * those in use. */
 uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_t destination_key,
 				uint64_t now_ns);
 /* True: it is not used any more. */

@@ -274,6 +274,7 @@ def test_without_a_daemon_everything_goes(session) -> None:
         assert batch.slot is None
         with s.submit(10, stage=Stage.P2D, nic=s.nic("a"), request_id=1, batch=batch) as task:
             assert task.wire_class == s.classes - 2 == 6
+        assert (s.class_of(Stage.REUSE), s.class_of(Stage.P2D)) == (1, 6), "of connections that have one class for all"
     with s.context(stage=Stage.P2D, request_id=1), s.memory_range(4096, 4096, stage=Stage.P2D), s.lane(0):
         pass
 

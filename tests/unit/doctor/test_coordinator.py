@@ -9,8 +9,8 @@ import pytest
 
 from mfsd.node.control import DaemonStatus, StatusReply
 from mfsd.observe.doctor.checks import Check, coordinator
-from mfsd.observe.doctor.checks.coordinator import Answer
 from mfsd.observe.doctor.host import version
+from mfsd.proto import mfs_pb2 as pb
 
 Checks = Callable[[str], Check]
 PID = 77
@@ -54,16 +54,10 @@ def test_a_configuration_that_cannot_be_read_is_not_no_configuration(doctor: Any
     assert set(doctor(checks("coordinator"))) == {"coordinator.bad-config"}
 
 
-def answer(**changes: Any) -> Answer:
-    values: dict[str, Any] = {
-        "address": "a:1",
-        "version": version(),
-        "leads": True,
-        "leader": "a:1",
-        "term": 3,
-        "epoch": 9,
-    }
-    return Answer(**{**values, "nodes": ("n1", "n2"), **changes})
+def answer(nodes: tuple[str, ...] = ("n1", "n2"), **changes: Any) -> pb.StatusReply:
+    connected = [*(pb.Node(node=node, connected=True) for node in nodes), pb.Node(node="lost")]
+    values = {"address": "a:1", "version": version(), "leads": True, "leader": "a:1", "term": 3, "epoch": 9}
+    return pb.StatusReply(**{**values, "nodes": connected, **changes})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +71,7 @@ def answer(**changes: Any) -> Answer:
     ],
 )
 def test_what_coordinators_answer(
-    doctor: Any, checks: Checks, monkeypatch: Any, answers: list[Answer], found: set[str]
+    doctor: Any, checks: Checks, monkeypatch: Any, answers: list[pb.StatusReply], found: set[str]
 ) -> None:
     addresses = ", ".join(f'"{a.address}"' for a in answers)
     daemon(doctor, config=f'[cluster]\nnode = "n1"\ncoordinators = [{addresses}]')

@@ -63,6 +63,13 @@ struct snapshot {
 	uint64_t infeasible[REQUESTS];
 };
 
+static int compare_numbers(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
 static struct snapshot take_snapshot(struct mfs_plan *plan)
 {
 	struct snapshot seen;
@@ -71,7 +78,8 @@ static struct snapshot take_snapshot(struct mfs_plan *plan)
 	seen.counts = mfs_plan_counts(plan);
 	mfs_plan_places(plan, seen.place);
 	mfs_plan_pruned(plan, seen.pruned);
-	mfs_plan_infeasible(plan, seen.infeasible);
+	mfs_plan_infeasible(plan, seen.infeasible); /* in no order */
+	qsort(seen.infeasible, seen.counts.infeasible, sizeof(*seen.infeasible), compare_numbers);
 	return seen;
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -15,6 +16,9 @@ from mfsd.node.config_file import ConfigError, load
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host, version
 from mfsd.proto import wire
+
+if TYPE_CHECKING:
+    from mfsd.proto.mfs_pb2 import StatusReply  # loaded where coordinators are asked
 
 TITLE = "Coordinator"
 CONNECT_S = 2.0
@@ -78,19 +82,6 @@ class Cluster(Struct, frozen=True):
     """Name of this node; empty: the addresses were given by hand, and no daemon need be linked."""
 
 
-class Answer(Struct, frozen=True):
-    """What a coordinator says of itself."""
-
-    address: str
-    version: str
-    leads: bool
-    leader: str
-    term: int
-    epoch: int
-    nodes: tuple[str, ...]
-    """Those connected."""
-
-
 def run(host: Host) -> Iterator[Finding]:
     try:
         cluster = find_cluster(host)
@@ -100,28 +91,28 @@ def run(host: Host) -> Iterator[Finding]:
     if not cluster.addresses:
         yield NONE("no coordinator address is given, to the daemon or here")
         return
-    answers = []
+    answers: dict[str, StatusReply] = {}
     for text in cluster.addresses:
         try:
-            answers.append(_ask(text, cluster.tls))
+            answers[text] = _ask(text, cluster.tls)
         except Unusable as error:
             yield error.kind(error.reason, text)
     here = version()
-    for answer in answers:
+    for text, answer in answers.items():
         if answer.version != here:
-            yield OTHER_VERSION(f"it is version {answer.version}, this installation {here}", answer.address)
-    leaders = [a for a in answers if a.leads]
+            yield OTHER_VERSION(f"it is version {answer.version}, this installation {here}", text)
+    leaders = {text: answer for text, answer in answers.items() if answer.leads}
     if answers and not leaders:
-        known = ", ".join(sorted({a.leader for a in answers if a.leader})) or "none"
+        known = ", ".join(sorted({a.leader for a in answers.values() if a.leader})) or "none"
         yield NO_LEADER(f"{len(answers)} answer, leader they know of: {known}")
-    for leader in leaders:
-        if cluster.node and cluster.node not in leader.nodes:
-            yield NOT_LINKED(f"connected there: {', '.join(leader.nodes) or 'none'}; this node is {cluster.node}")
+    for text, leader in leaders.items():
+        nodes = sorted(n.node for n in leader.nodes if n.connected)
+        if cluster.node and cluster.node not in nodes:
+            yield NOT_LINKED(f"connected there: {', '.join(nodes) or 'none'}; this node is {cluster.node}")
         else:
             yield LEADS(
-                f"version {leader.version}, term {leader.term}, epoch {leader.epoch}, "
-                f"{len(leader.nodes)} nodes connected",
-                leader.address,
+                f"version {leader.version}, term {leader.term}, epoch {leader.epoch}, {len(nodes)} nodes connected",
+                text,
             )
 
 
@@ -163,7 +154,7 @@ class Unusable(Exception):
         super().__init__(reason)
 
 
-def _ask(text: str, tls: wire.TlsFiles | None) -> Answer:
+def _ask(text: str, tls: wire.TlsFiles | None) -> StatusReply:
     """Connects, then asks for the status. Raises Unusable."""
     if (problem := wire.address_problem(text)) is not None:
         raise Unusable(BAD_ADDRESS, f"{text!r}: {problem}")
@@ -190,10 +181,9 @@ def _ask(text: str, tls: wire.TlsFiles | None) -> Answer:
                 request_serializer=mfs_pb2.StatusRequest.SerializeToString,
                 response_deserializer=mfs_pb2.StatusReply.FromString,
             )
-            reply: mfs_pb2.StatusReply = question(mfs_pb2.StatusRequest(batches_max=1), timeout=STATUS_S)
+            reply: StatusReply = question(mfs_pb2.StatusRequest(batches_max=1), timeout=STATUS_S)
+            return reply
     except wire.TlsError as error:
         raise Unusable(NO_STATUS, str(error)) from error
     except grpc.RpcError as error:
         raise Unusable(NO_STATUS, f"{error.code().name}: {error.details()}") from error
-    nodes = tuple(sorted(n.node for n in reply.nodes if n.connected))
-    return Answer(text, reply.version, reply.leads, reply.leader, reply.term, reply.epoch, nodes)
