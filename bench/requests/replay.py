@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 
 import msgspec
-from mfsd.serve.records import Difference, RecordError, replay
 
 from bench.requests.errors import UsageError
+from mfsd.serve.records import Difference, RecordError, replay
 
 
 def parser() -> argparse.ArgumentParser:

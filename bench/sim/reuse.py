@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -18,8 +18,7 @@ from bench.sim.cluster import Cluster, ConfigError
 from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
 
 if TYPE_CHECKING:
-    from bench.sim.engine import Simulation
-    from bench.sim.states import State
+    from bench.sim.states import Batch, State
     from bench.sim.topology import Path
 
 REUSE = {
@@ -96,10 +95,27 @@ class Backlog(NamedTuple):
 NOTHING_KNOWN = Backlog(-math.inf, {}, {})
 
 
+class Engine(Protocol):
+    """What decisions read of the simulation, and what they may have it do."""
+
+    cluster: Cluster
+    now: float
+    loads_first: bool
+    queues: list[deque[State]]
+    running: list[Batch | None]
+
+    def at(self, time: float, act: Callable[[Any], None], what: Any) -> None: ...
+    def recompute(self, state: State) -> None: ...
+    def decided(self, state: State) -> None: ...
+    def until_layer_s(self, batch: Batch, layer: int) -> float: ...
+    def reuse_left(self, state: State) -> float: ...
+    def p2d_left(self, state: State) -> float: ...
+
+
 class ReuseDecisions:
     """Decides for each request as it arrives. A simulation without one fetches all reuse."""
 
-    def __init__(self, simulation: Simulation, config: ReuseConfig) -> None:
+    def __init__(self, simulation: Engine, config: ReuseConfig) -> None:
         cluster = simulation.cluster
         if config.rule != "always" and not simulation.loads_first:
             raise ConfigError(

@@ -233,7 +233,7 @@ static int64_t row_load(const struct plan_batch *batch, uint32_t port)
 {
 	for (uint32_t k = 0; k < batch->ports && batch->row[k].port <= port; k++)
 		if (batch->row[k].port == port)
-			return batch->row[k].busy;
+			return batch->row[k].busy_ns;
 	return 0;
 }
 
@@ -242,7 +242,7 @@ int64_t mfs_plan_promised(const struct mfs_plan *plan, uint32_t port, int64_t re
 	uint32_t low = 0, high = plan->chunk.n;
 	int64_t sum;
 
-	if (port >= plan->ports || !plan->chunk.n)
+	if (port >= plan->config.ports || !plan->chunk.n)
 		return 0;
 	while (low < high) { /* the first chunk that ends later */
 		uint32_t middle = (low + high) / 2;
@@ -255,7 +255,7 @@ int64_t mfs_plan_promised(const struct mfs_plan *plan, uint32_t port, int64_t re
 	}
 	if (low == plan->chunk.n)
 		return plan->chunk.at[low - 1]->behind[port];
-	sum = plan_front(plan, plan->chunk.at[low])[port];
+	sum = plan_front(plan, plan->chunk.at[low])->behind[port];
 	for (uint32_t i = 0; i < plan->chunk.at[low]->n; i++)
 		if (plan->chunk.at[low]->slot[i].batch->red <= red_ns)
 			sum += row_load(plan->chunk.at[low]->slot[i].batch, port);

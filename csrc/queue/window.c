@@ -492,8 +492,7 @@ void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_dest
 
 uint64_t mfs_window_rate_to(const struct mfs_window *w, uint64_t destination_key)
 {
-	for (uint32_t i = w->destination_bucket[bucket_of(destination_key)]; i; i = w->destination[i].chain)
-		if (w->destination[i].key == destination_key)
-			return (uint64_t)(w->destination[i].rate * NS_PER_S);
-	return 0;
+	uint32_t i = mfs_slab_find(&w->destinations, destination_key, 0);
+
+	return i ? (uint64_t)(w->destination[i].rate * NS_PER_S) : 0;
 }

@@ -350,7 +350,7 @@ class LinkState:
 
     def promises(self, message: pb.Promises, now_ns: int) -> dict[str, Promise] | None:
         """What is promised, by port; None when it is of another leader."""
-        if not self.heard(message.term, now_ns):
+        if not self.received(message.term, now_ns):
             return None
         names = list(self._numbers)  # in the order of their numbers
         rows = zip(message.port, message.owed_ns, message.rate_bytes_per_s, strict=False)

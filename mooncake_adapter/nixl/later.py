@@ -10,13 +10,10 @@ import queue
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mooncake_adapter.nixl.transfers import State, Transfer
 from mooncake_adapter.nixl.warming import Warming
-
-if TYPE_CHECKING:
-    from mooncake_adapter.nixl.scheduling import Scheduling
 
 Work = Transfer | Warming
 WAITING_S = 200e-6
@@ -27,11 +24,19 @@ LINGER_POLLS = 10
 """For so long it polls on when nothing is under way: waking it costs a transfer more than adding to a list."""
 
 
+class Mover(Protocol):
+    """Does the thread's work."""
+
+    def move_on(self, transfer: Work) -> bool:
+        """Does what can be done now; whether anything is left to do."""
+        ...
+
+
 class Later:
     """The transfers of one agent that are under way."""
 
-    def __init__(self, scheduling: Scheduling) -> None:
-        self._scheduling = weakref.ref(scheduling)
+    def __init__(self, mover: Mover) -> None:
+        self._mover = weakref.ref(mover)
         self._shared = Shared()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -42,7 +47,7 @@ class Later:
             with self._lock:
                 if self._thread is None:
                     self._thread = threading.Thread(
-                        target=_run, args=(self._scheduling, shared), name="mfs-nixl", daemon=True
+                        target=_run, args=(self._mover, shared), name="mfs-nixl", daemon=True
                     )
                     self._thread.start()
                     weakref.finalize(self, shared.wake.put, False)
@@ -67,14 +72,14 @@ def waits(transfer: Work) -> bool:
     return any(part.state is State.WAITING for part in list(transfer.parts))
 
 
-def _run(scheduling: weakref.ref[Scheduling], shared: Shared) -> None:
+def _run(mover: weakref.ref[Mover], shared: Shared) -> None:
     active: list[Work] = []
     polls_left = LINGER_POLLS
     while True:
         while shared.added:
             active.append(shared.added.popleft())
         if active:
-            own = scheduling()
+            own = mover()
             if own is None:
                 return
             active = [transfer for transfer in active if own.move_on(transfer)]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush, heapreplace, merge
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from bench.sim.serving.config import ReplicaConfig
-from bench.sim.serving.live import PROMPT, WAITING, Live
+from bench.sim.serving.live import PROMPT, WAITING, Live, Serving
 from bench.sim.serving.planner import Asking, Decision, Piece
 from mfsd.policy.serve import Observed, Policy, Preemption, Relegation, Request, ServeConfig, ServeState, learn
 from mfsd.policy.serve.chunk import chunk_tokens
@@ -24,9 +24,6 @@ from mfsd.policy.serve.keys import alpha_s
 from mfsd.policy.serve.pace import alone, prefill_s_per_token
 from mfsd.policy.serve.plan import by_deadline
 from mfsd.policy.serve.pool import Book
-
-if TYPE_CHECKING:
-    from bench.sim.serving.replica import Replica
 
 KEPT = frozenset({Policy.FCFS, Policy.EDF, Policy.FIT, Policy.SRPF, Policy.HYBRID})
 
@@ -90,7 +87,7 @@ class Order:
 
 
 class Kept:
-    def __init__(self, replica: Replica, config: ServeConfig, asking: Asking) -> None:
+    def __init__(self, replica: Serving, config: ServeConfig, asking: Asking) -> None:
         self._replica, self._config, self._asking = replica, config, asking
         self._hybrid = config.policy is Policy.HYBRID
         alphas = (config.alpha_low_s, config.alpha_high_s) if self._hybrid else (0.0,)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
+from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.outcome import Record
 from bench.sim.serving.work import Call
 from mfsd.policy.serve import Inherited, Request
@@ -123,3 +127,30 @@ class Live:
             wait_s=wait_s,
             rank=self.rank,
         )
+
+
+class Serving(Protocol):
+    """What a replica's planner and memory read of it, and may ask it for. Its fields are described in replica.py."""
+
+    number: int
+    config: ReplicaConfig
+    waiting: dict[int, Live]
+    prompts: dict[int, Live]
+    decodes: dict[int, Live]
+    round: int
+    context: int
+    wanted: int
+    busy_s: float
+    left_tokens: int
+    later: Callable[[float, Live], None] | None
+
+    @property
+    def kv_room(self) -> int | None: ...
+    @property
+    def kv_used(self) -> int: ...
+    @property
+    def lane_cut_s(self) -> float | None: ...
+
+    def queue(self, live: Live) -> None: ...
+    def requeue(self, live: Live, found: int) -> None: ...
+    def evict(self, live: Live, how: Eviction, now_s: float) -> None: ...

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bench.sim.serving.config import Eviction, ReplicaConfig
-from bench.sim.serving.live import DECODE, Live
+from bench.sim.serving.live import DECODE, Live, Serving
 from bench.sim.serving.planner import Decision, Piece
 from bench.sim.serving.prefixes import Prefixes
 from mfsd.policy.serve import Policy
-
-if TYPE_CHECKING:
-    from bench.sim.serving.replica import Replica
 
 
 class Memory:
     """Counted in tokens."""
 
-    def __init__(self, config: ReplicaConfig, replica: Replica) -> None:
+    def __init__(self, config: ReplicaConfig, replica: Serving) -> None:
         self._config, self._replica = config, replica
         self.held = 0
         """By running calls."""

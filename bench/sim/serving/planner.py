@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from bench.sim.serving.live import Live
+from bench.sim.serving.live import Live, Serving
 from mfsd.policy.serve import (
     Observed,
     Policy,
@@ -17,9 +17,6 @@ from mfsd.policy.serve import (
     StepView,
     plan_step,
 )
-
-if TYPE_CHECKING:
-    from bench.sim.serving.replica import Replica
 
 AGING = frozenset({Policy.MLFQ, Policy.LAS})
 """Orders that go by what a call has had and waited for: it changes while it waits."""
@@ -72,7 +69,7 @@ class Journal(Protocol):
 
 
 class Asking:
-    def __init__(self, replica: Replica, config: ServeConfig, state: ServeState, journal: Journal | None) -> None:
+    def __init__(self, replica: Serving, config: ServeConfig, state: ServeState, journal: Journal | None) -> None:
         self._replica, self._config, self.state, self._journal = replica, config, state, journal
         self._aging = config.policy in AGING
 

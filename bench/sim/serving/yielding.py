@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from bench.sim.serving.live import Serving
 from bench.sim.serving.planner import described
 from mfsd.policy.serve import ServeConfig
 from mfsd.policy.serve.programs import queue_of
 
-if TYPE_CHECKING:
-    from bench.sim.serving.replica import Replica
 
-
-def give_way(replica: Replica, serve: ServeConfig, now_s: float) -> None:
+def give_way(replica: Serving, serve: ServeConfig, now_s: float) -> None:
     """While all slots are taken and a waiting call is of an earlier queue than a decode that runs, the decode of the
     latest queue goes, the youngest first."""
     free = serve.requests_max - len(replica.decodes) - len(replica.prompts)
