@@ -80,7 +80,7 @@ def objective_ms(word: str, value: Any, once: WarnOnce) -> float | None:
     return number
 
 
-def said(sources: Iterable[Any], *names: str) -> Any:
+def first_given(sources: Iterable[Any], *names: str) -> Any:
     """The first of these words in what the request carries, as it is; None: it has none."""
     for source in _given(sources):
         for name in names:
@@ -106,7 +106,7 @@ def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
 def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: WarnOnce) -> Promise:
     """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
     given = _given(sources)
-    value = said(given, *TTFT_KEYS)
+    value = first_given(given, *TTFT_KEYS)
     by_model = defaults.models.get(model, Default())
     qos = _text(given, "qos", "qos_class") or by_model.qos or defaults.default.qos
     objective = ttft_ms(value, once)

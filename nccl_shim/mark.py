@@ -16,6 +16,9 @@ from mfsd.policy.mark_text import mark_text, parse_marks
 from mfsd.policy.marks import SIZED, MarkRule, Marks, checked
 from mfsd.policy.types import Stage
 
+SET_BY_US = "MFS_SET_CLASSES"
+"""Names the variables that mfs-run has set: no operator has chosen their values."""
+
 
 class MarkError(ValueError):
     """Marks that cannot be used. One line."""
@@ -55,9 +58,12 @@ def environment_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
 
 
 def classes_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
-    """The class of each library that has a variable for it, unless that is set."""
+    """The class of each library that has a variable for it, unless that is set; and which ones these are, for adapters
+    that know better."""
     dscps = {stage: marks.dscp[marks.wire_class(stage)] for stage in Stage}
-    return {name: value for name, value in traffic_classes(dscps).items() if not before.get(name)}
+    found = {name: value for name, value in traffic_classes(dscps).items() if not before.get(name)}
+    ours = dict.fromkeys([*before.get(SET_BY_US, "").split(), *found])
+    return found | {SET_BY_US: " ".join(ours)}
 
 
 def names_communicators(marks: Marks) -> bool:

@@ -1,7 +1,7 @@
 """Loops of Python over ports and requests beside the same with numpy, interleaved in one run.
 
 Each pair gives one answer (checked). `numpy` starts from the objects that the room has, as it would there; `arrays`
-from arrays that are there already, which somebody would have to keep.
+from arrays that are there already, which the room would have to keep.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Section(NamedTuple):
     title: str
     cases: tuple[Case, ...]
     rows: tuple[Row, ...]  # the others are held against the first
-    seeds: int  # how many, where nobody says
+    seeds: int  # how many, where not given
 
 
 def _reuse(rule: str, **changes: Any) -> ReuseConfig:

@@ -64,8 +64,8 @@ def read_headers(names: Iterable[str], include: Path = INCLUDE) -> list[Header]:
         )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
-        said = next((line for line in lines if "error" in line), lines[0])
-        raise HeaderError(f"mfsd: the headers in {include} cannot be preprocessed: {said}")
+        message = next((line for line in lines if "error" in line), lines[0])
+        raise HeaderError(f"mfsd: the headers in {include} cannot be preprocessed: {message}")
     parts = _by_header(done.stdout, include)
     headers = [
         Header(name, plain(_without_directives(lines)), _macros(lines)) for name, lines in parts.items() if any(lines)

@@ -336,7 +336,7 @@ class Service:
         if report.snapshot_end:
             cluster.synchronise(session.node, now_ns)
 
-    def _waiting(self, session: Session, cluster: Cluster, report: pb.Report, heard_ns: int) -> Iterator[None]:
+    def _waiting(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
         """The report's requests that queue, many with each step: none of them is planned."""
         for at, request_id in enumerate(report.waits_no_more):
             cluster.waits_no_more(session.node, request_id)
@@ -345,7 +345,7 @@ class Service:
         for at, row in enumerate(report.waiting):
             now_ns = self._clock_ns()
             try:
-                cluster.waits(session.node, messages.waiting_report(row, session.ports, now_ns - heard_ns), now_ns)
+                cluster.waits(session.node, messages.waiting_report(row, session.ports, now_ns - received_ns), now_ns)
             except ValueError:
                 cluster.oddities["waiting request that cannot be read: ignored"] += 1
             if at % WAITING_PER_STEP == WAITING_PER_STEP - 1:

@@ -56,7 +56,7 @@ class WaitingRequests:
         deadline_ns = None
         if report.budget_left_ns is not None:
             deadline_ns = now_ns + min(max(-BUDGET_MAX_NS, report.budget_left_ns), BUDGET_MAX_NS)
-        # a relegated one is fetched from the scavenger: it stands in nobody's way
+        # a relegated one is fetched from the scavenger: it delays no other
         demands = {} if report.relegated else {port: size for port, size in report.demands.items() if size}
         self._nodes.setdefault(node, {})[report.request_id] = _Waiting(
             deadline_ns, report.rank, report.engine, report.relegated, demands

@@ -2,7 +2,7 @@
 
 The arbiter writes its own ports by itself. What comes from here changes when batches, waiting requests or the
 coordinator's order do; changes within a few milliseconds are written once. Without a coordinator nothing is owed
-anywhere, as far as is known, and nobody is pruned.
+anywhere, as far as is known, and no request is pruned.
 """
 
 from __future__ import annotations

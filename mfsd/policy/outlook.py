@@ -7,7 +7,7 @@ disagree. csrc/client/outlook.c has the same arithmetic for C; tests hold the tw
 A transfer goes through two ports at once, so it takes what the slower of the two needs. What waits at a port goes
 before it as far as its tier is no worse. Collectives never wait: they take their share of the rate first.
 
-Unknown is None, never 0: whoever decides without an answer does what it would have done without MFS.
+Unknown is None, never 0: a caller without an answer does what it would have done without MFS.
 """
 
 from __future__ import annotations

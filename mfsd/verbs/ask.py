@@ -144,8 +144,8 @@ def answer_of(status: int, output: str, errors: str) -> _Answer:
     try:
         answer = msgspec.json.decode(output, type=_Answer)
     except msgspec.MsgspecError as error:
-        said = " ".join(errors.split())[-200:] or " ".join(output.split())[-200:] or "nothing"
-        raise VerbsFailed(f"the program that loads pyverbs ended with {status} and said: {said}") from error
+        message = " ".join(errors.split())[-200:] or " ".join(output.split())[-200:] or "nothing"
+        raise VerbsFailed(f"the program that loads pyverbs ended with {status}: {message}") from error
     if answer.missing:
         raise VerbsMissing(answer.missing)
     if answer.error:

@@ -27,6 +27,8 @@ ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
 """For how long the marks are waited for where the shim's session comes with the first device."""
 HOST_WIDE = "UCX_IB_TRAFFIC_CLASS"
 """Set in the environment it holds for every engine of the process, whatever their own configuration."""
+SET_BY_US = "MFS_SET_CLASSES"
+"""Names the variables that mfs-run has set."""
 
 
 def with_class(parameters: dict[str, str], dscp: int | None) -> dict[str, str]:
@@ -59,7 +61,7 @@ class Lanes:
     def __init__(self, session: Session, once: WarnOnce) -> None:
         self._session, self._once = session, once
         self.own_class = own_class(session)
-        self._marks = os.environ.get("MFS_MODE") == "mark"
+        self._host_wide_is_ours = HOST_WIDE in os.environ.get(SET_BY_US, "").split()
         self.handles: dict[str, Any] = {}
         """By alias: NIXL's handle of the backend."""
         self._class_of: dict[int, str] = {}
@@ -84,7 +86,7 @@ class Lanes:
 
     def allowed(self, parameters: dict[str, str]) -> bool:
         """Whether an engine's class would count; one warning says why not."""
-        if os.environ.get(HOST_WIDE) and not self._marks:
+        if os.environ.get(HOST_WIDE) and not self._host_wide_is_ours:
             self._once.warn(
                 "nixl-class",
                 "%s=%s holds for every engine of this process, so that transfers have no lanes: unset it",
@@ -96,9 +98,9 @@ class Lanes:
 
     @contextlib.contextmanager
     def classes_count(self) -> Iterator[None]:
-        """Inside, engines carry their own class: `mfs-run --mode mark` has set one for all, for programs without an
+        """Inside, engines carry their own class: `mfs-run --policy` has set one for all, for programs without an
         adapter."""
-        host_wide = os.environ.pop(HOST_WIDE, None) if self._marks else None
+        host_wide = os.environ.pop(HOST_WIDE, None) if self._host_wide_is_ours else None
         try:
             yield
         finally:

@@ -36,7 +36,7 @@ class Part:
 
 
 class Transfer:
-    """What the adapter keeps for one handle. Its lock is held by whoever moves it on.
+    """What the adapter keeps for one handle. Its lock is held by the thread that moves it on.
 
     Most are one message that is permitted at once: what such a one does not need is set on the class alone.
     """

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from mfsd.serve.promise import Words
-from mooncake_adapter.slo import SESSION_KEYS, TTFT_KEYS, said
+from mooncake_adapter.slo import SESSION_KEYS, TTFT_KEYS, first_given
 
 
 def words_of(request: Any, tiers: Collection[str]) -> Words:
@@ -14,23 +14,23 @@ def words_of(request: Any, tiers: Collection[str]) -> Words:
     importance of a request that names none."""
     sampling = getattr(request, "sampling_params", None)
     sources = (getattr(sampling, "extra_args", None), getattr(request, "kv_transfer_params", None))
-    tier = said(sources, "tier")
-    if tier is None and (qos := said(sources, "qos", "qos_class")) in tiers:
+    tier = first_given(sources, "tier")
+    if tier is None and (qos := first_given(sources, "qos", "qos_class")) in tiers:
         tier = qos
-    importance = said(sources, "importance")
+    importance = first_given(sources, "importance")
     if importance is None and (priority := getattr(request, "priority", 0)):
         importance = -priority
     return Words(
-        ttft_ms=said(sources, *TTFT_KEYS),
-        tbt_ms=said(sources, "tbt_slo_ms", "slo_tbt_ms"),
-        ttlt_ms=said(sources, "ttlt_slo_ms", "slo_ttlt_ms"),
+        ttft_ms=first_given(sources, *TTFT_KEYS),
+        tbt_ms=first_given(sources, "tbt_slo_ms", "slo_tbt_ms"),
+        ttlt_ms=first_given(sources, "ttlt_slo_ms", "slo_ttlt_ms"),
         tier=tier,
         importance=importance,
-        tenant=said(sources, "tenant"),
-        session=said(sources, *SESSION_KEYS) or getattr(request, "session_id", None),
-        parent=said(sources, "parent", "parent_session"),
-        role=said(sources, "role"),
-        application=said(sources, "application"),
+        tenant=first_given(sources, "tenant"),
+        session=first_given(sources, *SESSION_KEYS) or getattr(request, "session_id", None),
+        parent=first_given(sources, "parent", "parent_session"),
+        role=first_given(sources, "role"),
+        application=first_given(sources, "application"),
     )
 
 

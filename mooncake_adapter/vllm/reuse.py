@@ -21,7 +21,7 @@ from mooncake_adapter.warn_once import LOG, WarnOnce
 
 STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
 """Inner connectors that load what a store holds and lose nothing by a load that is not made. With others a prefill
-instance keeps the KV until somebody reads it. All of these load the whole of what they have found or none of it: they
+instance keeps the KV until it is read. All of these load the whole of what they have found or none of it: they
 refuse an answer of some of the tokens."""
 KEPT = 0.8
 """Of the time and the tokens of earlier steps, when one more has ended; as workers do."""

@@ -87,11 +87,11 @@ class NixlCluster(Cluster):
         """The tokens of a decode instance that fetches the cache of the prefill instance, how long it took (s), and
         the request's name there."""
         begun_s = time.monotonic()
-        said: dict[str, Any] = self.answer(
+        answer: dict[str, Any] = self.answer(
             "P", prefilled or one, headers or {}, max_tokens=1, kv_transfer_params=SENDS
         )["kv_transfer_params"]
-        found = self.complete("D", one, headers or {}, max_tokens=tokens, kv_transfer_params=said)
-        return found, time.monotonic() - begun_s, str(said["remote_request_id"])
+        found = self.complete("D", one, headers or {}, max_tokens=tokens, kv_transfer_params=answer)
+        return found, time.monotonic() - begun_s, str(answer["remote_request_id"])
 
     def granted(self) -> tuple[int, int]:
         """Bytes and permits."""

@@ -39,13 +39,13 @@ def ran(mode: str, v2: bool = False) -> dict[str, Any]:
         [PYTHON, program, mode, MODEL], env=environment, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**said, "log": done.stdout + done.stderr}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**answer, "log": done.stdout + done.stderr}
 
 
 def test_vllm_has_every_name_that_is_used() -> None:
-    said = ran("contract")
-    assert {name: said[name] for name in ("scheduler", "methods", "request", "cache", "queue")} == {
+    answer = ran("contract")
+    assert {name: answer[name] for name in ("scheduler", "methods", "request", "cache", "queue")} == {
         "scheduler": [],
         "methods": {},
         "request": [],
@@ -55,38 +55,38 @@ def test_vllm_has_every_name_that_is_used() -> None:
 
 
 def test_tokens_are_those_of_vllms_own_scheduler() -> None:
-    said = ran("mfs")
-    assert said["base"] == ["MfsScheduler", "AsyncScheduler"]
-    assert said["tokens"] == ran("plain")["tokens"]
-    assert said["plans"] > 24
-    assert (said["failed"], said["left"]) == (0, 0)
-    assert said["tiers"] == {"default": [10, 240]}
-    print(json.dumps({"mfs_share_of_steps": round(said["mfs"] / said["steps"], 4), "plans": said["plans"]}))
+    answer = ran("mfs")
+    assert answer["base"] == ["MfsScheduler", "AsyncScheduler"]
+    assert answer["tokens"] == ran("plain")["tokens"]
+    assert answer["plans"] > 24
+    assert (answer["failed"], answer["left"]) == (0, 0)
+    assert answer["tiers"] == {"default": [10, 240]}
+    print(json.dumps({"mfs_share_of_steps": round(answer["mfs"] / answer["steps"], 4), "plans": answer["plans"]}))
 
 
 def test_pauses_and_cuts_change_no_token() -> None:
-    said = ran("paused")
-    assert said["paused"] > 20
-    assert said["failed"] == 0
-    assert said["tokens"] == ran("plain")["tokens"]
+    answer = ran("paused")
+    assert answer["paused"] > 20
+    assert answer["failed"] == 0
+    assert answer["tokens"] == ran("plain")["tokens"]
 
 
 def test_pauses_and_cuts_change_no_token_with_the_v2_model_runner() -> None:
-    said = ran("paused", v2=True)
-    assert said["v2"]
-    assert said["paused"] > 20
-    assert said["tokens"] == ran("plain")["tokens"]
+    answer = ran("paused", v2=True)
+    assert answer["v2"]
+    assert answer["paused"] > 20
+    assert answer["tokens"] == ran("plain")["tokens"]
 
 
 def test_plans_that_fail_leave_every_step_to_vllm() -> None:
-    said = ran("failing")
-    assert said["gave_up"]
-    assert (said["plans"], said["failed"]) == (0, 3)
-    assert said["tokens"] == ran("plain")["tokens"]
+    answer = ran("failing")
+    assert answer["gave_up"]
+    assert (answer["plans"], answer["failed"]) == (0, 3)
+    assert answer["tokens"] == ran("plain")["tokens"]
 
 
 def test_another_version_runs_as_the_plain_scheduler_with_one_warning() -> None:
-    said = ran("untested")
-    assert said["plans"] is None
-    assert said["tokens"] == ran("plain")["tokens"]
-    assert said["log"].count("vLLM 9.9.9 was not tested") == 1
+    answer = ran("untested")
+    assert answer["plans"] is None
+    assert answer["tokens"] == ran("plain")["tokens"]
+    assert answer["log"].count("vLLM 9.9.9 was not tested") == 1

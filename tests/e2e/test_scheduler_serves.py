@@ -70,8 +70,8 @@ def served() -> Iterator[Served]:
 
 def status(cluster: Served) -> dict[str, Any]:
     command = (sys.executable, "-m", "mfsd.cli.ctl", "serve", "status", "--json", "--folder", cluster.folder / "status")
-    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    (engine,) = json.loads(said)
+    answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    (engine,) = json.loads(answer)
     found: dict[str, Any] = engine
     return found
 

@@ -59,7 +59,7 @@ def errors(world: World) -> None:
     with pytest.raises(KeyError):
         world.own.initialize_xfer("ADD", local, remote, "peer")
     with pytest.raises(bindings.nixlNotFoundError):
-        world.own.initialize_xfer("WRITE", local, remote, "nobody")
+        world.own.initialize_xfer("WRITE", local, remote, "none")
     handle = world.handle("WRITE", "peer", MIB)
     with pytest.raises(bindings.nixlNotPostedError):
         world.own.check_xfer_state(handle)
@@ -378,7 +378,9 @@ def has_lanes(world: World) -> None:
 
 
 def test_a_class_that_mfs_run_has_set_for_the_others_does_not(capfd: pytest.CaptureFixture[str]) -> None:
-    with WorldProcess(nixl_wheel(), {**TCP, "UCX_IB_TRAFFIC_CLASS": "106", "MFS_MODE": "mark"}) as process:
+    with WorldProcess(
+        nixl_wheel(), {**TCP, "UCX_IB_TRAFFIC_CLASS": "106", "MFS_SET_CLASSES": "UCX_IB_TRAFFIC_CLASS"}
+    ) as process:
         process.run(has_lanes)
     assert "holds for every engine" not in capfd.readouterr().err
 
@@ -391,12 +393,12 @@ def other_version(world: World) -> None:
             return ""
 
     Changed.__module__ = world.stock_class.__module__
-    nobody = Holder(lambda: cast(Any, world.session))
-    assert agent.adapted(Changed, nobody, world.sources, world.once) is Changed
+    no_session = Holder(lambda: cast(Any, world.session))
+    assert agent.adapted(Changed, no_session, world.sources, world.once) is Changed
     assert len(world.once.texts) == 1 and "nixl_agent.transfer is not as it was" in world.once.texts[0]
     world.once._said.clear()
     versions.distribution_version = lambda module: "9.1.0"
-    assert agent.adapted(world.stock_class, nobody, world.sources, world.once) is world.stock_class
+    assert agent.adapted(world.stock_class, no_session, world.sources, world.once) is world.stock_class
     assert "NIXL 9.1.0 was not tested" in world.once.texts[1]
 
 

@@ -1,4 +1,4 @@
-"""The outlook page between real processes: what one announces all see, and what nobody knows is unknown."""
+"""The outlook page between real processes: what one announces all see, and what no daemon knows is unknown."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_request_that_another_process_announced_is_seen_pruned(
         eventually(lambda: scheduler("pruned", request_id=9), "the scheduler sees it")
         assert not scheduler("pruned", request_id=1)
         process.kill()
-        eventually(lambda: not scheduler("pruned", request_id=9), "without a coordinator nobody is pruned")
+        eventually(lambda: not scheduler("pruned", request_id=9), "without a coordinator no request is pruned")
 
 
 def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone(

@@ -216,10 +216,11 @@ static void destination(void)
 }
 
 /* A daemon of a lower minor version gets what it knows, and nothing in places that it reads otherwise. */
-static void older_daemon(uint16_t older)
+static void older_daemon(uint16_t minor)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
-					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .older = older};
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE,
+					 .older = (uint16_t)(MFS_ABI_MINOR - minor)};
 	struct mfs_request_info request = {.request_id = 7};
 	struct daemon *d = daemon_start(&options);
 	struct mfs_client *client;
@@ -232,25 +233,25 @@ static void older_daemon(uint16_t older)
 	CHECK_EQUAL(message.peer, 0);
 	CHECK_EQUAL(posted(qp), 0);
 	client = mfs_api()->client();
-	CHECK_EQUAL(mfs_client_minor(client), MFS_ABI_MINOR - older);
+	CHECK_EQUAL(mfs_client_minor(client), minor);
 	slot = mfs_client_request_begin(client, &request, MFS_NONE_U32);
 	CHECK(slot >= 0 && mfs_client_request_judgement(client, (uint32_t)slot) == 0);
 	CHECK(mfs_client_request_end(client, (uint32_t)slot) == 0);
 	daemon_grant(d, 1);
 	WAIT(posted(qp) == 1);
-	CHECK_EQUAL(daemon_counts(d).requests, older == MFS_ABI_MINOR ? 0 : 2);
+	CHECK_EQUAL(daemon_counts(d).requests, minor ? 2 : 0);
 }
 
-static void older_by_one(void)
+static void older_than_destinations(void)
 {
-	older_daemon(1);
+	older_daemon(3);
 }
 
 /* Credit, in a place where such a daemon has zeros, or, here, what it likes. */
 static void older_than_credit(void)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
-					 .mode = MFS_MODE_ENFORCE, .older = 3};
+					 .mode = MFS_MODE_ENFORCE, .older = MFS_ABI_MINOR - 1};
 	struct daemon *d = daemon_start(&options);
 	struct ibv_qp *qp;
 	struct rig *r = rig_open(64);
@@ -269,7 +270,7 @@ static void older_than_credit(void)
 
 static void older_than_requests(void)
 {
-	older_daemon(MFS_ABI_MINOR);
+	older_daemon(0);
 }
 
 static void no_memory(void)
@@ -409,7 +410,7 @@ int main(int argc, char **argv)
 		{"daemon_restarts_often", daemon_restarts_often},
 		{"other_version", other_version},
 		{"destination", destination},
-		{"older_by_one", older_by_one},
+		{"older_than_destinations", older_than_destinations},
 		{"older_than_credit", older_than_credit},
 		{"older_than_requests", older_than_requests},
 		{"no_memory", no_memory},

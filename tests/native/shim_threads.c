@@ -348,10 +348,10 @@ static void handed_over(void)
 	handed_over_under(0);
 }
 
-/* It reads the counters that all threads share, and no others. */
+/* One of minor 3 reads the counters that all threads share, and no others. */
 static void handed_over_under_an_older_daemon(void)
 {
-	handed_over_under(1);
+	handed_over_under(MFS_ABI_MINOR - 3);
 }
 
 static _Atomic bool posting_done;

@@ -26,7 +26,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def look(session: Any, request: int, size_bytes: int) -> None:
+def check_outlook(session: Any, request: int, size_bytes: int) -> None:
     """Reads the outlook page as an engine's scheduler does, whatever becomes of the daemon, and announces what
     queues."""
     session.waiting([Waiting(request, rank=request, flows=(Flow(1, "10.99.0.1", size_bytes, incoming=True),))])
@@ -49,7 +49,7 @@ def main() -> int:
     with Peer(adapted=True, protocol="rdma", scripted=False) as peer:
         for number in range(transfers):
             size = chance.choice(SIZES)
-            look(session, number + 1, size)
+            check_outlook(session, number + 1, size)
             data = chance.randbytes(size)
             with session.batch(number + 1, layers=4) as batch:
                 stage = chance.choice(STAGES)

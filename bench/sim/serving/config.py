@@ -16,7 +16,7 @@ class Eviction(str, Enum):
     RECOMPUTE = "recompute"
     """Freed; prompt and output so far are computed again."""
     PREFIX = "prefix"
-    """Left in the prefix cache: what nobody else needed meanwhile is found again."""
+    """Left in the prefix cache: what no other call needed meanwhile is found again."""
     SWAP = "swap"
     """Moved to host memory and back beside the steps, at `swap_tokens_per_s`."""
     PAUSE = "pause"
@@ -36,7 +36,7 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
     """What the planner starts from and whether it learns: apart from the truth."""
 
     profiled: bool = True
-    """Begins with a profile of the truth; otherwise with nothing, which takes nobody for late."""
+    """Begins with a profile of the truth; otherwise with nothing, which takes no call for late."""
     bias: float = 1.0
     """Estimates of the profile, and steps as observed, are so many times the truth."""
     noise: float = 0.0
@@ -55,7 +55,7 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = 400_000
     """KV memory; None: it never runs out."""
     prefix_cache: bool = True
-    """Whether KV that nobody holds any more is kept until its memory is needed, the least recently used first."""
+    """Whether KV that no call holds any more is kept until its memory is needed, the least recently used first."""
     eviction: Eviction = Eviction.RECOMPUTE
     yield_every: int = 0
     """Every so many steps a running decode gives its slot to a waiting call of an earlier program queue (Agentix); 0:

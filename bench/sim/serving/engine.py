@@ -134,7 +134,7 @@ class Simulation:
             else:
                 self._look(what, now_s)  # type: ignore[arg-type]
             if events and events[0][0] == now_s:
-                continue  # whatever happens at once is seen before anybody plans
+                continue  # whatever happens at once is seen before any replica plans
             for number in sorted(fresh):
                 replica = self.replicas[number]
                 if not replica.busy:

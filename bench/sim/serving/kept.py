@@ -101,7 +101,7 @@ class Kept:
         self._by_budget: list[Row] = []
         self._by_cached: list[Row] = []
         self._limits: list[Row] = []
-        """Decodes by when their next token was due when this was last looked at; it only grows."""
+        """Decodes by when their next token was due when this was last read; it only grows."""
         self._each = self._fixed = self._alone_each = 0.0
         self._known: Any = None
 
@@ -306,7 +306,7 @@ class Kept:
                 yield row[2]
 
     def _fence(self, begun: list[Live]) -> Any:
-        """`Fence.admit` with what it sums up kept: nobody has a bound on its output here."""
+        """`Fence.admit` with what it sums up kept: no call has a bound on its output here."""
         replica, config = self._replica, self._config
         running = len(begun) + len(replica.decodes)
         room, slots = replica.kv_room, config.requests_max - running

@@ -146,7 +146,7 @@ class Memory:
                 break
             victim = self._victim()
             if victim is None:
-                raise RuntimeError(f"replica {replica.number}: {limit} tokens of KV hold nobody")
+                raise RuntimeError(f"replica {replica.number}: {limit} tokens of KV hold no call")
             if self._config.eviction is Eviction.PAUSE and growth > 0:
                 if not self._pause(victim, pieces, paused):
                     paused = [live for live in paused if live is not victim]
@@ -168,7 +168,7 @@ class Memory:
         return max(running, key=lambda live: (-live.importance, live.due_s, live.request_id), default=None)
 
     def _pause(self, victim: Live, pieces: list[Piece], paused: list[Live]) -> bool:
-        """Whether somebody could be made to sit out: the last piece of a prompt, else the victim."""
+        """Whether a call could be made to sit out: the last piece of a prompt, else the victim."""
         if pieces:
             pieces.pop()
             return True

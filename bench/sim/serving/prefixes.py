@@ -1,4 +1,4 @@
-"""KV that nobody holds any more, kept until its memory is needed: the least recently used goes first."""
+"""KV that no call holds any more, kept until its memory is needed: the least recently used goes first."""
 
 from __future__ import annotations
 

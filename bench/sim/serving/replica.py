@@ -66,7 +66,7 @@ class Replica:
         self._seconds = config.cost.timer()
         self._ends: list[tuple[int, int, Live]] = []
         self._due: list[tuple[float, int, Live]] = []
-        """Decodes with a TBT by when their next token was due when this was last looked at; it only grows."""
+        """Decodes with a TBT by when their next token was due when this was last read; it only grows."""
         self._step_s = 0.0
         self._observed: tuple[Observed, ...] = ()
         self._decision: Decision | None = None
@@ -158,7 +158,7 @@ class Replica:
             if self.memory.parked and self.memory.unpark():
                 return self.begin(now_s)
             if self.prompts or self.decodes:
-                raise RuntimeError(f"replica {self.number} at {now_s} s: nobody runs although somebody could")
+                raise RuntimeError(f"replica {self.number} at {now_s} s: no call runs although one could")
             return None
         self._start(decision, now_s)
         batch = self._batch(decision, decodes)

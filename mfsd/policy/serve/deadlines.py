@@ -54,7 +54,7 @@ def prefill_due_s(
 def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) -> float | None:
     """When the next token of a decode is due: Eq 2, or counted from the end of a prefill that was late. With a deadline
     for the whole, each token has its even share of what is left; one that has passed, or had when the first token came,
-    binds nobody any more: hurrying for it would keep chunks small for as long as the request lasts. None: no deadline
+    binds no longer: hurrying for it would keep chunks small for as long as the request lasts. None: no deadline
     at all."""
     produced = request.num_output_tokens
     due: float | None = None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 EXTRA_SHARE = 0.25
 """Of a request's time limit, that computing again may take at most. The engine has that much less for those that come
-later: without a bound an engine near its limit computes again until everybody is late (docs/results/outlook.md)."""
+later: without a bound an engine near its limit computes again until all are late (docs/results/outlook.md)."""
 
 
 class ReuseRule(Enum):
@@ -56,7 +56,7 @@ class ReuseView(NamedTuple):
 class Decision(NamedTuple):
     choice: Choice
     reason: str
-    """For whoever asks why; a short clause."""
+    """For explanations; a short clause."""
     fetched_s: float | None = None
     """When the prefill would end with the reuse."""
     recomputed_s: float | None = None

@@ -18,8 +18,8 @@ def request(extra: Any = None, parameters: Any = None, **more: Any) -> Any:
 
 
 def test_words_are_found_in_xargs_then_in_kv_transfer_params() -> None:
-    said = {"ttft_slo_ms": 300, "tbt_slo_ms": "40", "tier": "chat", "importance": "high", "tenant": "acme"}
-    assert words_of(request(said, {"tier": "other", "mfs": {"session": "s", "parent": "p"}}), {"chat"}) == Words(
+    given = {"ttft_slo_ms": 300, "tbt_slo_ms": "40", "tier": "chat", "importance": "high", "tenant": "acme"}
+    assert words_of(request(given, {"tier": "other", "mfs": {"session": "s", "parent": "p"}}), {"chat"}) == Words(
         ttft_ms=300, tbt_ms="40", tier="chat", importance="high", tenant="acme", session="s", parent="p"
     )._replace(ttlt_ms=None, role=None, application=None)
 

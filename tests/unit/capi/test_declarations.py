@@ -32,7 +32,7 @@ def test_what_is_left(text: str, left: str) -> None:
     assert re.sub(r"\s+", " ", plain(text)).strip() == re.sub(r"\s+", " ", left)
 
 
-def test_a_bracket_that_is_not_closed_is_said() -> None:
+def test_a_bracket_that_is_not_closed_is_reported() -> None:
     with pytest.raises(HeaderError, match="a bracket is not closed in a header, near"):
         plain("static inline int f(void) { if (")
 

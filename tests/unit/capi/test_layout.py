@@ -37,8 +37,8 @@ def in_c(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         + "\n\treturn 0;\n}\n"
     )
     subprocess.run(["cc", *CFLAGS, str(folder / "layout.c"), "-o", str(folder / "layout")], check=True)
-    said = subprocess.run([str(folder / "layout")], capture_output=True, text=True, check=True).stdout
-    return {name: int(number) for name, number in map(str.split, said.splitlines())}
+    output = subprocess.run([str(folder / "layout")], capture_output=True, text=True, check=True).stdout
+    return {name: int(number) for name, number in map(str.split, output.splitlines())}
 
 
 def test_every_structure_of_the_shared_memory_is_known() -> None:

@@ -120,7 +120,7 @@ def test_one_that_stands_by_names_the_leader() -> None:
 def test_the_door_takes_bodies_only_of_questions(method: str, path: str, body: bytes, length: str, status: str) -> None:
     import io
 
-    heard: list[str] = []
+    received: list[str] = []
     answer = Answer("200 OK", "text/plain", b"fine")
     made = application({"/page": lambda _: answer}, {"/asked": lambda _: answer})
     environment = {
@@ -129,5 +129,5 @@ def test_the_door_takes_bodies_only_of_questions(method: str, path: str, body: b
         "CONTENT_LENGTH": length,
         "wsgi.input": io.BytesIO(body),
     }
-    made(environment, lambda status, *_: heard.append(status))  # type: ignore[arg-type]
-    assert heard[0].startswith(status)
+    made(environment, lambda status, *_: received.append(status))  # type: ignore[arg-type]
+    assert received[0].startswith(status)

@@ -103,7 +103,7 @@ def test_relegated_requests_are_pruned_and_spend_the_drop_budget() -> None:
     world.cluster.waits("a", waiting(5, RATE, port, relegated=True), 0)
     world.update("a", BatchReport(1, "u", 0, requests, {}))
     assert world.cluster.planner.drop_budget() == 0
-    assert world.cluster.owed_ns(port) == 3 * S  # it stands in nobody's way
+    assert world.cluster.owed_ns(port) == 3 * S  # it delays no other
     world.cluster.waits_no_more("a", 5)
     world.update("a", BatchReport(1, "u", 0, [r._replace(relegated=False) for r in requests], {}))
     assert world.pruned["a"] == set() and world.cluster.owed_ns(port) == 4 * S

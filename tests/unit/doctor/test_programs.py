@@ -63,30 +63,30 @@ def test_a_variable(doctor: Any, checks: Checks, name: str, value: str, found: s
     assert found in ("environment.clear", "environment.class-missing") or f"{name}={value}" in findings[found].reason
 
 
-def test_an_all_to_all_that_posts_from_the_gpu_must_have_the_class_of_collectives(look: Any, checks: Checks) -> None:
-    look.host.pid = PID
-    look.write(f"proc/{PID}/environ", "")
-    look.write(f"proc/{PID}/maps", "7f0 r-xp 0 0 1 /opt/deep_ep_cpp.so\n7f1 r-xp 0 0 2 /opt/libnvshmem_host.so.3")
-    findings = look(checks("environment"))
+def test_an_all_to_all_that_posts_from_the_gpu_must_have_the_class_of_collectives(doctor: Any, checks: Checks) -> None:
+    doctor.host.pid = PID
+    doctor.write(f"proc/{PID}/environ", "")
+    doctor.write(f"proc/{PID}/maps", "7f0 r-xp 0 0 1 /opt/deep_ep_cpp.so\n7f1 r-xp 0 0 2 /opt/libnvshmem_host.so.3")
+    findings = doctor(checks("environment"))
     assert set(findings) == {"environment.class-missing"}
     assert findings["environment.class-missing"].reason == "NVSHMEM_IB_TRAFFIC_CLASS is not set; the policy's is 138"
-    look.write(f"proc/{PID}/maps", "7f0 r-xp 0 0 1 /opt/deep_ep_cpp.so")
-    assert "NCCL_GIN_IB_TC is not set" in look(checks("environment"))["environment.class-missing"].reason
-    look.write(f"proc/{PID}/environ", "NCCL_IB_TC=138\0")
-    assert set(look(checks("environment"))) == {"environment.clear"}, "GIN goes by NCCL's where its own is not set"
+    doctor.write(f"proc/{PID}/maps", "7f0 r-xp 0 0 1 /opt/deep_ep_cpp.so")
+    assert "NCCL_GIN_IB_TC is not set" in doctor(checks("environment"))["environment.class-missing"].reason
+    doctor.write(f"proc/{PID}/environ", "NCCL_IB_TC=138\0")
+    assert set(doctor(checks("environment"))) == {"environment.clear"}, "GIN goes by NCCL's where its own is not set"
 
 
-def test_which_of_two_variables_counts(look: Any, checks: Checks) -> None:
-    look.host.environ = {"NCCL_IB_TC": "106", "NCCL_GIN_IB_TC": "138"}
-    findings = look(checks("environment"))
+def test_which_of_two_variables_counts(doctor: Any, checks: Checks) -> None:
+    doctor.host.environ = {"NCCL_IB_TC": "106", "NCCL_GIN_IB_TC": "138"}
+    findings = doctor(checks("environment"))
     assert set(findings) == {"environment.class", "environment.class-overrides"}
     assert findings["environment.class-overrides"].reason == "NCCL_GIN_IB_TC=138 goes before NCCL_IB_TC=106"
 
 
-def test_nvshmems_class_is_dangerous_on_infiniband(look: Any, checks: Checks) -> None:
-    look.host.environ = {"NVSHMEM_IB_TRAFFIC_CLASS": "138"}
-    look.device(link_layer="InfiniBand")
-    assert set(look(checks("environment"))) == {"environment.class-infiniband"}
+def test_nvshmems_class_is_dangerous_on_infiniband(doctor: Any, checks: Checks) -> None:
+    doctor.host.environ = {"NVSHMEM_IB_TRAFFIC_CLASS": "138"}
+    doctor.device(link_layer="InfiniBand")
+    assert set(doctor(checks("environment"))) == {"environment.class-infiniband"}
 
 
 def test_a_program_that_marks_is_held_to_the_fabrics_classes(doctor: Any, checks: Checks) -> None:

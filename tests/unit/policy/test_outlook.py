@@ -75,9 +75,9 @@ def test_c_says_the_same() -> None:
         own = PortLoad(1 + number(40), (number(45), number(45), number(45), number(45)), number(45), 0, number(40))
         far = draw.choice([None, FarLoad(number(40), draw.choice([None, number(60)]), number(40))])
         size, tier = number(40), draw.choice(list(Tier))
-        said = fetch_forecast(size, own, far, tier)
-        assert said is not None
+        found = fetch_forecast(size, own, far, tier)
+        assert found is not None
         native = fetch_forecast_ns(
             size, (*own[:3], own[3], own[4]), None if far is None else (far[0], far[1], far[2]), tier
         )
-        assert native == min(said.time_ns, 2**63 - 1), (size, own, far, tier)
+        assert native == min(found.time_ns, 2**63 - 1), (size, own, far, tier)

@@ -60,6 +60,8 @@ def test_with_a_daemon_a_policy_sets_what_posts_past_the_shim() -> None:
     seen = environment_of("--policy", "paper-k8", "--socket", "/nowhere", NVSHMEM_IB_TRAFFIC_CLASS="104")
     assert (seen["NCCL_GIN_IB_TC"], seen["UCX_IB_TRAFFIC_CLASS"]) == (str(56 << 2 | 2), str(24 << 2 | 2))
     assert seen["NVSHMEM_IB_TRAFFIC_CLASS"] == "104", "what is set by hand stays"
+    ours = seen["MFS_SET_CLASSES"].split()
+    assert "NCCL_GIN_IB_TC" in ours and "NVSHMEM_IB_TRAFFIC_CLASS" not in ours
     assert (seen["MFS_MODE"], seen["MFS_SOCKET"]) == ("enforce", "/nowhere") and "MFS_MARK" not in seen
     assert seen["NCCL_PROFILER_PLUGIN"] == str(LIBRARY)
     assert "NCCL_GIN_IB_TC" not in environment_of("--socket", "/nowhere")

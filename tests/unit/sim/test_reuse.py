@@ -68,7 +68,7 @@ def test_always_at_random_is_the_same_to_the_bit(policy: str) -> None:
     ],
 )
 def test_every_request_is_computed_and_shipped_whole(policy: str, reuse: dict[str, Any]) -> None:
-    """What is not fetched is computed; nobody keeps a place in the network that it does not use."""
+    """What is not fetched is computed; no request keeps a place in the network that it does not use."""
     routed = {r.number: r for r in prepare(BASE)[1]}
     simulation = simulated(policy, "fit", **reuse)
     for state in simulation.states:

@@ -1,4 +1,4 @@
-"""The program that loads pyverbs: what it cannot do is said in one line, and nobody waits for it for ever."""
+"""The program that loads pyverbs: what it cannot do is said in one line, and no caller waits for it for ever."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             ask_devices(python)
 
 
-def test_what_is_no_answer_is_said() -> None:
-    with pytest.raises(VerbsFailed, match="ended with -11 and said: Segmentation fault"):
+def test_what_is_no_answer_is_reported() -> None:
+    with pytest.raises(VerbsFailed, match="ended with -11: Segmentation fault"):
         answer_of(-11, "", "Segmentation\nfault\n")
-    with pytest.raises(VerbsFailed, match="ended with 0 and said: libibverbs: hello"):
+    with pytest.raises(VerbsFailed, match="ended with 0: libibverbs: hello"):
         answer_of(0, "libibverbs: hello", "")
     with pytest.raises(VerbsFailed, match=r"^no such device$"):
         answer_of(0, '{"python": "x", "error": "no such device"}', "libibverbs: Warning: couldn't load driver")

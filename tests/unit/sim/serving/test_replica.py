@@ -99,7 +99,7 @@ def test_first_come_first_served_is_what_a_few_lines_say(qps: float, ask_always:
 @pytest.mark.parametrize("eviction", Eviction)
 @pytest.mark.parametrize("serve", POLICIES, ids=lambda serve: serve.policy.value)
 def test_memory_holds_and_evictions_lose_no_token(eviction: Eviction, serve: ServeConfig) -> None:
-    """Outputs are longer than anybody expected: the fence lets in more than fits."""
+    """Outputs are longer than expected: the fence lets in more than fits."""
     work = calls(60, 30.0, prompt=200, output=300)
     config = ReplicaConfig(serve=serve, kv_tokens=5_000, eviction=eviction, expect=Expect.NONE)
     used: list[int] = []
