@@ -67,7 +67,8 @@ async def test_status_shows_it_all(tmp_path: Path) -> None:
                 if options:
                     reply = json.loads(text)
                     assert [row["batch_id"] for row in reply["batches"]] == [3, 4]
-                    assert reply["pruned"] == [{"batch_id": 3, "request_id": 3000, "for_batch": 4, "port": "b/in"}]
+                    given_up = {"batch_id": 3, "request_id": 3000, "for_batch": 4, "port": "b/in", "relegated": False}
+                    assert reply["pruned"] == [given_up]
                     assert [row["node"] for row in reply["nodes"]] == ["a", "b"]
                     port = reply["nodes"][0]["ports"][1]
                     assert (port["name"], port["rate_bytes_per_s"], port["rho"]) == ("a/out", 10**9, 0.25)

@@ -40,6 +40,8 @@ ELSEWHERE = {
 }
 DOCTOR_ENDS = {0, 1, 4}
 """What it finds depends on the machine."""
+NO_ENGINE = 3
+"""mfsctl serve's, where no engine plans its steps by MFS: one takes vLLM (tests/e2e/test_scheduler_serves.py)."""
 
 
 def missing() -> str:
@@ -99,7 +101,8 @@ def run_all(folder: Path) -> int:
             if line.startswith("mfs-soft-roce") and "ib_write_bw" in line:
                 line = line.replace("-- ib", "-- mfs-run -- ib")  # the stand-in asks for the library
             if not serves(line):
-                shell(line, DOCTOR_ENDS if line.startswith("mfsctl doctor") else {0})
+                ends = {NO_ENGINE} if line.startswith("mfsctl serve") else {0}
+                shell(line, DOCTOR_ENDS if line.startswith("mfsctl doctor") else ends)
     return 0
 
 
