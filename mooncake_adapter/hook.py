@@ -25,6 +25,14 @@ ADAPTERS = {
     "rixl._api": "mooncake_adapter.nixl.agent",
 }
 """A library's module, and the module here that adapts its class (protocol.TransferAdapter)."""
+NIXL = "MFS_NIXL"
+"""Set to 1 NIXL is adapted. It is not by itself: beside bulk traffic that no class orders, prompts that a decode instance
+pulls had their first token later than without (docs/nixl.md), and the cause is not known."""
+
+
+def wanted(name: str) -> bool:
+    """Whether the library is adapted in this process."""
+    return name in ADAPTERS and (not ADAPTERS[name].endswith("nixl.agent") or os.environ.get(NIXL) == "1")
 
 
 class _Loader(importlib.abc.Loader):
@@ -67,7 +75,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in ADAPTERS or self._finding:
+        if not wanted(fullname) or self._finding:
             return None
         self._finding = True
         try:
@@ -91,6 +99,6 @@ def install(process: Process | None = None) -> bool:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(process))
     for name in ADAPTERS:
-        if name in sys.modules:
+        if wanted(name) and name in sys.modules:
             _adapt(sys.modules[name], process)
     return True

@@ -41,6 +41,7 @@ def measured(name: str, transport: str, seconds: float) -> dict[str, Any]:
             "MFS_SOCKET": str(socket),
             "PYTHONPATH": os.pathsep.join((str(unpacked("nixl-cu12", NIXL)), str(ROOT))),
             "XDG_RUNTIME_DIR": folder,
+            "MFS_NIXL": "1",
             "UCX_TLS": transport,
             "NIXL_LOG_LEVEL": "ERROR",
         }

@@ -65,6 +65,7 @@ class NixlCluster(Cluster):
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(NIXL))),
             "MFS_SOCKET": str(self.socket),
             "VLLM_LOGGING_CONFIG_PATH": str(self.folder / "logging.json"),
+            "MFS_NIXL": "1",
             "UCX_TLS": TRANSPORTS[self.transport],
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),

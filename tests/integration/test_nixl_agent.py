@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86_64"),
 ]
 MIB = 1 << 20
-TCP = {"UCX_TLS": "tcp", "NIXL_LOG_LEVEL": "FATAL"}
+TCP = {"UCX_TLS": "tcp", "NIXL_LOG_LEVEL": "FATAL", "MFS_NIXL": "1"}
 
 
 @pytest.fixture(scope="module", params=NIXL_VERSIONS)

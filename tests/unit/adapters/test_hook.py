@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mooncake_adapter.hook import wanted
+
 ROOT = Path(__file__).parents[3]
 INSTALL = "import mooncake_adapter as a; a.install()"
 ADAPTED = "getattr(mooncake.engine.TransferEngine, '_mfs_adapted', False)"
@@ -87,3 +89,10 @@ print(bytes(area[8192:8196]), flush=True)
 os._exit(0)
 """
     assert python(program).splitlines()[-1] == "b'data'"
+
+
+@pytest.mark.parametrize(("value", "adapted"), [("", False), ("0", False), ("1", True)])
+def test_nixl_is_adapted_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, value: str, adapted: bool) -> None:
+    monkeypatch.setenv("MFS_NIXL", value)
+    assert wanted("nixl_cu12._api") is adapted
+    assert wanted("mooncake.engine") and not wanted("json")
