@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
 from mfsd.client import Stage
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.control_client import ask
-from tests.conftest import wait_for_listener
 from tests.support.cluster import ask_status
+from tests.support.coordinator import Running, running_coordinator
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.waiting import eventually
@@ -38,19 +37,9 @@ ttl = "8s"
 
 
 @pytest.fixture
-def coordinator() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--listen", f"127.0.0.1:{port}"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_for_listener(port, process)
-        yield process, port
-    finally:
-        process.kill()
-        process.communicate()
+def coordinator() -> Iterator[Running]:
+    with running_coordinator() as running:
+        yield running
 
 
 def held(daemon: Daemon) -> list[tuple[str, int | None, bool]]:
@@ -66,9 +55,7 @@ def explained(daemon: Daemon, task: str) -> str:
     return "\n".join(reply.reasons)
 
 
-def test_the_collectives_of_one_batch_are_expected_of_the_next(
-    coordinator: tuple[subprocess.Popen[str], int], folder: Path
-) -> None:
+def test_the_collectives_of_one_batch_are_expected_of_the_next(coordinator: Running, folder: Path) -> None:
     """Its unit's last batch moved 300 s of the port in stage 2. Together with 200 s of KV the next one misses 450 s."""
 
     def batch(batch_id: int, process: Engine) -> None:
@@ -81,14 +68,14 @@ def test_the_collectives_of_one_batch_are_expected_of_the_next(
             requests=[{"request_id": batch_id, "deadline_ns": due_ns, "flows": [flow]}],
         )
 
-    _, port = coordinator
+    _, address = coordinator
     with (
-        Daemon(folder, CONFIG, "--coordinator-address", f"127.0.0.1:{port}") as daemon,
+        Daemon(folder, CONFIG, "--coordinator-address", address) as daemon,
         Engine(daemon.socket, "slow", "tells") as tells,
         Engine(daemon.socket, "slow", "moves") as moves,  # another process of the unit
     ):
         batch(1, tells)
-        eventually(lambda: ask_status(f"127.0.0.1:{port}").batches_active == 1, "the coordinator knows the batch")
+        eventually(lambda: ask_status(address).batches_active == 1, "the coordinator knows the batch")
         moves("submit", task="c", size_bytes=3 * 10**8, stage=Stage.COLLECTIVE)
         moves("complete", task="c")
         assert not tells("pruned", request_id=1)
@@ -97,10 +84,10 @@ def test_the_collectives_of_one_batch_are_expected_of_the_next(
         eventually(lambda: tells("pruned", request_id=2), "the estimate counts")
 
 
-def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], folder: Path) -> None:
-    process, port = coordinator
+def test_order_pruning_and_loss(coordinator: Running, folder: Path) -> None:
+    process, address = coordinator
     with (
-        Daemon(folder, CONFIG, "--coordinator-address", f"127.0.0.1:{port}") as daemon,
+        Daemon(folder, CONFIG, "--coordinator-address", address) as daemon,
         Engine(daemon.socket, "slow", "good") as good,
         Engine(daemon.socket, "slow", "lost") as lost,
     ):
@@ -142,13 +129,11 @@ def test_order_pruning_and_loss(coordinator: tuple[subprocess.Popen[str], int], 
         lost("wait", task="b")
 
 
-def test_the_coordinator_hears_which_deadlines_were_met(
-    coordinator: tuple[subprocess.Popen[str], int], folder: Path
-) -> None:
-    _, port = coordinator
+def test_the_coordinator_hears_which_deadlines_were_met(coordinator: Running, folder: Path) -> None:
+    _, address = coordinator
     now_ns = time.monotonic_ns()
     with (
-        Daemon(folder, CONFIG, "--coordinator-address", f"127.0.0.1:{port}") as daemon,
+        Daemon(folder, CONFIG, "--coordinator-address", address) as daemon,
         Engine(daemon.socket, "slow") as engine,
     ):
         deadlines = {1: now_ns + 3600 * 10**9, 2: now_ns + 3600 * 10**9, 3: 1}
@@ -159,12 +144,12 @@ def test_the_coordinator_hears_which_deadlines_were_met(
             engine("wait", task=str(request))
             engine("complete", task=str(request))
         engine("end", batch_id=1)
-        eventually(lambda: ask_status(f"127.0.0.1:{port}").attainment.missed, "the ends of the requests")
-        seen = ask_status(f"127.0.0.1:{port}").attainment
+        eventually(lambda: ask_status(address).attainment.missed, "the ends of the requests")
+        seen = ask_status(address).attainment
         assert (seen.met, seen.missed, seen.recent_met, seen.recent_missed) == (2, 1, 2, 1)
         assert (daemon.status().deadlines.met, daemon.status().deadlines.missed) == (2, 1)
         printed = subprocess.run(
-            [sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--address", f"127.0.0.1:{port}"],
+            [sys.executable, "-m", "mfsd.cli.ctl", "coordinator", "status", "--address", address],
             capture_output=True,
             text=True,
             timeout=200,

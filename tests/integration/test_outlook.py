@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
 from mfsd.client import Stage
-from tests.conftest import wait_for_listener
 from tests.support.cluster import ask_status
+from tests.support.coordinator import Running, running_coordinator
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.waiting import eventually
@@ -36,19 +33,9 @@ ttl = "3s"
 
 
 @pytest.fixture
-def coordinator() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mfsd.cli.daemon", "--coordinator", "--listen", f"127.0.0.1:{port}"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_for_listener(port, process)
-        yield process, f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.communicate()
+def coordinator() -> Iterator[Running]:
+    with running_coordinator() as running:
+        yield running
 
 
 def fetching(size_bytes: int) -> list[dict[str, object]]:
@@ -75,9 +62,7 @@ def test_what_one_process_has_waiting_delays_the_fetch_of_another(folder: Path) 
         eventually(lambda: scheduler("fetch_ns", size_bytes=MB, deadline_ns=1) == 801 * 10**9, "one is over")
 
 
-def test_a_request_that_another_process_announced_is_seen_pruned(
-    coordinator: tuple[subprocess.Popen[str], str], folder: Path
-) -> None:
+def test_a_request_that_another_process_announced_is_seen_pruned(coordinator: Running, folder: Path) -> None:
     process, address = coordinator
     with (
         Daemon(folder, CONFIG.format(node="here"), "--coordinator-address", address) as daemon,
@@ -101,7 +86,7 @@ def test_a_request_that_another_process_announced_is_seen_pruned(
 
 
 def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone(
-    coordinator: tuple[subprocess.Popen[str], str], folder: Path
+    coordinator: Running, folder: Path
 ) -> None:
     process, address = coordinator
     other = folder / "other"
@@ -130,9 +115,7 @@ def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone
         assert asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == 10**9  # of its own port alone
 
 
-def test_a_relegated_request_is_a_pruned_one_and_spends_the_drop_budget(
-    coordinator: tuple[subprocess.Popen[str], str], folder: Path
-) -> None:
+def test_a_relegated_request_is_a_pruned_one_and_spends_the_drop_budget(coordinator: Running, folder: Path) -> None:
     _, address = coordinator
     with (
         Daemon(folder, CONFIG.format(node="here"), "--coordinator-address", address) as daemon,
