@@ -18,7 +18,7 @@ COMMANDS = {
     "capacity": "the most requests/s of which at most 1 % are late",
     "claims": "every claim of the papers and of ours: measured, against its bar",
     "replay": "whether recorded decisions come out the same again, to the bit",
-    "live": "two tiers at overload on a real vLLM on the CPU, its own scheduler beside MFS's (make e2e-vllm installs it)",
+    "live": "two tiers at overload on a real vLLM on the CPU: its own scheduler and MFS's",
 }
 
 
