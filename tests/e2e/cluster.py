@@ -55,6 +55,23 @@ class Cluster:
     def socket(self) -> Path:
         return self.folder / "run" / "mfsd.sock"
 
+    def logging_file(self) -> Path:
+        """vLLM's configuration of logging, by which everything that the adapter logs goes to a file of its own."""
+        logging = {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {
+                "file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")},
+                "console": {"class": "logging.StreamHandler"},
+            },
+            "loggers": {
+                "mfs.adapter": {"level": "DEBUG", "handlers": ["file"]},
+                "vllm": {"level": "INFO", "handlers": ["console"]},
+            },
+        }
+        (self.folder / "logging.json").write_text(json.dumps(logging))
+        return self.folder / "logging.json"
+
     def environment(self) -> dict[str, str]:
         topology = self.folder / "topology.json"
         topology.write_text('{"cpu:0": [["mfs0"], []]}')

@@ -5,7 +5,6 @@ The engines see the wheel alone, not this checkout, and run without mfs-run: vLL
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -33,24 +32,11 @@ class Engines(Cluster):
     """Engines without RDMA, whose only way to MFS is the wheel in `site`."""
 
     def environment(self) -> dict[str, str]:
-        logging = {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "handlers": {
-                "file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")},
-                "console": {"class": "logging.StreamHandler"},
-            },
-            "loggers": {
-                "mfs.adapter": {"level": "DEBUG", "handlers": ["file"]},
-                "vllm": {"level": "INFO", "handlers": ["console"]},
-            },
-        }
-        (self.folder / "logging.json").write_text(json.dumps(logging))
         return {
             **super().environment(),
             "PYTHONPATH": os.pathsep.join((str(self.folder / "site"), str(NIXL))),
             "MFS_SOCKET": str(self.socket),
-            "VLLM_LOGGING_CONFIG_PATH": str(self.folder / "logging.json"),
+            "VLLM_LOGGING_CONFIG_PATH": str(self.logging_file()),
             "UCX_TLS": "tcp",
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),

@@ -47,24 +47,11 @@ class NixlCluster(Cluster):
         self.transport = transport
 
     def environment(self) -> dict[str, str]:
-        logging = {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "handlers": {
-                "file": {"class": "logging.FileHandler", "filename": str(self.folder / "adapter-all.log")},
-                "console": {"class": "logging.StreamHandler"},
-            },
-            "loggers": {
-                "mfs.adapter": {"level": "DEBUG", "handlers": ["file"]},
-                "vllm": {"level": "INFO", "handlers": ["console"]},
-            },
-        }
-        (self.folder / "logging.json").write_text(json.dumps(logging))
         return {
             **super().environment(),
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(NIXL))),
             "MFS_SOCKET": str(self.socket),
-            "VLLM_LOGGING_CONFIG_PATH": str(self.folder / "logging.json"),
+            "VLLM_LOGGING_CONFIG_PATH": str(self.logging_file()),
             "MFS_NIXL": "1",
             "UCX_TLS": TRANSPORTS[self.transport],
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",

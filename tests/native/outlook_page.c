@@ -3,6 +3,7 @@
 #include "../../csrc/arbiter/state.h"
 #include "../../csrc/client/state.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,10 +135,12 @@ int main(int argc, char **argv)
 	map(arbiter);
 	for (int i = 0; i < READERS; i++)
 		CHECK(pthread_create(&thread[i], NULL, reader, NULL) == 0);
-	for (uint64_t round = 1; round <= rounds || !atomic_load(&whole); round++) {
+	for (uint64_t round = 1; round <= rounds; round++) {
+		uint64_t before = atomic_load(&whole);
+
 		write_round(arbiter, round);
-		if (round % 8 == 0)
-			usleep(50); /* on one core readers would never see it between two writings */
+		while (round % 8 == 0 && atomic_load(&whole) == before)
+			sched_yield(); /* on one core readers would never see it between two writings */
 	}
 	atomic_store(&over, true);
 	for (int i = 0; i < READERS; i++)
