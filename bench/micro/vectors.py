@@ -27,6 +27,7 @@ from mfsd.proto import mfs_pb2 as pb
 PORTS, NODES = 2048, 1024
 WAITING = 1000
 MARKED = 1000
+QUEUED = 40
 ROUNDS = 60
 RATE_BYTES_PER_S = 50_000_000_000
 Calls = dict[str, Callable[[], object]]
@@ -176,12 +177,31 @@ def marking() -> Calls:
     }
 
 
+def queue_order() -> Calls:
+    """Forty flows of a NIC by the five parts of their keys, as the readable specification in tests/ orders them; a test
+    has 5 to 40."""
+    chance = np.random.default_rng(1)
+    keys = [(*(int(x) for x in chance.integers(0, (4, 40, 1 << 60, 4))), flow) for flow in range(QUEUED)]
+    kept = np.array(keys, dtype=np.int64)
+
+    def by_numpy(values: Any) -> list[int]:
+        order: list[int] = np.lexsort(values.T[::-1]).tolist()
+        return order
+
+    return {
+        "python": lambda: sorted(range(QUEUED), key=keys.__getitem__),
+        "numpy": lambda: by_numpy(np.array(keys, dtype=np.int64)),
+        "arrays": lambda: by_numpy(kept),
+    }
+
+
 ROOMS: dict[str, Callable[[], Calls]] = {
     "coordinator_loads_2048": loads,
     "coordinator_page_2048": page,
     "serve_order_1000": serve_order,
     "serve_sums_1000": serve_sums,
     "marks_1000": marking,
+    "specification_order_40": queue_order,
 }
 
 

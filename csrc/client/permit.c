@@ -121,10 +121,13 @@ int mfs_client_permit(struct mfs_client *client, uint64_t task_id)
 		if ((state & 0xff) != PHASE_WAITING)
 			return -ENOENT;
 
-		uint64_t head = atomic_load_explicit(&segment->grant.head, memory_order_acquire);
+		uint64_t head;
+		int64_t used = mfs_spmc_used(&segment->grant, MFS_GRANT_SLOTS, &head);
 
-		if (head == atomic_load_explicit(&segment->grant.tail, memory_order_acquire))
+		if (used == 0)
 			return -EAGAIN;
+		if (used < 0)
+			continue;
 		mfs_grant_copy(&grant, &segment->grant_slot[head & (MFS_GRANT_SLOTS - 1)]);
 		if (permit_foreign(client, &grant))
 			return -EAGAIN;
@@ -170,7 +173,7 @@ int mfs_client_permit_wait(struct mfs_client *client, uint64_t task_id, uint64_t
 
 bool mfs_client_permits_pending(const struct mfs_client *client)
 {
-	return mfs_spmc_pending(&client->segment->grant) ||
+	return mfs_spmc_pending(&client->segment->grant, MFS_GRANT_SLOTS) ||
 	       atomic_load_explicit(&client->owed, memory_order_relaxed) != 0;
 }
 
@@ -186,10 +189,10 @@ int mfs_client_wait(struct mfs_client *client, uint64_t timeout_ns)
 	/* Dekker with the arbiter's session_announce: abi.h */
 	atomic_fetch_add_explicit(&header->grant_waiters, 1, memory_order_seq_cst);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!mfs_spmc_pending(&client->segment->grant) &&
+	if (!mfs_spmc_pending(&client->segment->grant, MFS_GRANT_SLOTS) &&
 	    atomic_load_explicit(&header->state, memory_order_relaxed) == MFS_SEGMENT_ACTIVE)
 		syscall(SYS_futex, &header->grant_word, FUTEX_WAIT, word, &timeout, NULL, 0);
 	atomic_fetch_sub_explicit(&header->grant_waiters, 1, memory_order_relaxed);
 	errno = saved;
-	return mfs_spmc_pending(&client->segment->grant) ? 0 : -ETIMEDOUT;
+	return mfs_spmc_pending(&client->segment->grant, MFS_GRANT_SLOTS) ? 0 : -ETIMEDOUT;
 }

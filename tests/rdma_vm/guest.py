@@ -149,6 +149,7 @@ def doctor(folder: Path) -> str:
             "--socket",
             str(daemon.socket),
             "doctor",
+            "--verbs",
             "--json",
         )
         command += ("--policy", "paper-k8")
@@ -157,10 +158,14 @@ def doctor(folder: Path) -> str:
     ids = {(f["id"], f["subject"]) for f in report["findings"]}
     wanted = {("daemon.answers", ""), ("preload.reaches", ""), ("devices.usable", "rxe0"), ("devices.usable", "rxe1")}
     wanted |= {("mtu.fits", "veth0"), ("override.clear", "rxe0"), ("nic.no-order", "veth0")}
+    wanted |= {("verbs.agrees", "rxe0"), ("verbs.moved", "rxe0 port 1"), ("verbs.moved", "rxe1 port 1")}
     assert wanted <= ids, f"not found: {wanted - ids}; found {sorted(ids)}"
     failed = [f for f in report["findings"] if f["severity"] == "fail"]
     assert not failed, failed
-    return f"{len(report['findings'])} findings, verdict {report['verdict']!r}, devices and daemon as they are"
+    dscp = next(f["reason"] for f in report["findings"] if f["id"].startswith("verbs.dscp"))
+    return (
+        f"{len(report['findings'])} findings, verdict {report['verdict']!r}; a message over each port, its DSCP: {dscp}"
+    )
 
 
 def pingpong(folder: Path) -> str:

@@ -425,15 +425,29 @@ static inline int mfs_spmc_push(struct mfs_spmc *ring, struct mfs_grant *slots, 
 	return (int)n;
 }
 
+/* Grants in the ring, the first of them at `*head`. 0 when there are more than it can hold: then a stray write has hit its
+ * indices, the daemon finds the same at its next push, and a consumer that went through them would not come back.
+ * -EBUSY when another thread took some between the two reads. */
+static inline int64_t mfs_spmc_used(struct mfs_spmc *ring, uint64_t size, uint64_t *head)
+{
+	*head = atomic_load_explicit(&ring->head, memory_order_acquire);
+
+	uint64_t used = atomic_load_explicit(&ring->tail, memory_order_acquire) - *head;
+
+	if (__builtin_expect(used > size, 0))
+		return atomic_load_explicit(&ring->head, memory_order_acquire) != *head ? -EBUSY : 0;
+	return (int64_t)used;
+}
+
 /* Answers how many grants were taken, or -EBUSY when another thread took them at this moment. */
 static inline int mfs_spmc_pop(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size,
 			       struct mfs_grant *grants, unsigned n)
 {
-	uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
-	uint64_t used = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;
+	uint64_t head;
+	int64_t used = mfs_spmc_used(ring, size, &head);
 
-	if (used == 0)
-		return 0;
+	if (used <= 0)
+		return (int)used;
 	if (n > used)
 		n = (unsigned)used;
 	for (unsigned i = 0; i < n; i++) {
@@ -447,10 +461,12 @@ static inline int mfs_spmc_pop(struct mfs_spmc *ring, struct mfs_grant *slots, u
 	return (int)n;
 }
 
-static inline bool mfs_spmc_pending(struct mfs_spmc *ring)
+static inline bool mfs_spmc_pending(struct mfs_spmc *ring, uint64_t size)
 {
-	return atomic_load_explicit(&ring->tail, memory_order_relaxed) !=
-	       atomic_load_explicit(&ring->head, memory_order_relaxed);
+	uint64_t used = atomic_load_explicit(&ring->tail, memory_order_relaxed) -
+			atomic_load_explicit(&ring->head, memory_order_relaxed);
+
+	return used != 0 && used <= size;
 }
 
 #endif

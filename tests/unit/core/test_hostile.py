@@ -231,6 +231,18 @@ def test_an_absurd_grant_index_detaches(pair, eventually: Eventually) -> None:
     eventually(lambda: detached(server, hostile))
 
 
+@pytest.mark.parametrize("head", [2**63, -1])
+def test_a_stray_write_into_the_grants_hangs_no_client(pair, eventually: Eventually, head: int) -> None:
+    """It finds no permit there, however long the ring would seem to be."""
+    _, hostile, ring = pair
+    asked = hostile.submit(1 << 30, stage=Stage.P2D, asked=True)
+    eventually(lambda: hostile.permit(asked) is not None, "all of the credit is spent")
+    task = hostile.submit(KIB, stage=Stage.P2D, asked=True)
+    ring.store("grant.head", ring.load("grant.tail") + _native.GRANT_SLOTS + 1 if head == -1 else head)
+    assert hostile.permits(64) == []
+    assert hostile.permit(task) is None
+
+
 @pytest.fixture
 def crowd(pair) -> Iterator[None]:
     """Threads that take all rings that a thread can have to itself; this one has to share."""
