@@ -50,10 +50,11 @@ setup: $(VENV)/built ## install system packages (as root), Python packages, buil
 demo: setup ## a serving cluster in network namespaces, without MFS and with it (three minutes)
 	$(BIN)/python -m bench.testbed.demo
 
-# Unit tests share the cores; the others have queues, links and daemons of their own, which must not disturb each other.
+# Two at a time, each in namespaces or on ports of its own; then those that need the links and the cores to themselves.
 test: setup ## set up and run every test
 	tools/run-tests -q -n 2 tests/unit tests/model tests/fuzz
-	tools/run-tests -q tests/fault tests/integration tests/e2e tests/gpu
+	tools/run-tests -q -n 2 --dist loadfile -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
+	tools/run-tests -q -m alone tests/fault tests/integration
 
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm

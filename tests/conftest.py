@@ -23,6 +23,20 @@ CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]
 WAIT_S = 100
 
 
+ALONE = {
+    *("fault/test_soak.py", "fault/test_coordinator_fails.py"),
+    *("integration/test_playground.py", "integration/test_testbed.py", "integration/test_link_benches.py"),
+    *("integration/test_fabric_separation.py", "integration/test_fabric_probe.py"),
+}
+"""Files whose programs fill links or wait for leases: they get the machine to themselves, others share it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").as_posix() in ALONE:
+            item.add_marker(pytest.mark.alone)
+
+
 def pytest_configure() -> None:
     # A shell that starts us in the background has SIGINT ignored, and programs under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
