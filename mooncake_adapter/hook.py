@@ -26,8 +26,8 @@ ADAPTERS = {
 }
 """A library's module, and the module here that adapts its class (protocol.TransferAdapter)."""
 NIXL = "MFS_NIXL"
-"""Set to 1 NIXL is adapted. It is not by itself: beside bulk traffic that no class orders, prompts that a decode
-instance pulls had their first token later than without (docs/nixl.md), and the cause is not known."""
+"""Set to 1 NIXL is adapted. It is not by itself: where cores are short a transfer beside bulk traffic takes
+longer than without MFS (docs/nixl.md)."""
 
 
 def wanted(name: str) -> bool:

@@ -248,26 +248,25 @@ class Scheduling:
             part.task.cancel()
             part.state, transfer.failed = State.ERR, True
             return
-        wire_class = part.task.wait(0.0)
-        part.lane = self._lane(transfer, wire_class)
-        if part.lane is not None:
+        lane = self.lanes.route(transfer.peer, part.task.wait(0.0))
+        connected = lane is not None and self.lanes.is_connected(transfer.peer, lane)
+        if lane is not None and connected:
+            part.lane = lane
             try:
-                self._post_in(transfer, part, part.lane, [self.lanes.handles[part.lane]])
+                self._post_in(transfer, part, lane, [self.lanes.handles[lane]])
                 return
             except Exception as error:
-                self.lanes.failed(transfer.peer, part.lane, error)
+                self.lanes.failed(transfer.peer, lane, error)
                 part.lane = None
         self._post_own(transfer, part)
+        if lane is not None and not connected:
+            self._connect(transfer, lane)
 
-    def _lane(self, transfer: Transfer, wire_class: int) -> str | None:
-        """The lane of this class where it is connected; where it is not, that is begun."""
-        lane = self.lanes.route(transfer.peer, wire_class)
-        if lane is None or self.lanes.is_connected(transfer.peer, lane):
-            return lane
+    def _connect(self, transfer: Transfer, lane: str) -> None:
+        """Connects a lane for the transfers to come, behind the one that has just been posted."""
         reach = transfer.recipe.reach()
         if reach is not None and (warming := self.warmer.begin(transfer.peer, lane, reach)) is not None:
             self._later.add(warming)
-        return None
 
     def _post_own(self, transfer: Transfer, part: Part) -> None:
         try:

@@ -304,6 +304,37 @@ def routed(world: World) -> None:
     assert world.once.texts == []
 
 
+def behind(world: World) -> None:
+    order: list[str] = []
+    scheduling = world.own._mfs.scheduling
+    binding, begin = scheduling._binding, scheduling.warmer.begin
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            if name == "postXferReq":
+                order.append("posted")
+            return getattr(binding, name)
+
+    def noting(*arguments: Any) -> Any:
+        order.append("connecting")
+        return begin(*arguments)
+
+    world.session.class_of = lambda message: 1
+    scheduling._binding, scheduling.warmer.begin = Noting(), noting
+    try:
+        handle = world.handle("WRITE", "peer", 4096)
+        world.own.transfer(handle)
+    finally:
+        scheduling._binding, scheduling.warmer.begin = binding, begin
+    assert order == ["posted", "connecting"]
+    assert world.finish(handle) == "DONE"
+    assert eventually(partial(world.own._mfs.lanes.is_connected, "peer", "UCX_MFS1"))
+
+
+def test_a_lane_is_connected_behind_the_transfer_that_wants_it(any_version: WorldProcess) -> None:
+    any_version.run(behind)
+
+
 def test_a_transfer_takes_the_lane_of_its_class(any_version: WorldProcess) -> None:
     any_version.run(routed)
 
