@@ -8,12 +8,14 @@ by the step's own estimate. Orders alone change little where a queue fits one bu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mfsd.policy.serve.chunk import largest
 from mfsd.policy.serve.config import ServeConfig
 from mfsd.policy.serve.pace import SCALE, SHORTEST_S, SPLIT_TOKENS, Pace
 from mfsd.policy.serve.view import Request, StepLoad
+
+_UNKNOWN: Final = 1 << 62
 
 
 class Chosen(NamedTuple):
@@ -37,7 +39,7 @@ class Step:
         self._grows = all(term >= 0 for piece in self._pieces for term in piece[1:])
         """Whether no token makes the step shorter, by either piece of the estimate."""
         self.full = False
-        """No other prompt is computed in it: `fill` only asks the rest whether there is memory for them."""
+        """No other prompt is computed in it. `fill` still asks for each whether there is memory."""
 
     def _ordered(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         small, large = self._pace.small, self._pace.large
@@ -70,13 +72,15 @@ class Step:
         seconds = fixed + each * prefill + busy * busiest + pair * pairs
         return self._margin * (seconds if seconds > SHORTEST_S else SHORTEST_S)
 
-    def least_seconds(self, tokens: int) -> float:
-        """With a chunk of at least so many tokens, whatever its context, the step takes at least that. The second piece
-        of the estimate may begin below where the first ends. 0: not known."""
+    def exceeds(self, tokens: int, limit_s: float, now_s: float) -> bool:
+        """Whether any chunk of at least so many tokens, whatever its context, makes the step end after limit_s; False
+        where that is not known. The second piece of the estimate may begin below where the first ends."""
         if not self._grows or len(self._tokens) > 1:
-            return 0.0
-        least, until_split = self.seconds_with(tokens, 0, 0), SPLIT_TOKENS - self._prefill - self._decodes
-        return least if until_split < tokens else min(least, self.seconds_with(until_split + 1, 0, 0))
+            return False
+        least_s, until_split = self.seconds_with(tokens, 0, 0), SPLIT_TOKENS - self._prefill - self._decodes
+        if until_split >= tokens:
+            least_s = min(least_s, self.seconds_with(until_split + 1, 0, 0))
+        return now_s + least_s > limit_s and least_s > limit_s - now_s
 
     def add(self, tokens: int, context: int, rank: int) -> None:
         self._prefill += tokens
@@ -107,7 +111,7 @@ def fill(
     whether deadlines limit who joins. The first one always gets chunk_min tokens, whatever becomes late by it. No
     prompt in the order has fewer than shortest_tokens left: only that makes sure of a full step sooner."""
     chosen: list[Chosen] = []
-    left, skipped, tried = budget_tokens, 0, False
+    left, skipped, tried, refused = budget_tokens, 0, False, _UNKNOWN  # so many tokens and more do not fit
     for request in order:
         if left <= 0 or skipped > config.skips_max:
             break
@@ -117,21 +121,23 @@ def fill(
         if not admit(request):
             skipped += 1
             continue
-        if step.full:
+        take = need if need < left else left
+        if take >= refused:
             skipped += 1
             continue
-        take, rank, context = min(need, left), step.rank_for(request), request.num_computed_tokens
+        rank, context = step.rank_for(request), request.num_computed_tokens
         if minds and limit_s is not None and now_s + step.seconds_with(take, context, rank) > limit_s:
             take = _piece(config, step, request, take, rank, limit_s - now_s, first=not chosen)
             if take == 0:
                 skipped += 1
                 if not tried:  # else the step is as it was when that was asked
-                    tried = True
-                    least_s = step.least_seconds(min(config.chunk_block, shortest_tokens, left))
-                    step.full = now_s + least_s > limit_s and least_s > limit_s - now_s
+                    tried, block = True, min(config.chunk_block, left)
+                    if step.exceeds(block, limit_s, now_s):
+                        refused = block
+                        step.full = shortest_tokens >= block or step.exceeds(shortest_tokens, limit_s, now_s)
                 continue
         step.add(take, context, rank)
-        tried = False
+        tried, refused = False, _UNKNOWN
         chosen.append(Chosen(request, take, rank))
         left -= take
         if minds and take == need and now_s + step.seconds() <= request.due_s:
