@@ -75,3 +75,17 @@ def test_a_step_with_no_room_for_the_shortest_is_full() -> None:
     assert [c.request.request_id for c in fill(config, queue, step, 2500, 0.0, lambda r: True, 0.052, True, 200)] == [0]
     assert step.full
     assert not step.exceeds(1, 0.1, 0.0) and step.exceeds(21, 0.052, 0.0)
+
+
+def test_a_longer_prompt_joins_where_the_estimate_of_larger_steps_is_below() -> None:
+    """And where an estimate falls with tokens: the second prompt does not fit, the third does."""
+
+    def chosen(pace: Pace, lengths: tuple[int, ...], decodes: int, limit_s: float) -> list[int]:
+        queue = [queued(n, tokens, 0, 9.0) for n, tokens in enumerate(lengths)]
+        step, config = Step(pace, 1, 1.0, decodes), ServeConfig(policy=Policy.FIT)
+        return [c.request.request_id for c in fill(config, queue, step, 4000, 0.0, lambda r: True, limit_s, True)]
+
+    small, large = (Piece((fixed, each, 0.0, 0.0, 0.0, 0.0), steps=5) for fixed, each in ((0.05, 0.1), (0.01, 0.01)))
+    assert chosen(Pace(small, large), (100, 80, 400), 300, 0.092) == [0, 2]
+    falls = Piece((0.1, -0.01, 0.0, 0.0, 0.0, 0.0), steps=5)
+    assert chosen(Pace(falls, falls), (600, 100, 2000), 0, 0.08) == [0, 2]
