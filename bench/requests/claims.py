@@ -19,7 +19,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import ablations, claims_drift, claims_joint, claims_programs, claims_tiers, page
+from bench.requests import ablations, claims_drift, claims_joint, claims_programs, claims_routed, claims_tiers, page
 from bench.requests.claim import NOT_RUN, REFUTED, Claim, Row, judge
 from bench.requests.errors import UsageError
 from bench.requests.lab import FULL, FULL_S, QUICK, Lab, Scale
@@ -28,6 +28,7 @@ from bench.requests.options import numbers
 CLAIMS: tuple[Claim, ...] = (
     *claims_tiers.CLAIMS,
     *claims_programs.CLAIMS,
+    *claims_routed.CLAIMS,
     *claims_drift.CLAIMS,
     *claims_joint.CLAIMS,
 )

@@ -28,6 +28,8 @@ class Scale(msgspec.Struct, frozen=True):
     deadlines: float = 1.0
     """Of the deadlines of batch tiers and the turns of a changing rate, when a run is shorter than that."""
     programs_s: float = 900.0
+    routed_s: float = 300.0
+    """Of arrivals at several replicas."""
     step: float = 0.1
     """Requests/s at which the search for a capacity ends."""
     seeds: tuple[int, ...] = (11, 12, 13)
@@ -38,8 +40,8 @@ class Scale(msgspec.Struct, frozen=True):
 
 FULL_S = Scale().tiers_s
 FULL = Scale()
-QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, step=0.1, seeds=(11,), ablation_seeds=(101,),
-              joint_seeds=(511,))  # fmt: skip
+QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, routed_s=60.0, step=0.1, seeds=(11,),
+              ablation_seeds=(101,), joint_seeds=(511,))  # fmt: skip
 
 
 class Lab:
@@ -75,6 +77,9 @@ class Lab:
 
     def programs_scale(self) -> str:
         return f"{self.scale.programs_s:g} s of arrivals, {_seeds(self.scale.seeds)}"
+
+    def routed_scale(self) -> str:
+        return f"{self.scale.routed_s:g} s of arrivals, {_seeds(self.scale.seeds)}"
 
     def drift_scale(self) -> str:
         return f"600 s, {_seeds(self.scale.seeds)}"

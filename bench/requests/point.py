@@ -12,10 +12,12 @@ import msgspec
 from bench.requests import inherit, policies, workloads
 from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
-from bench.requests.settings import Settings
+from bench.requests.settings import ROUND_ROBIN, Settings
 from bench.sim import serving
 from bench.sim.serving import Belief, Outcome, Record, ReplicaConfig, Router
 from bench.sim.serving.cost import COSTS, KV_TOKENS
+from mfsd.policy import route
+from mfsd.policy.route import RouteConfig
 
 WINDOW_S = 60.0
 DRAIN_S = 600.0
@@ -89,7 +91,7 @@ def run(point: Point) -> Result:
 
 
 def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfig], Router | None]:
-    """The replicas' configurations, and how calls are spread: in turn, or in silos to their tier's."""
+    """The replicas' configurations, and how calls are spread: by the router, or in silos to their tier's."""
     settings = point.settings
     slots = settings.slots or SLOTS[point.what]
     config = ReplicaConfig(
@@ -103,7 +105,7 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         lanes=rule.serve.get("policy") in LANES,
     )
     if not rule.silo:
-        return config, None
+        return config, _router(settings)
     pools = policies.silo_pools(settings.replicas)
     configs = [config] * settings.replicas
     for tier, members in pools.items():
@@ -111,6 +113,14 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         for number in members:
             configs[number] = msgspec.structs.replace(config, serve=serve)
     return configs, serving.by_tier(pools)
+
+
+def _router(settings: Settings) -> Router | None:
+    """None: in turn."""
+    if settings.router == ROUND_ROBIN:
+        return None
+    config = RouteConfig(load=settings.router_load, locality_tokens=settings.locality_tokens)
+    return serving.online(route.Router(settings.router), settings.replicas, config)
 
 
 def _until_s(point: Point) -> float:

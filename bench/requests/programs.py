@@ -3,6 +3,7 @@
 chat: turns one after another, a Pareto number of them, lengths of ShareGPT's single turns, a pause before each.
 tree-search: rounds of expansions side by side; a round begins when the one before has ended.
 best-of-n: candidates side by side, then one call that reads them all.
+mixed: a third each of the three above.
 claudecode: coding sessions, one call after another on a growing context.
 
 Structure and pauses are generated unless a folder of traces holds recorded sessions; the source says which.
@@ -11,10 +12,12 @@ Structure and pauses are generated unless a folder of traces holds recorded sess
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bench.requests.arrivals import poisson
 from bench.requests.errors import UsageError
@@ -24,7 +27,7 @@ from bench.requests.workload import Workload
 from bench.sim.serving import Call, Program
 from bench.sim.workload import records
 
-NAMES = ("chat", "tree-search", "best-of-n", "claudecode")
+NAMES = ("chat", "tree-search", "best-of-n", "mixed", "claudecode")
 SESSIONS = "agentic_claudecode"
 PAUSE_S = 5.0
 """Mean, before a turn of a chat."""
@@ -46,8 +49,12 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
         sessions, source = _sessions(settings, seed, traces)
         return Workload([Program(arrival_s=at, calls=next(sessions)) for at in starts], source)
     lengths = Lengths("sharegpt-turns", traces)
-    make = {"chat": _chat, "tree-search": _tree, "best-of-n": _best_of}[name]
-    programs = [Program(arrival_s=at, calls=make(chance, lengths, settings)) for at in starts]
+    kinds = tuple(_MAKE) if name == "mixed" else (name,)
+    programs = []
+    for at in starts:
+        kind = kinds[0] if len(kinds) == 1 else chance.choice(kinds)
+        calls = _with_system(kind, _MAKE[kind](chance, lengths, settings), settings.system_tokens)
+        programs.append(Program(arrival_s=at, calls=calls))
     return Workload(programs, f"structure generated; lengths {lengths.source}")
 
 
@@ -88,6 +95,29 @@ def _best_of(chance: random.Random, lengths: Lengths, settings: Settings) -> tup
     candidates = [_call(question, output, 0 if i == 0 else question) for i, output in enumerate(outputs)]
     judgement = _draw(chance, lengths, settings)[1]
     return (*candidates, _call(question + sum(outputs), judgement, question, tuple(range(len(outputs)))))
+
+
+_MAKE: Mapping[str, Callable[[random.Random, Lengths, Settings], tuple[Call, ...]]] = {
+    "chat": _chat,
+    "tree-search": _tree,
+    "best-of-n": _best_of,
+}
+
+
+def _with_system(kind: str, calls: tuple[Call, ...], tokens: int) -> tuple[Call, ...]:
+    """The same program behind a prompt that all of its kind begin with."""
+    if tokens == 0:
+        return calls
+    return tuple(
+        msgspec.structs.replace(
+            call,
+            prompt_tokens=call.prompt_tokens + tokens,
+            prefix_tokens=call.prefix_tokens + tokens if call.prefix_tokens else 0,
+            shared=kind,
+            shared_tokens=tokens,
+        )
+        for call in calls
+    )
 
 
 def _call(prompt: int, output: int, seen: int, after: tuple[int, ...] = (), gap_s: float = 0.0) -> Call:

@@ -14,10 +14,13 @@ import msgspec
 
 from bench.requests.errors import UsageError
 from bench.sim.serving import COSTS, Expect
+from mfsd.policy.route import Load, Router
 from mfsd.policy.serve import ServeConfig
 
 SERVE = "serve."
 _DAY_S = 86_400.0
+ROUND_ROBIN = "round-robin"
+ROUTERS = (ROUND_ROBIN, *(r.value for r in (Router.LEAST_LOADED, Router.STICKY, Router.PREFIX, Router.LOCALITY)))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Tokens at which a chat ends."""
     fan_out: int = 4
     """Calls side by side in a round of a tree search, and candidates of best-of-n."""
+    system_tokens: int = 0
+    """Leading prompt tokens that all programs of a kind share (a system prompt), added to each call."""
     session_divisor: float = 8.0
     """Prompts of recorded coding sessions are divided by it, to fit an engine of this size."""
 
@@ -67,6 +72,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cost: str = "llama3-8b-a100"
     """What a step takes: a model on an accelerator."""
     replicas: int = 1
+    router: str = ROUND_ROBIN
+    """Which replica gets a request: in turn, or by a router of mfsd.policy.route."""
+    router_load: Load = Load.REQUESTS
+    """What the least loaded replica has least of: requests, tokens, kv or wait."""
+    locality_tokens: int = 2048
+    """Router locality: prompts of at least so many tokens stay with their program."""
     slots: int = 0
     """Requests that hold KV on a replica at once; 0: 256, and 32 for programs."""
     kv_tokens: int = 0
@@ -90,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"{name} is {value}: use {low:g} to {high:g}")
         if self.cost not in COSTS:
             raise ValueError(f"cost is {self.cost}: use {', '.join(COSTS)}")
+        if self.router not in ROUTERS:
+            raise ValueError(f"router is {self.router}: use {', '.join(ROUTERS)}")
         if self.mix_interactive + self.mix_batch + self.mix_background <= 0:
             raise ValueError("mix_interactive, mix_batch and mix_background are all 0: use at least one above 0")
 
@@ -102,7 +115,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
     ("phase_s", 1, _DAY_S), ("slo_scale", 0.01, 100), ("replicas", 1, 1000), ("slots", 0, 1 << 16),
     ("kv_tokens", 0, 1 << 40), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
-    ("step_noise", 0, 1),
+    ("step_noise", 0, 1), ("system_tokens", 0, 1 << 20), ("locality_tokens", 0, 1 << 30),
 )  # fmt: skip
 
 

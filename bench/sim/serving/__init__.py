@@ -16,7 +16,7 @@ from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
 from bench.sim.serving.engine import Control, Snapshot, simulate
 from bench.sim.serving.measure import drift_row, is_late, program_row, row
 from bench.sim.serving.outcome import Outcome, Record, StepTotals
-from bench.sim.serving.router import Load, Router, by_tier, least_loaded, locality, round_robin, sticky
+from bench.sim.serving.router import Router, by_tier, online, round_robin
 from bench.sim.serving.work import Call, Program, chain
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Eviction",
     "Expect",
     "Linear",
-    "Load",
     "Outcome",
     "Program",
     "Record",
@@ -42,11 +41,9 @@ __all__ = [
     "chain",
     "drift_row",
     "is_late",
-    "least_loaded",
-    "locality",
+    "online",
     "program_row",
     "round_robin",
     "row",
     "simulate",
-    "sticky",
 ]

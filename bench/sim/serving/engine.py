@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -16,25 +16,27 @@ from bench.sim.serving.router import Router, round_robin
 from bench.sim.serving.work import Call, Program
 from mfsd.policy.serve import Policy, ProgramTable, ServeConfig
 
-ARRIVES, RETURNS, STEPPED, LOOKS = range(4)
+ARRIVES, RETURNS, STEPPED, TICKS = range(4)
 """What happens, in the order in which it does when it happens at once."""
 
 
 class Snapshot(NamedTuple):
-    """A replica as its control sees it; counts are since the last time."""
+    """A replica as a controller sees it; `arrived` and `ended` since the last time."""
 
     replica: int
     policy: Policy
     waiting: int
     running: int
+    waiting_tokens: int
+    """Prompt tokens that are still to compute."""
     kv_used_tokens: int
     kv_tokens: int | None
     arrived: int
     ended: tuple[Record, ...]
 
 
-Control = Callable[[float, Snapshot], "ServeConfig | None"]
-"""Asked from time to time whether another configuration should rule; None: no."""
+Control = Callable[[float, Sequence[Snapshot]], Mapping[int, ServeConfig]]
+"""Asked from time to time, with all replicas before it, which of them are to plan by another configuration."""
 
 
 class _Item:
@@ -63,10 +65,9 @@ class Simulation:
     ) -> None:
         table = ProgramTable(configs[0].service) if programs is None else programs
         self.replicas = [Replica(n, config, seed, table, journal) for n, config in enumerate(configs)]
-        self._router, self._control, self._every_s = router, control, control_every_s
+        self._router, self._control, self._every_s, self._table = router, control, control_every_s, table
         self._items: list[_Item] = []
         self._names: list[str] = []
-        self._homes: dict[int, set[int]] = {}
         self.records: list[Record] = []
         self._events: list[tuple[float, int, int, object]] = []
         self._number = self._sequence = self._open = 0
@@ -78,8 +79,8 @@ class Simulation:
         heapify(self._events)
         for replica in self.replicas:
             replica.later = self._later(replica)
-            if control is not None:
-                self._push(control_every_s, LOOKS, replica.number)
+        if control is not None:
+            self._push(control_every_s, TICKS, None)
         self._check(configs)
 
     def _add(self, thing: Call | Program) -> None:
@@ -132,7 +133,7 @@ class Simulation:
             elif kind == RETURNS:
                 fresh.add(self._returned(*what))  # type: ignore[misc]
             else:
-                self._look(what, now_s)  # type: ignore[arg-type]
+                self._tick(now_s)
             if events and events[0][0] == now_s:
                 continue  # whatever happens at once is seen before any replica plans
             for number in sorted(fresh):
@@ -148,18 +149,16 @@ class Simulation:
     def _arrive(self, number: int, now_s: float) -> int:
         item = self._items[number]
         call, program = item.call, item.program
-        at = 0
+        at, name = 0, self._names[program] if program >= 0 else ""
         if len(self.replicas) > 1:
-            homes = frozenset(self._homes.get(program, ())) if program >= 0 else frozenset[int]()
-            at = self._router(call, program, homes, [replica.load for replica in self.replicas])
-            if program >= 0:
-                self._homes.setdefault(program, set()).add(at)
+            replicas = self.replicas
+            at = self._router(call, name, lambda: [replica.view(call, name) for replica in replicas], self._table)
         record = self.records[number]
         record.program, record.position, record.replica, record.arrival_s = program, item.position, at, now_s
         record.tier, record.importance = call.tier, call.importance
         record.prompt_tokens, record.output_tokens = call.prompt_tokens, call.output_tokens
         record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s = call.ttft_s, call.tbt_s, call.ttlt_s
-        live = Live(self._number, call, now_s, record, self._names[program] if program >= 0 else "")
+        live = Live(self._number, call, now_s, record, name)
         self._number += 1
         self._arrived[at] += 1
         self.replicas[at].arrive(live, now_s)
@@ -181,24 +180,27 @@ class Simulation:
                 if item.missing == 0:
                     self._push(now_s + item.call.gap_s, ARRIVES, follower)
 
-    def _look(self, number: int, now_s: float) -> None:
-        replica, control = self.replicas[number], self._control
-        assert control is not None
-        snapshot = Snapshot(
+    def _tick(self, now_s: float) -> None:
+        assert self._control is not None
+        for number, serve in self._control(now_s, [self._snapshot(replica) for replica in self.replicas]).items():
+            self.replicas[number].rule(serve)
+        self._push(now_s + self._every_s, TICKS, None)
+
+    def _snapshot(self, replica: Replica) -> Snapshot:
+        number = replica.number
+        arrived, ended = self._arrived[number], tuple(self._ended[number])
+        self._arrived[number], self._ended[number] = 0, []
+        return Snapshot(
             number,
             replica.policy,
             len(replica.waiting),
             len(replica.prompts) + len(replica.decodes),
+            replica.left_tokens,
             replica.kv_used,
             replica.kv_room,
-            self._arrived[number],
-            tuple(self._ended[number]),
+            arrived,
+            ended,
         )
-        self._arrived[number], self._ended[number] = 0, []
-        serve = control(now_s, snapshot)
-        if serve is not None:
-            replica.rule(serve)
-        self._push(now_s + self._every_s, LOOKS, number)
 
 
 def simulate(
@@ -216,13 +218,15 @@ def simulate(
 ) -> Outcome:
     """Serves the work, calls and programs in any mix and order. config: of all replicas, or one for each; router:
     round robin by default; until_s: stop then, what has not ended is reported unfinished; control: asked every
-    control_every_s of each replica whether its configuration changes; journal: gets every view and plan (`replay`);
+    control_every_s which replicas change their configuration; journal: gets every view and plan (`replay`);
     programs: what calls inherit, by default what their programs have had."""
     began = time.process_time()
     configs = [config] * replicas if isinstance(config, ReplicaConfig) else list(config)
     if not configs:
         raise ValueError("config is empty: give one for each replica")
-    simulation = Simulation(configs, work, seed, router or round_robin(), control, control_every_s, journal, programs)
+    simulation = Simulation(
+        configs, work, seed, router or round_robin(len(configs)), control, control_every_s, journal, programs
+    )
     simulation.run(until_s)
     return Outcome(
         seed=seed,

@@ -89,7 +89,7 @@ class Order:
 class Kept:
     def __init__(self, replica: Serving, config: ServeConfig, asking: Asking) -> None:
         self._replica, self._config, self._asking = replica, config, asking
-        self._hybrid = config.policy is Policy.HYBRID
+        self._hybrid, self._minds = config.policy is Policy.HYBRID, config.policy is Policy.FIT
         alphas = (config.alpha_low_s, config.alpha_high_s) if self._hybrid else (0.0,)
         self._orders = {alpha: Order(config.policy, alpha) for alpha in alphas}
         """Where the key depends on load, those of both ends: it is mostly at one of them."""
@@ -100,6 +100,7 @@ class Kept:
         self._overdue: list[Row] = []
         self._by_budget: list[Row] = []
         self._by_cached: list[Row] = []
+        self._by_left: list[Row] = []
         self._limits: list[Row] = []
         """Decodes by when their next token was due when this was last read; it only grows."""
         self._each = self._fixed = self._alone_each = 0.0
@@ -119,6 +120,8 @@ class Kept:
             heappush(self._by_overdue, (overdue_s(self._config, _as_request(live)), number, live))
         if self._hybrid:
             heappush(self._by_budget, (live.due_s - live.arrival_s, number, live))
+        if self._minds:
+            heappush(self._by_left, (float(live.prefill_left), number, live))
         if live.num_computed_tokens:
             heappush(self._by_cached, (float(-live.num_computed_tokens), number, live))
 
@@ -161,14 +164,15 @@ class Kept:
         step = Step(pace, 1, config.pace_margin, decodes, replica.context)
         room = max(0, config.step_tokens - decodes)
         first = self._first(before.step, begun, step, room, now_s)
-        minds = config.policy is Policy.FIT
+        minds = self._minds
         free = None if replica.kv_room is None else replica.kv_room - replica.kv_used
         slack_s = None if minds or limit_s is None else limit_s - now_s
         context = self._longest(begun) if slack_s is not None else 0
         chunk = chunk_tokens(config, room, slack_s, free, lambda tokens: step.seconds_with(tokens, context, 0))
-        walk = cast("Iterator[Request]", self._walk(first, rows, expired, extra, now_s))
+        walk = cast("Iterator[Request]", self._walk(step, first, rows, expired, extra, now_s))
         admit = self._fence(begun)
-        chosen = fill(config, walk, step, chunk, now_s, admit, limit_s, minds)
+        shortest = self._shortest(begun) if minds else 1
+        chosen = fill(config, walk, step, chunk, now_s, admit, limit_s, minds, shortest)
         if not chosen and begun:
             chosen = fill(config, by_deadline(map(_as_request, begun)), step, chunk, now_s, admit, limit_s, minds)
 
@@ -249,6 +253,16 @@ class Kept:
         longest = max([live.num_computed_tokens for live in begun], default=0)
         return max(longest, int(-heap[0][0])) if heap else longest
 
+    def _shortest(self, begun: list[Live]) -> int:
+        """Tokens left of the prompt that has the fewest."""
+        heap = self._by_left
+        while heap and not (self._waits(heap[0][2]) and heap[0][0] == heap[0][2].prefill_left):
+            heappop(heap)
+        left = [live.prefill_left for live in begun]
+        if heap:
+            left.append(int(heap[0][0]))
+        return min(left, default=1)
+
     def _first(self, number: int, begun: list[Live], step: Step, room: int, now_s: float) -> list[Live]:
         config = self._config
         first: list[Live] = []
@@ -284,24 +298,35 @@ class Kept:
         return live.request_id in self._replica.waiting or live.request_id in self._replica.prompts
 
     def _walk(
-        self, first: list[Live], rows: Iterable[Row], expired: Iterable[Row], begun: list[Row], now_s: float
+        self,
+        step: Step,
+        first: list[Live],
+        rows: Iterable[Row],
+        expired: Iterable[Row],
+        begun: list[Row],
+        now_s: float,
     ) -> Iterator[Live]:
-        """As plan_step walks: those first, then the order, at last those set aside in the order."""
+        """As plan_step walks: those first, then the order, at last those set aside in the order. Ends where the step is
+        full: who is passed over for want of memory is not asked here."""
         done = {live.request_id for live in first}
         yield from first
         later: list[Row] = []
         if begun:
             rows = merge(rows, begun)
-        from_s, each = now_s + self._fixed, self._alone_each
+        from_s, each, sets_aside = now_s + self._fixed, self._alone_each, self._sets_aside
         for row in rows:
             live = row[2]
+            if step.full:
+                return
             if row[1] in done:
                 continue
-            if self._sets_aside and live.state == WAITING and from_s + live.prefill_left * each > live.due_s:
+            if sets_aside and live.state == WAITING and from_s + live.prefill_left * each > live.due_s:
                 later.append(row)
             else:
                 yield live
-        for row in merge(later, expired):
+        for row in merge(later, expired) if later else expired:
+            if step.full:
+                return
             if row[1] not in done:
                 yield row[2]
 

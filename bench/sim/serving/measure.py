@@ -32,13 +32,13 @@ def tbt_s(r: Record) -> float | None:
     return (r.end_s - r.first_token_s) / (r.output_tokens - 1)
 
 
-def spread(values: Iterable[float]) -> dict[str, float]:
+def spread(values: Iterable[float], percents: Sequence[int] = (50, 90, 99)) -> dict[str, float]:
     """mean, p50, p90, p99; empty when there are none."""
     ordered = sorted(values)
     if not ordered:
         return {}
     last = len(ordered) - 1
-    parts = {f"p{q}": ordered[min(last, math.ceil(len(ordered) * q / 100) - 1)] for q in (50, 90, 99)}
+    parts = {f"p{q}": ordered[min(last, math.ceil(len(ordered) * q / 100) - 1)] for q in percents}
     return {"mean": fmean(ordered), **parts}
 
 
@@ -171,7 +171,7 @@ def program_row(outcome: Outcome, warmup_s: float = 0.0, short_tokens: int = 204
         "programs": len(latency) + unfinished,
         "unfinished": unfinished,
         "calls": len(used),
-        "latency_s": spread(latency),
+        "latency_s": spread(latency, (50, 90, 95, 99)),
         "with_gaps_s": spread(whole),
         "per_token_s": spread(per_token),
         "hit_rate": {

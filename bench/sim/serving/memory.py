@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.live import DECODE, Live, Serving
 from bench.sim.serving.planner import Decision, Piece
 from bench.sim.serving.prefixes import Prefixes
+from bench.sim.serving.work import Call
 from mfsd.policy.serve import Policy
 
 
@@ -26,27 +29,35 @@ class Memory:
         self._oldest_first = config.serve.policy is Policy.FCFS
 
     def arrived(self, live: Live) -> None:
-        call, keys = live.call, []
+        live.keys = self._keys(live.call, live.program)
+        self._wait(live)
+        live.found(self._found(live.keys))
+
+    def _keys(self, call: Call, program: str) -> tuple[tuple[str, int], ...]:
+        """Of the prefixes that the call could use, each with how many tokens of it."""
+        keys = []
         if self._config.prefix_cache:
-            if live.program:
-                keys.append((live.program, call.prefix_tokens))
+            if program:
+                keys.append((program, call.prefix_tokens))
             if call.shared_tokens:
                 keys.append((f"shared {call.shared}", call.shared_tokens))
-        live.keys = tuple(keys)
-        self._wait(live)
-        live.found(self._found(live))
+        return tuple(keys)
+
+    def cached(self, call: Call, program: str) -> int:
+        """Tokens that the cache has of a call which is not here."""
+        return self._found(self._keys(call, program))
 
     def _wait(self, live: Live) -> None:
         for key, _ in live.keys:
             self._waiting.setdefault(key, {})[live.request_id] = live
 
-    def _found(self, live: Live) -> int:
-        return max((min(most, self._prefixes.find(key)) for key, most in live.keys), default=0)
+    def _found(self, keys: Iterable[tuple[str, int]]) -> int:
+        return max([min(most, self._prefixes.find(key)) for key, most in keys], default=0)
 
     def _changed(self, key: str) -> None:
         """The cache holds more or less under the key than before."""
         for live in list(self._waiting.get(key, {}).values()):
-            found = min(self._found(live), live.num_prompt_tokens - 1)
+            found = min(self._found(live.keys), live.num_prompt_tokens - 1)
             if found != live.num_computed_tokens and live.request_id in self._replica.waiting:
                 self._replica.requeue(live, found)
 
@@ -111,7 +122,7 @@ class Memory:
             live.keys = ()
             found = held
         self._wait(live)
-        live.found(found or self._found(live))
+        live.found(found or self._found(live.keys))
         if how is Eviction.PAUSE:
             live.parked = True
             self.parked += live.num_computed_tokens

@@ -15,8 +15,10 @@ from bench.sim.serving.live import DECODE, ENDED, PROMPT, WAITING, Live
 from bench.sim.serving.memory import Memory
 from bench.sim.serving.outcome import StepTotals
 from bench.sim.serving.planner import Asking, Decision, Journal, Piece, Planner
-from bench.sim.serving.router import Load
+from bench.sim.serving.router import name_of
+from bench.sim.serving.work import Call
 from bench.sim.serving.yielding import give_way
+from mfsd.policy.route import Replica as View
 from mfsd.policy.serve import (
     LaneCut,
     Observed,
@@ -42,6 +44,7 @@ class Replica:
         self, number: int, config: ReplicaConfig, seed: int, table: ProgramTable, journal: Journal | None = None
     ) -> None:
         self.number, self.config, self._table, self._journal = number, config, table, journal
+        self.name = name_of(number)
         self.totals = StepTotals()
         self.waiting: dict[int, Live] = {}
         self.prompts: dict[int, Live] = {}
@@ -64,6 +67,8 @@ class Replica:
         self._history = History(config)
         self._chance = random.Random(f"{seed} replica {number}")
         self._seconds = config.cost.timer()
+        full = config.serve.step_tokens
+        self._token_ns = round(1e9 * self._seconds(Batch(full, 0, 0, 500.0 * full, 0, 0)) / full)
         self._ends: list[tuple[int, int, Live]] = []
         self._due: list[tuple[float, int, Live]] = []
         """Decodes with a TBT by when their next token was due when this was last read; it only grows."""
@@ -110,16 +115,26 @@ class Replica:
     def lane_cut_s(self) -> float | None:
         return None if self._cut is None else self._cut.cut_s
 
-    @property
-    def load(self) -> Load:
-        requests = len(self.waiting) + len(self.prompts) + len(self.decodes)
-        return Load(requests, self.left_tokens, self.memory.held)
+    def view(self, call: Call, program: str) -> View:
+        """As a router sees it when the call arrives. A token takes what it does in a full step of prompts, which a
+        profile says; what its port receives is not simulated here."""
+        kv_tokens = self.config.kv_tokens
+        return View(
+            name=self.name,
+            waiting=len(self.waiting),
+            running=len(self.prompts) + len(self.decodes),
+            waiting_tokens=self.left_tokens,
+            wait_ns=self.left_tokens * self._token_ns,
+            token_ns=self._token_ns,
+            kv_free_share=1.0 - self.memory.held / kv_tokens if kv_tokens else 1.0,
+            cached_tokens=min(call.prompt_tokens - 1, self.memory.cached(call, program)),
+        )
 
     def arrive(self, live: Live, now_s: float) -> None:
         """A new call."""
         serve, call = self._serve, live.call
         if live.program:
-            live.inherited = self._table.call_arrived(live.program, str(self.number), now_s)
+            live.inherited = self._table.call_arrived(live.program, self.name, now_s)
             live.program_service_s, live.program_wait_s = live.inherited
         live.output_tokens = self._history.expected(call)
         live.output_tokens_max = self._history.bound(call, live.output_tokens)

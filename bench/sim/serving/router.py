@@ -1,75 +1,59 @@
-"""Which replica gets a call when it arrives."""
+"""Which replica gets a call when it arrives: the production routers, and the two ways that need no view."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from bench.sim.serving.work import Call
-
-
-class Load(NamedTuple):
-    """A replica as a router sees it."""
-
-    requests: int
-    """Waiting and running."""
-    tokens: int
-    """Prompt tokens left to compute."""
-    kv_used_tokens: int
+from mfsd.policy import route
+from mfsd.policy.route import Homes, Replica, RouteConfig
 
 
 class Router(Protocol):
-    """Called once for each call, in the order of arrival. program: its index, -1 for none; homes: replicas on which
-    earlier calls of the program ran."""
+    """Called once for each call, in the order of arrival; the index of a replica. program: its name, empty for none;
+    views: of all replicas, for this call, made when asked for; homes: where earlier calls of programs ran."""
 
-    def __call__(self, call: Call, program: int, homes: frozenset[int], loads: Sequence[Load]) -> int: ...
+    def __call__(self, call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int: ...
 
 
-def round_robin() -> Router:
+def online(router: route.Router, replicas: int, config: RouteConfig | None = None) -> Router:
+    """mfsd.policy.route.choose over the replicas as they are now."""
+    rule = RouteConfig() if config is None else config
+    index = {name_of(number): number for number in range(replicas)}
+
+    def to(call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int:
+        asked = route.Call(prompt_tokens=call.prompt_tokens, program=program, tier=call.tier)
+        choice = route.choose(router, asked, views(), homes, rule)
+        if choice.replica is None:
+            raise RuntimeError(f"router {router.value}: {choice.reason}")
+        return index[choice.replica]
+
+    return to
+
+
+def name_of(number: int) -> str:
+    """Of a replica; names sort as numbers do, which decides between equal ones."""
+    return f"replica {number:05}"
+
+
+def round_robin(replicas: int) -> Router:
     turn = -1
 
-    def route(call: Call, program: int, homes: frozenset[int], loads: Sequence[Load]) -> int:
+    def to(call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int:
         nonlocal turn
-        turn = (turn + 1) % len(loads)
+        turn = (turn + 1) % replicas
         return turn
 
-    return route
-
-
-def _least(loads: Sequence[Load], by: str) -> int:
-    field = Load._fields.index(by)
-    return min(range(len(loads)), key=lambda i: (loads[i][field], i))
-
-
-def least_loaded(by: str = "requests") -> Router:
-    """by: requests, tokens or kv_used_tokens."""
-    return lambda call, program, homes, loads: _least(loads, by)
+    return to
 
 
 def by_tier(pools: Mapping[str, Sequence[int]]) -> Router:
     """Silos: each tier has replicas of its own, in turn."""
     turns = dict.fromkeys(pools, -1)
 
-    def route(call: Call, program: int, homes: frozenset[int], loads: Sequence[Load]) -> int:
+    def to(call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int:
         turns[call.tier] = (turns[call.tier] + 1) % len(pools[call.tier])
         return pools[call.tier][turns[call.tier]]
 
-    return route
-
-
-def sticky(by: str = "requests") -> Router:
-    """A program stays where its first call went."""
-    return locality(0, by)
-
-
-def locality(tokens: int = 2048, by: str = "requests") -> Router:
-    """Agentix algorithm 2: prompts below so many tokens go to the least loaded replica, longer ones stay with their
-    program."""
-
-    def route(call: Call, program: int, homes: frozenset[int], loads: Sequence[Load]) -> int:
-        if call.prompt_tokens < tokens or not homes:
-            return _least(loads, by)
-        field = Load._fields.index(by)
-        return min(homes, key=lambda i: (loads[i][field], i))
-
-    return route
+    return to

@@ -24,7 +24,15 @@ def chunk_tokens(
     least = min(config.chunk_min, most)
     if slack_s is None or most <= least or step_s(most) <= slack_s:
         return max(0, most)
-    return largest(least, most, config.chunk_block, lambda tokens: step_s(tokens) <= slack_s)
+    block = config.chunk_block
+    low, high = 0, (most - least + block - 1) // block
+    while high - low > 1:  # `largest`, without a call in between
+        middle = (low + high) // 2
+        if step_s(least + middle * block) <= slack_s:
+            low = middle
+        else:
+            high = middle
+    return least + low * block
 
 
 def largest(least: int, most: int, block: int, fits: Callable[[int], bool]) -> int:

@@ -8,12 +8,14 @@ by the step's own estimate. Orders alone change little where a queue fits one bu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mfsd.policy.serve.chunk import largest
 from mfsd.policy.serve.config import ServeConfig
 from mfsd.policy.serve.pace import SCALE, SHORTEST_S, SPLIT_TOKENS, Pace
 from mfsd.policy.serve.view import Request, StepLoad
+
+_UNKNOWN: Final = 1 << 62
 
 
 class Chosen(NamedTuple):
@@ -34,6 +36,10 @@ class Step:
         self._prefill = self._busiest = 0
         self._most_pairs = 0.0
         self._pieces = [self._constants(piece) for piece in self._ordered()]
+        self._grows = all(term >= 0 for piece in self._pieces for term in piece[1:])
+        """Whether no token makes the step shorter, by either piece of the estimate."""
+        self.full = False
+        """No other prompt is computed in it. `fill` still asks for each whether there is memory."""
 
     def _ordered(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         small, large = self._pace.small, self._pace.large
@@ -54,12 +60,27 @@ class Step:
         return request.rank if request.rank >= 0 else self._tokens.index(min(self._tokens))
 
     def seconds_with(self, tokens: int, context: int, rank: int) -> float:
-        """Estimate with a chunk of so many tokens after so many, margin included."""
+        """Estimate with a chunk of so many tokens after so many, margin included. Asked several times a step, so
+        without max()."""
         prefill = self._prefill + tokens
-        busiest = max(self._busiest, self._tokens[rank] + tokens)
-        pairs = max(self._most_pairs, self._pairs[rank] + tokens * (context + tokens / 2))
+        busiest, pairs = self._tokens[rank] + tokens, self._pairs[rank] + tokens * (context + tokens / 2)
+        if busiest < self._busiest:
+            busiest = self._busiest
+        if pairs < self._most_pairs:
+            pairs = self._most_pairs
         fixed, each, busy, pair = self._pieces[prefill + self._decodes > SPLIT_TOKENS]
-        return self._margin * max(SHORTEST_S, fixed + each * prefill + busy * busiest + pair * pairs)
+        seconds = fixed + each * prefill + busy * busiest + pair * pairs
+        return self._margin * (seconds if seconds > SHORTEST_S else SHORTEST_S)
+
+    def exceeds(self, tokens: int, limit_s: float, now_s: float) -> bool:
+        """Whether any chunk of at least so many tokens, whatever its context, makes the step end after limit_s; False
+        where that is not known. The second piece of the estimate may begin below where the first ends."""
+        if not self._grows or len(self._tokens) > 1:
+            return False
+        least_s, until_split = self.seconds_with(tokens, 0, 0), SPLIT_TOKENS - self._prefill - self._decodes
+        if until_split >= tokens:
+            least_s = min(least_s, self.seconds_with(until_split + 1, 0, 0))
+        return now_s + least_s > limit_s and least_s > limit_s - now_s
 
     def add(self, tokens: int, context: int, rank: int) -> None:
         self._prefill += tokens
@@ -84,11 +105,13 @@ def fill(
     admit: Callable[[Request], bool],
     limit_s: float | None,
     minds: bool,
+    shortest_tokens: int = 1,
 ) -> list[Chosen]:
     """Chosen prompts, first in order first. limit_s: when the step must have ended for the decodes in it; minds:
-    whether deadlines limit who joins. The first one always gets chunk_min tokens, whatever becomes late by it."""
+    whether deadlines limit who joins. The first one always gets chunk_min tokens, whatever becomes late by it. No
+    prompt in the order has fewer than shortest_tokens left: only that makes sure of a full step sooner."""
     chosen: list[Chosen] = []
-    left, skipped = budget_tokens, 0
+    left, skipped, tried, refused = budget_tokens, 0, False, _UNKNOWN  # so many tokens and more do not fit
     for request in order:
         if left <= 0 or skipped > config.skips_max:
             break
@@ -98,13 +121,23 @@ def fill(
         if not admit(request):
             skipped += 1
             continue
-        take, rank, context = min(need, left), step.rank_for(request), request.num_computed_tokens
+        take = need if need < left else left
+        if take >= refused:
+            skipped += 1
+            continue
+        rank, context = step.rank_for(request), request.num_computed_tokens
         if minds and limit_s is not None and now_s + step.seconds_with(take, context, rank) > limit_s:
             take = _piece(config, step, request, take, rank, limit_s - now_s, first=not chosen)
             if take == 0:
                 skipped += 1
+                if not tried:  # else the step is as it was when that was asked
+                    tried, block = True, min(config.chunk_block, left)
+                    if step.exceeds(block, limit_s, now_s):
+                        refused = block
+                        step.full = shortest_tokens >= block or step.exceeds(shortest_tokens, limit_s, now_s)
                 continue
         step.add(take, context, rank)
+        tried, refused = False, _UNKNOWN
         chosen.append(Chosen(request, take, rank))
         left -= take
         if minds and take == need and now_s + step.seconds() <= request.due_s:

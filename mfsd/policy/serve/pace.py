@@ -9,6 +9,7 @@ rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -42,10 +43,17 @@ class Pace(msgspec.Struct, frozen=True):
 
     def step_s(self, load: StepLoad) -> float:
         """Estimate, without any margin."""
-        piece = self.small if load.tokens <= SPLIT_TOKENS else self.large
+        return self._estimate(load.tokens, features(load))
+
+    def _estimate(self, tokens: int, x: tuple[float, ...]) -> float:
+        piece = self.small if tokens <= SPLIT_TOKENS else self.large
         if piece.steps == 0:  # a guess from the other piece is better than none
-            piece = self.large if load.tokens <= SPLIT_TOKENS else self.small
-        return max(SHORTEST_S, _dot(piece.terms, features(load)))
+            piece = self.large if tokens <= SPLIT_TOKENS else self.small
+        return max(SHORTEST_S, _dot(piece.terms, x))
+
+    def prompts_s(self, tokens: int, busiest: int, pairs: float) -> float:
+        """Estimate of a step of prompts alone: `step_s` for loads that are asked about again and again."""
+        return self._estimate(tokens, _prompts(tokens, busiest, pairs))
 
 
 def features(load: StepLoad) -> tuple[float, ...]:
@@ -57,6 +65,11 @@ def features(load: StepLoad) -> tuple[float, ...]:
         load.decode_context * SCALE[4],
         load.prefill_pairs * SCALE[5],
     )
+
+
+@lru_cache(maxsize=256)
+def _prompts(tokens: int, busiest: int, pairs: float) -> tuple[float, ...]:
+    return features(StepLoad(tokens, busiest, 0, 0, pairs))
 
 
 def learn(pace: Pace, observed: Iterable[Observed], forget: float = 1.0) -> Pace:
@@ -76,10 +89,11 @@ def _learn(piece: Piece, x: tuple[float, ...], seconds: float, forget: float) ->
     """One step of recursive least squares, weighted by 1 / seconds: relative errors count, as margins are shares. The
     past is forgotten only in the direction that this step says something about (directional forgetting): engines see
     the same kind of step for hours, and what they knew of others must not fade."""
-    x = (x[0] / seconds, x[1] / seconds, x[2] / seconds, x[3] / seconds, x[4] / seconds, x[5] / seconds)
+    x0, x1, x2, x3, x4, x5 = x
+    x = x0, x1, x2, x3, x4, x5 = x0 / seconds, x1 / seconds, x2 / seconds, x3 / seconds, x4 / seconds, x5 / seconds
     inverse = piece.inverse
     rows = inverse[0:6], inverse[6:12], inverse[12:18], inverse[18:24], inverse[24:30], inverse[30:36]
-    px = tuple([_dot(row, x) for row in rows])
+    px = tuple([a * x0 + b * x1 + c * x2 + d * x3 + e * x4 + f * x5 for a, b, c, d, e, f in rows])
     seen = _dot(x, px)
     if seen <= _LEAST:
         return piece
@@ -118,7 +132,7 @@ class Alone(NamedTuple):
 
 def alone(pace: Pace) -> Alone:
     """The line through two prompts of some length."""
-    short, long = (pace.step_s(StepLoad(n, n, 0, 0, n * n / 2)) for n in _LENGTHS)
+    short, long = [pace.prompts_s(n, n, n * n / 2) for n in _LENGTHS]
     each = max(0.0, (long - short) / (_LENGTHS[1] - _LENGTHS[0]))
     return Alone(max(0.0, short - each * _LENGTHS[0]), each)
 
@@ -126,4 +140,4 @@ def alone(pace: Pace) -> Alone:
 def prefill_s_per_token(pace: Pace, tokens: int, ranks: int) -> float:
     """Of a step full of prompts of a thousand tokens, evenly spread."""
     each = -(-tokens // ranks)
-    return pace.step_s(StepLoad(tokens, each, 0, 0, 500.0 * each)) / tokens
+    return pace.prompts_s(tokens, each, 500.0 * each) / tokens

@@ -168,3 +168,12 @@ def test_recorded_sessions_are_read_by_turn(tmp_path: Path) -> None:
     (tmp_path / "agentic_claudecode.jsonl").write_text(json.dumps({**row, "input_length": "x"}))
     with pytest.raises(UsageError, match="line 1"):
         workloads.generate("programs", "claudecode", Settings(), 0.5, 1, 60.0, tmp_path)
+
+
+def test_a_system_prompt_is_shared_by_programs_of_a_kind() -> None:
+    """And mixed has all kinds; the programs are the same behind it."""
+    plain, behind = (calls_of("programs", "mixed", Settings(system_tokens=n), qps=0.2) for n in (0, 1000))
+    assert {c.shared for c in behind} == {"chat", "tree-search", "best-of-n"}
+    assert [c.prompt_tokens + 1000 for c in plain] == [c.prompt_tokens for c in behind]
+    for call in behind:
+        assert call.shared_tokens == 1000 and (call.prefix_tokens == 0 or call.prefix_tokens > 1000)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.sim.serving import Belief, Call, Eviction, Program, ReplicaConfig, simulate
+from bench.sim.serving import Belief, Call, Eviction, Program, ReplicaConfig, Snapshot, simulate
 from bench.sim.serving.kept import KEPT, can_keep
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
 from tests.unit.sim.serving.workloads import calls, programs
@@ -73,8 +73,8 @@ def test_it_is_used(policy: Policy) -> None:
 def test_another_order_takes_over_between_two_steps() -> None:
     work = calls(120, 8.0)
 
-    def control(now_s: float, snapshot) -> ServeConfig | None:
-        return ServeConfig(policy=Policy.FIT if snapshot.policy is Policy.HYBRID else Policy.HYBRID)
+    def control(now_s: float, replicas: Sequence[Snapshot]) -> dict[int, ServeConfig]:
+        return {0: ServeConfig(policy=Policy.FIT if replicas[0].policy is Policy.HYBRID else Policy.HYBRID)}
 
     config = ReplicaConfig(serve=ServeConfig(policy=Policy.HYBRID))
     outcomes = [

@@ -1,0 +1,106 @@
+"""What a router sees and what it answers."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+
+class Role(str, Enum):
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine at one moment, for one call: what is cached of it here and what would have to be fetched."""
+
+    name: str
+    """Unique; equal replicas are chosen in the order of their names."""
+    role: Role = Role.BOTH
+    models: tuple[str, ...] = ()
+    """That it serves; empty: any."""
+    tiers: tuple[str, ...] = ()
+    """That it is reserved for; empty: all."""
+    healthy: bool = True
+    waiting: int = 0
+    """Requests that wait there."""
+    running: int = 0
+    waiting_tokens: int = 0
+    """Prompt tokens that are still to compute there."""
+    wait_ns: int = 0
+    """Until it could begin another prompt, as far as is known."""
+    token_ns: int = 0
+    """To compute a prompt token; 0: unknown, or not to be counted."""
+    kv_free_share: float = 1.0
+    kv_tokens: int | None = None
+    """Tokens that its KV memory holds in all; None: unknown."""
+    requests_max: int | None = None
+    """Requests that it may be given at a time; None: no limit."""
+    cached_tokens: int = 0
+    """Of the call's prompt, in its own cache."""
+    fetch_tokens: int = 0
+    """Of the call's prompt that it would fetch from elsewhere."""
+    fetch_bytes: int = 0
+    """Of those."""
+    port_rate_bytes_per_s: int = 0
+    """Of the port that its fetches come in by (or a decode worker's KV); 0: unknown."""
+    owed_bytes: int | None = None
+    """What that port has still to receive; None: unknown."""
+
+    @property
+    def requests(self) -> int:
+        return self.waiting + self.running
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, as it arrives."""
+
+    prompt_tokens: int = 0
+    model: str = ""
+    """Empty: any."""
+    program: str = ""
+    """The session that it belongs to, or the one that began it; empty: none."""
+    tier: str = ""
+    importance: int = 0
+    """Greater is more important."""
+    arrival_ns: int = 0
+    deadline_ns: int | None = None
+    """When its first token is due, on the same clock as its arrival."""
+    kv_bytes: int = 0
+    """Of its prompt, that a decode worker will receive."""
+
+
+class Refusal(str, Enum):
+    """Why there is no replica. The first one that applies."""
+
+    MODEL = "model"
+    """None serves the model in this role."""
+    TIER = "tier"
+    """All that do are reserved for other tiers."""
+    TOO_LONG = "too-long"
+    """The prompt exceeds the KV memory of each."""
+    UNHEALTHY = "unhealthy"
+    """None of them is healthy."""
+    SATURATED = "saturated"
+    """Each has as many requests as it may have."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    replica: str | None
+    """Its name."""
+    reason: str
+    """A short clause, for explanations."""
+    refused: Refusal | None = None
+    """Set where there is no replica."""
+    limit: int | None = None
+    """Of a prompt that is too long: the most tokens that a replica takes."""
+
+
+class Homes(Protocol):
+    """The part of the process table that routers read (mfsd.policy.serve.ProgramTable)."""
+
+    def engines(self, program: str) -> frozenset[str]:
+        """Names of the replicas on which its calls ran."""
