@@ -205,8 +205,8 @@ class ReuseDecisions:
         return ReuseView(
             fetch_s=self.config.error * self._fetch_s(state),
             queue_s=queue_s,
-            rest_s=_prefill_s(cluster, request.new_tokens, request.context_tokens),
-            whole_s=_prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
+            rest_s=prefill_s(cluster, request.new_tokens, request.context_tokens),
+            whole_s=prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
             left_s=request.deadline_s - simulation.now,
             limit_s=request.budget_s,
             waiting=len(waiting),
@@ -275,7 +275,7 @@ class ReuseDecisions:
         return known
 
 
-def _prefill_s(cluster: Cluster, new: int, context: int) -> float:
+def prefill_s(cluster: Cluster, new: int, context: int) -> float:
     """Of the prompt alone, in as many batches as it needs."""
     budget = cluster.config.batch_tokens
     return cluster.batch_s([(min(budget, new), context)]) * max(1.0, new / budget)
