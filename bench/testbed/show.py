@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def line(result: Result) -> str:
     """A leg that has just ended."""
     bypassed = result["permits"].get("bypassed", 0)
     return (
-        f"  {result['mode']:9} seed {result['seed']}: {result['requests']} requests, "
+        f"  {result['mode']:11} seed {result['seed']}: {result['requests']} requests, "
         f"TTFT {result['ttft_s']['mean'] * 1e3:.0f} ms, "
         f"{result['slo_attainment']:.0%} in time, CCT {result['cct_s']['mean'] * 1e3:.1f} ms"
         + (f"; {bypassed} messages went without a permit" if bypassed else "")
@@ -80,7 +80,7 @@ def cells(results: Sequence[Result], mode: Mode, base: str) -> list[str]:
 def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) -> None:
     shown = _table(changes_against(modes), COLUMNS)
     for mode in modes:
-        shown.add_row(*cells(results, mode, modes[0].name), style="bold" if mode.name == "mfs" else None)
+        shown.add_row(*cells(results, mode, modes[0].name), style="bold" if mode.name.startswith("mfs") else None)
     console.print(shown)
 
 
@@ -134,8 +134,8 @@ def _resample(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
-def picture(path: Path, legs: Sequence[LegResult], scale: Scale) -> None:
-    """Every mode's contended links over time, classes stacked, as a PNG."""
+def picture(path: Path, legs: Sequence[LegResult], scale: Scale, captions: Mapping[str, str] | None = None) -> None:
+    """Every mode's contended links over time, classes stacked, as a PNG. `captions`: what to write beside a mode."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -159,6 +159,8 @@ def picture(path: Path, legs: Sequence[LegResult], scale: Scale) -> None:
             axis.axhline(scale.link_bits_per_s / 1e6, color="black", linewidth=0.8, linestyle="--")
             axis.set_title(f"{leg.mode}: {TITLES[host]}", loc="left", fontsize=9)
         row[0].set_ylabel("Mbit/s")
+        if captions and leg.mode in captions:
+            row[-1].set_title(captions[leg.mode], loc="right", fontsize=9, fontweight="bold")
     for axis in axes[-1]:
         axis.set_xlabel("seconds")
     handles = [Patch(color=COLOURS[k]) for k in sorted(used)]

@@ -56,4 +56,5 @@ def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
         result[figure] = {name: value * scale.time for name, value in result[figure].items()}
     if simulation.reuse is not None:
         result["recomputed"] = simulation.reuse.recomputed
+        result["loads"] = [[expected * scale.time, took * scale.time] for expected, took in simulation.reuse.loads]
     return {"mode": mode.name, "rate": scenario.rate, "seed": scenario.seed, **result}
