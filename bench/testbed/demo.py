@@ -142,8 +142,8 @@ def introduce(console: Console, scenario: Scenario, scale: Scale, modes: Sequenc
 
 def _named(mode: Mode) -> list[str]:
     """Its name and what it does, a line for each part."""
-    head, *rest = mode.says.split("; ") if "+" in mode.name else [mode.says]
-    return [f"  {mode.name:11} {head}", *(f"  {'':11} {part}" for part in rest)]
+    first, *rest = textwrap.wrap(mode.says, 64)
+    return [f"  {mode.name:11} {first}", *(f"  {'':11} {text}" for text in rest)]
 
 
 def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals: str) -> int:

@@ -42,6 +42,8 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return shown
 
 
+WIDE = 96
+"""Columns of a terminal from which all figures fit beside the longest name of a mode."""
 COLUMNS = (
     "mode",
     "TTFT\nms",
@@ -78,9 +80,11 @@ def cells(results: Sequence[Result], mode: Mode, base: str) -> list[str]:
 
 
 def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) -> None:
-    shown = _table(changes_against(modes), COLUMNS)
+    kept = [at for at, column in enumerate(COLUMNS) if console.width >= WIDE or not column.startswith("p99")]
+    shown = _table(changes_against(modes), [COLUMNS[at] for at in kept])
     for mode in modes:
-        shown.add_row(*cells(results, mode, modes[0].name), style="bold" if mode.name.startswith("mfs") else None)
+        row = cells(results, mode, modes[0].name)
+        shown.add_row(*(row[at] for at in kept), style="bold" if mode.name.startswith("mfs") else None)
     console.print(shown)
 
 
@@ -144,7 +148,7 @@ def picture(path: Path, legs: Sequence[LegResult], scale: Scale, captions: Mappi
 
     rows, columns = len(legs), len(WATCHED)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(11, 1.9 * rows + 0.8), sharex=True, sharey=True, squeeze=False, layout="constrained"
+        rows, columns, figsize=(11, 2.05 * rows + 0.8), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     used: set[int] = set()
     for row, leg in zip(axes, legs, strict=True):
@@ -160,7 +164,8 @@ def picture(path: Path, legs: Sequence[LegResult], scale: Scale, captions: Mappi
             axis.set_title(f"{leg.mode}: {TITLES[host]}", loc="left", fontsize=9)
         row[0].set_ylabel("Mbit/s")
         if captions and leg.mode in captions:
-            row[-1].set_title(captions[leg.mode], loc="right", fontsize=9, fontweight="bold")
+            above = f"{captions[leg.mode]}\n{leg.mode}: {TITLES[WATCHED[0]]}"
+            row[0].set_title(above, loc="left", fontsize=9, fontweight="bold")
     for axis in axes[-1]:
         axis.set_xlabel("seconds")
     handles = [Patch(color=COLOURS[k]) for k in sorted(used)]
