@@ -106,7 +106,8 @@ def simulate(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> None:
 def tables(kept: Kept) -> str:
     names = [name for name in CASES if kept.of("measured", name)]
     lines = [
-        f"Measured with real bytes (`python -m bench.testbed.requests FILE --page`): {kept.content['machine']}. "
+        "Measured with real bytes (`python -m bench.testbed.requests docs/results/testbed-requests.json --page`): "
+        f"{kept.content['machine']}. "
         f"{Scale().describe()}. Mean over the seeds with half of the 95 % interval; points against the first row, seed "
         "by seed. In brackets: the simulator on the same seeds; its points also on those that chose the scenario."
     ]
