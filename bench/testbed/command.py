@@ -40,20 +40,8 @@ processes) vanishes with it, also on Ctrl-C. docs/testbed.md says what is real a
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m bench testbed",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    modes = "; ".join(f"{m.name}: {m.says}" for m in MODES.values())
-    p.add_argument(
-        "--modes",
-        metavar="A,B",
-        help=f"what is compared (default all). {modes}. With +SCHEDULER and +REUSE: with those, such as "
-        f"{WITH_REQUESTS}",
-    )
+def _add_requests(p: argparse.ArgumentParser) -> None:
+    """Options of who shares a batch and of reused KV."""
     p.add_argument(
         "--scheduler",
         default="fcfs",
@@ -74,6 +62,23 @@ def parser() -> argparse.ArgumentParser:
         metavar="WHEN",
         help="when reused KV is asked for: " + "; ".join(f"{name}: {says}" for name, says in FETCHES.items()),
     )
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench testbed",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    modes = "; ".join(f"{m.name}: {m.says}" for m in MODES.values())
+    p.add_argument(
+        "--modes",
+        metavar="A,B",
+        help=f"what is compared (default all). {modes}. With +SCHEDULER and +REUSE: with those, such as "
+        f"{WITH_REQUESTS}",
+    )
+    _add_requests(p)
     p.add_argument(
         "--duration", type=float, default=60.0, metavar="S", help="time in which requests arrive (default 60)"
     )
