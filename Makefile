@@ -47,7 +47,7 @@ $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)
 
 setup: $(VENV)/built ## install system packages (as root), Python packages, build the native parts
 
-demo: setup ## a serving cluster in network namespaces, without MFS and with it (three minutes)
+demo: setup ## a serving cluster in network namespaces: no scheduler, fixed priorities, MFS, MFS with requests (three minutes)
 	$(BIN)/python -m bench.testbed.demo
 
 # Two at a time, each in namespaces or on ports of its own; then those that need the links and the cores to themselves.

@@ -281,6 +281,8 @@ class Simulation:
         else:
             self.network.end(flow)
             state.reuse = None
+            if self.reuse is not None:
+                self.reuse.fetched(state)
             if self.loads_first and self.running[flow.batch.unit] is None:
                 self._start_batch(flow.batch.unit)
         if flow.batch.step == WAIT:

@@ -133,6 +133,8 @@ class ReuseDecisions:
         self.rule = ReuseRule(config.rule) if config.timeout_s is None else ReuseRule.ALWAYS
         self.timeout_s = config.timeout_s
         self.recomputed = self.expired = self.waited = 0
+        self.loads: list[tuple[float, float]] = []  # what a fetch was expected to take, and what it took
+        self._expected: dict[State, tuple[float, float]] = {}  # when it was, and how long it takes
         self._loading: dict[State, None] = {}
         self._unshipped: dict[State, None] = {}
         self._placed: deque[tuple[float, int, float]] = deque()  # when, worker, bytes: since what is known
@@ -172,7 +174,8 @@ class ReuseDecisions:
             return
         if self.rule is ReuseRule.ALWAYS:
             return
-        decision = decide(self.rule, self._view_of(state), self.config.recheck_s, self.config.extra_share)
+        view = self._view_of(state)
+        decision = decide(self.rule, view, self.config.recheck_s, self.config.extra_share)
         state.undecided = decision.choice is Choice.WAIT
         if decision.choice is Choice.RECOMPUTE:
             self.recomputed += 1
@@ -182,6 +185,14 @@ class ReuseDecisions:
             self.simulation.at(self.simulation.now + self.config.recheck_s, self._decide_again, state)
         else:
             self._loading[state] = None
+            if view.fetch_s is not None:
+                self._expected[state] = (self.simulation.now, view.fetch_s)
+
+    def fetched(self, state: State) -> None:
+        """All of its reuse is there."""
+        if state in self._expected:
+            since_s, expected_s = self._expected.pop(state)
+            self.loads.append((expected_s, self.simulation.now - since_s))
 
     def _decide_again(self, state: State) -> None:
         self.decide(state)
@@ -205,8 +216,8 @@ class ReuseDecisions:
         return ReuseView(
             fetch_s=self.config.error * self._fetch_s(state),
             queue_s=queue_s,
-            rest_s=_prefill_s(cluster, request.new_tokens, request.context_tokens),
-            whole_s=_prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
+            rest_s=prefill_s(cluster, request.new_tokens, request.context_tokens),
+            whole_s=prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
             left_s=request.deadline_s - simulation.now,
             limit_s=request.budget_s,
             waiting=len(waiting),
@@ -275,7 +286,7 @@ class ReuseDecisions:
         return known
 
 
-def _prefill_s(cluster: Cluster, new: int, context: int) -> float:
+def prefill_s(cluster: Cluster, new: int, context: int) -> float:
     """Of the prompt alone, in as many batches as it needs."""
     budget = cluster.config.batch_tokens
     return cluster.batch_s([(min(budget, new), context)]) * max(1.0, new / budget)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from bench.sim.batching import FirstComeFirstServed, least_loaded
+from bench.sim.batching import FirstComeFirstServed, RequestScheduler, least_loaded
 from bench.sim.cluster import Cluster, Request
+from bench.sim.reuse import prefill_s
+from bench.sim.serve import scheduler as scheduler_of
 from bench.sim.states import State
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import PREFILL_HOSTS, RANKS
 from mfsd.policy.red import robust_effective_deadline
+from mfsd.policy.serve.fetch import ReuseView
 
 
 class Part(msgspec.Struct):
@@ -47,22 +50,92 @@ class Batch(msgspec.Struct):
 
 
 class Unit:
-    """Queue of a prefill unit: first come first served up to the token budget."""
+    """Queue of a prefill unit. `scheduler`: who shares a batch, of `bench.sim.serve.SCHEDULERS`, up to the token
+    budget; all but first come first served are planned by `mfsd.policy.serve.plan_step`."""
 
-    def __init__(self, cluster: Cluster, scale: Scale, number: int) -> None:
+    def __init__(self, cluster: Cluster, scale: Scale, number: int, scheduler: str = "fcfs") -> None:
         self.cluster, self.scale, self.number = cluster, scale, number
         self.queue: deque[State] = deque()
         self.running: Batch | None = None
-        self._scheduler = FirstComeFirstServed()
+        self.loads_first = cluster.config.fetch == "loaded"
+        self._scheduler: RequestScheduler = (
+            FirstComeFirstServed() if scheduler == "fcfs" else scheduler_of(scheduler, cluster)
+        )
         self._formed = 0
+        self._loading: set[int] = set()
+        self._ends_s = 0.0
+        """When the running batch ends, if nothing disturbs it."""
+        self._token_s = cluster.batch_s([(1024, 1024)] * 4) / 4096
 
-    def arrived(self, request: Request) -> None:
-        self.queue.append(State(request, self.cluster))
+    def arrived(self, request: Request) -> State:
+        """With loads first, its rank is chosen now, since that is where its KV goes, and it joins no batch before
+        `loaded`."""
+        state = State(request, self.cluster)
+        if self.loads_first:
+            tokens = [0] * RANKS
+            for other in self.queue:
+                tokens[other.request.group] += other.request.new_tokens - other.done_tokens
+            request.group = least_loaded(tokens, self._formed + len(self.queue))
+            if request.remote_tokens:
+                self._loading.add(request.number)
+        self.queue.append(state)
+        return state
+
+    def loaded(self, number: int) -> None:
+        self._loading.discard(number)
+
+    def recompute(self, state: State) -> None:
+        """The request computes what it would have fetched."""
+        request = state.request
+        state.request = msgspec.structs.replace(
+            request,
+            new_tokens=request.new_tokens + request.remote_tokens,
+            context_tokens=request.context_tokens - request.remote_tokens,
+            remote_tokens=0,
+            owners=(),
+        )
+        self.loaded(request.number)
+
+    def ended(self, now_s: float) -> None:
+        """The running batch has."""
+        self.running = None
+        self._scheduler.computed(self.number, now_s)
+
+    def load_bytes(self, request: Request) -> int:
+        """Of one layer."""
+        return self.scale.size(request.remote_tokens * self.cluster.kv_bytes)
+
+    def needed_s(self, state: State, now_s: float) -> float:
+        """When its load must be there for it to be in time. Those that wait for loads of their own are not expected to
+        go first (`bench.sim.pace`)."""
+        ahead = [s for s in self.queue if s is not state and s.request.number not in self._loading]
+        tokens = sum(s.request.new_tokens - s.done_tokens for s in [*ahead, state])
+        return state.request.deadline_s - tokens * self._token_s - self._busy_s(now_s)
+
+    def view_of(self, state: State, fetch_s: float | None, now_s: float) -> ReuseView:
+        """What is known when it is decided whether the request fetches its reuse: as the simulator's units know it."""
+        request, cluster = state.request, self.cluster
+        waiting = [other for other in self.queue if other is not state]
+        tokens = sum(s.request.new_tokens - s.done_tokens for s in waiting)
+        whole = request.new_tokens + request.remote_tokens
+        return ReuseView(
+            fetch_s=fetch_s,
+            queue_s=self._busy_s(now_s) + tokens * self._token_s,
+            rest_s=prefill_s(cluster, request.new_tokens, request.context_tokens),
+            whole_s=prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
+            left_s=request.deadline_s - now_s,
+            limit_s=request.budget_s,
+            waiting=len(waiting),
+        )
+
+    def _busy_s(self, now_s: float) -> float:
+        return max(0.0, self._ends_s - now_s) if self.running is not None else 0.0
 
     def next_batch(self, now_s: float) -> Batch | None:
-        """The batch that the idle unit runs now; None when nothing waits."""
+        """The batch that the idle unit runs now; None when nothing waits that has its load."""
         cluster, model = self.cluster, self.cluster.model
-        plan = self._scheduler.plan(self.queue, cluster.config.batch_tokens, now_s)
+        ready = [state for state in self.queue if state.request.number not in self._loading]
+        plan = self._scheduler.plan(ready, cluster.config.batch_tokens, now_s)
         if not plan:
             return None
         tokens = [0] * RANKS
@@ -70,22 +143,23 @@ class Unit:
         lengths: list[list[tuple[int, int]]] = [[] for _ in range(RANKS)]
         for state, take in plan:
             request, first = state.request, state.done_tokens == 0
-            rank = least_loaded(tokens, self._formed) if request.group < 0 or first else request.group
+            open_rank = request.group < 0 or (first and not self.loads_first)
+            rank = least_loaded(tokens, self._formed) if open_rank else request.group
             request.group = rank
             context = request.context_tokens + state.done_tokens
-            moved = take + (request.context_tokens if first else 0)
+            pushed = 0 if first else context
             state.done_tokens += take
             last = state.done_tokens >= request.new_tokens
             if last:
                 self.queue.remove(state)
             tokens[rank] += take
             lengths[rank].append((take, context))
-            fetch = request.remote_tokens if first else 0
             parts[rank].append(
                 Part(
                     request,
-                    self.scale.size(fetch * cluster.kv_bytes),
-                    self.scale.size(moved * cluster.kv_bytes),
+                    self.load_bytes(request) if first and not self.loads_first else 0,
+                    # Cut so that the sum does not depend on where the prompt is.
+                    self.scale.size((context + take) * cluster.kv_bytes) - self.scale.size(pushed * cluster.kv_bytes),
                     last,
                 )
             )
@@ -102,6 +176,8 @@ class Unit:
             parts=parts,
             deadline_s=robust_effective_deadline([int(s.request.deadline_s * 1e9) for s, _ in plan]).red_ns / 1e9,
         )
+        compute_s = self.running.layers * (self.running.attention_s + self.running.experts_s)
+        self._ends_s = now_s + compute_s + self.wire_s(self.running)
         return self.running
 
     def wire_s(self, batch: Batch) -> float:
@@ -111,14 +187,8 @@ class Unit:
 
 
 def shipped_bytes(cluster: Cluster, scale: Scale, request: Request) -> int:
-    """All stage-3 bytes of a request: as `Unit.next_batch` cuts them, chunk by chunk."""
-    total, done = 0, 0
-    while done < request.new_tokens:
-        take = min(cluster.config.batch_tokens, request.new_tokens - done)
-        moved = take + (request.context_tokens if done == 0 else 0)
-        total += scale.size(moved * cluster.kv_bytes)
-        done += take
-    return total * cluster.model.layers
+    """All stage-3 bytes of a request, however `Unit.next_batch` cuts it."""
+    return scale.size((request.new_tokens + request.context_tokens) * cluster.kv_bytes) * cluster.model.layers
 
 
 def rank_host(unit: int, rank: int) -> int:
@@ -154,3 +224,14 @@ def batch_command(
         for p in batch.parts[rank]
     ]
     return "\n".join([head, *lines])
+
+
+def load_command(
+    request: Request, layer_bytes: int, layers: int, scale: Scale, zero_ns: int, needed_s: float, reuse_class: int
+) -> str:
+    """What prefill_load of prefill.c reads. The place in the engine's order is that of its deadline."""
+    return (
+        f"load {request.number} {owner_host(request)} {layers} {layer_bytes} {max(1, zero_ns + scale.ns(needed_s))} "
+        f"{zero_ns + scale.ns(request.deadline_s)} {scale.ns(request.budget_s)} {round(request.deadline_s * 1e3)} "
+        f"{reuse_class}"
+    )

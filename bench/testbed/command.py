@@ -12,16 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.fabric.lab import missing
 from bench.sim.cluster import ConfigError
+from bench.sim.serve import SCHEDULERS
 from bench.sim.workload import TraceError
 from bench.testbed import overhead, page, show
 from bench.testbed.build import BuildError
 from bench.testbed.leg import LegResult
 from bench.testbed.measure import Result
-from bench.testbed.modes import MODES, Mode, parse_modes
+from bench.testbed.modes import MODES, REUSE, WITH_REQUESTS, Mode, check_fetch, parse_modes
 from bench.testbed.processes import LegError
 from bench.testbed.rounds import Moment, ResultFile, parse_seeds, run_rounds
 from bench.testbed.scale import Scale, parse_rate
-from bench.testbed.scenario import RATES, WORKLOADS, Scenario
+from bench.testbed.scenario import FETCHES, RATES, WORKLOADS, Scenario
 from bench.testbed.simulate import not_simulated, simulated
 from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
@@ -30,12 +31,37 @@ examples:
   python -m bench testbed                                              # all modes, one seed, about seven minutes
   python -m bench testbed --modes fifo,mfs --duration 30 --seed 1,2,3 --workload agent
   python -m bench testbed --modes fifo,dscp-size,static,mfs --duration 60 --seed 1,2,3,4,5 --json out/testbed.json
+  python -m bench testbed --fetch loaded --modes fifo,dscp,mfs,mfs+fit,mfs+fit+slo    # requests beside the network
   python -m bench testbed --simulate --json out/with-simulator.json    # beside what the simulator expects
   python -m bench testbed --overhead                                   # what MFS costs when nothing competes
 
 Runs as root, or as an ordinary user where the kernel allows user namespaces. Everything it makes (hosts, queues,
 processes) vanishes with it, also on Ctrl-C. docs/testbed.md says what is real and what is scaled.
 """
+
+
+def _add_requests(p: argparse.ArgumentParser) -> None:
+    """Options of who shares a batch and of reused KV."""
+    p.add_argument(
+        "--scheduler",
+        default="fcfs",
+        metavar="S",
+        help="who shares a batch, in modes whose names have none: "
+        f"{', '.join(f'{name}: {says}' for name, (says, _) in SCHEDULERS.items())}",
+    )
+    p.add_argument(
+        "--reuse",
+        default="always",
+        metavar="R",
+        help="reused KV, in modes whose names have none: "
+        + "; ".join(f"{name}: {says}" for name, says in REUSE.items()),
+    )
+    p.add_argument(
+        "--fetch",
+        default="batch",
+        metavar="WHEN",
+        help="when reused KV is asked for: " + "; ".join(f"{name}: {says}" for name, says in FETCHES.items()),
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,7 +72,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     modes = "; ".join(f"{m.name}: {m.says}" for m in MODES.values())
-    p.add_argument("--modes", metavar="A,B", help=f"what is compared (default all). {modes}")
+    p.add_argument(
+        "--modes",
+        metavar="A,B",
+        help=f"what is compared (default all). {modes}. With +SCHEDULER and +REUSE: with those, such as "
+        f"{WITH_REQUESTS}",
+    )
+    _add_requests(p)
     p.add_argument(
         "--duration", type=float, default=60.0, metavar="S", help="time in which requests arrive (default 60)"
     )
@@ -118,6 +150,7 @@ def scenario_of(options: argparse.Namespace) -> tuple[Scenario, Scale]:
         slow_owner=options.slow_owner,
         lanes=not options.no_lanes,
         signals=options.signals,
+        fetch=options.fetch,
         kv_scale=options.kv_scale,
         slo_factor=options.slo_factor,
     )
@@ -153,7 +186,9 @@ def main(arguments: list[str]) -> int:
     try:
         options = parser().parse_args(arguments)
         scenario, scale = scenario_of(options)
-        modes, seeds = parse_modes(options.modes, scenario.lanes), parse_seeds(options.seed)
+        modes = parse_modes(options.modes, scenario.lanes, options.scheduler, options.reuse)
+        check_fetch(modes, scenario.fetch)
+        seeds = parse_seeds(options.seed)
         if options.simulate and (reason := not_simulated(scenario)):
             raise ConfigError(f"--simulate: {reason}")
         if options.overhead and not scenario.lanes:
@@ -176,7 +211,7 @@ def main(arguments: list[str]) -> int:
                     page.write(web, page.summary(file.results, modes), legs, file.results, modes, scale)
                 if options.simulate:
                     rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
-                    file.content["simulated"] = [simulated(r, scale, m.name) for r in rounds for m in modes]
+                    file.content["simulated"] = [simulated(r, scale, m) for r in rounds for m in modes]
                     file.save()
                     show.cross_check(console, file.results, file.content["simulated"], modes)
             except (ConfigError, TraceError, LegError, BuildError, SandboxError, OSError) as error:

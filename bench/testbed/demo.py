@@ -27,18 +27,20 @@ from bench.testbed.measure import (
     only_one_met,
     over_seeds,
 )
-from bench.testbed.modes import Mode, parse_modes
+from bench.testbed.modes import WITH_REQUESTS, Mode, parse_modes
 from bench.testbed.processes import LegError
 from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
-from bench.testbed.scenario import RATES, SIGNALS, Scenario
+from bench.testbed.scenario import SIGNALS, Scenario
 from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
-MODES = "fifo,dscp,mfs"
-MODES_ON_ONE_LANE = "fifo,static,mfs"
+MODES = f"fifo,dscp,mfs,{WITH_REQUESTS}"
+MODES_ON_ONE_LANE = f"fifo,static,mfs,{WITH_REQUESTS}"
 PEERS = {"dscp": "fixed priorities", "static": "stage order and deadlines in the host's queue"}
 """What MFS stands beside, in words: the best that there is without it, with lanes and without."""
-DURATION_S = 14.0
+DURATION_S = 10.0
+RATE = 2.3
+"""Requests/s per GPU: fifo meets a third to a half of the deadlines of legs this short."""
 NO_HOSTS = 3
 """Exit status of the demo proper: this kernel makes no such hosts."""
 SEEDS = [1, 2, 3]
@@ -52,7 +54,8 @@ three short rounds cannot tell. What was measured is printed."""
 
 class Verdict(msgspec.Struct):
     """MFS wins when first tokens and collectives are faster and more deadlines are met than without a scheduler, and
-    not fewer deadlines than with its peer: fixed priorities, or without lanes the host's queue alone."""
+    not fewer deadlines than with its peer: fixed priorities, or without lanes the host's queue alone. With requests it
+    must not meet fewer than without."""
 
     ttft_change: float
     cct_change: float
@@ -61,6 +64,9 @@ class Verdict(msgspec.Struct):
     only_mfs: int
     only_peer: int
     """Requests that were in time in the one mode and not in the other."""
+    only_requests: int = 0
+    """Those that were in time where MFS orders requests, too, and not with MFS alone; and the reverse."""
+    only_network: int = 0
 
     @property
     def wins(self) -> bool:
@@ -69,27 +75,51 @@ class Verdict(msgspec.Struct):
             and self.cct_change < 0
             and self.points_over_fifo > 0
             and chance_of_fewer(self.only_mfs, self.only_peer) >= CHANCE_LEAST
+            and chance_of_fewer(self.only_requests, self.only_network) >= CHANCE_LEAST
         )
 
 
 def verdict(results: Sequence[Result], peer: str = "dscp") -> Verdict:
+    served = any(result["mode"] == WITH_REQUESTS for result in results)
     return Verdict(
         change(results, "mfs", "fifo", "ttft_s.mean").mean,
         change(results, "mfs", "fifo", "cct_s.mean").mean,
         difference(results, "mfs", "fifo", "slo_attainment").mean,
         difference(results, "mfs", peer, "slo_attainment").mean,
         *only_one_met(results, "mfs", peer),
+        *(only_one_met(results, WITH_REQUESTS, "mfs") if served else (0, 0)),
     )
 
 
 def sentence(result: Verdict, results: Sequence[Result], peer: str = "dscp") -> str:
     fifo, mfs = (over_seeds(results, mode, "slo_attainment").mean for mode in ("fifo", "mfs"))
-    return (
+    text = (
         f"MFS {'wins' if result.wins else 'does NOT win'}: first tokens {result.ttft_change:+.0%}, collectives "
         f"{result.cct_change:+.0%}, {mfs:.0%} of the requests in time instead of {fifo:.0%} "
         f"({result.points_over_peer * 100:+.0f} points against {PEERS[peer]}: {result.only_mfs} requests in time "
-        f"with MFS only, {result.only_peer} with {'those' if peer == 'dscp' else 'that'} only)."
+        f"with MFS only, {result.only_peer} with {'those' if peer == 'dscp' else 'that'} only)"
     )
+    if not any(each["mode"] == WITH_REQUESTS for each in results):
+        return text + "."
+    both = over_seeds(results, WITH_REQUESTS, "slo_attainment").mean
+    return text + (
+        f"; {both:.0%} where it orders requests, too ({result.only_requests} in time so only, {result.only_network} "
+        "without only)."
+    )
+
+
+def additions(results: Sequence[Result], modes: Sequence[Mode], peer: str = "dscp") -> dict[str, str]:
+    """What each mode adds to the one before it, in words."""
+    names = {"fifo": "no scheduler", peer: PEERS[peer], "mfs": "MFS orders the network", WITH_REQUESTS: "and requests"}
+    found = {}
+    for before, mode in zip([None, *modes], modes, strict=False):
+        share = over_seeds(results, mode.name, "slo_attainment").mean
+        text = f"{names.get(mode.name, mode.name)}: {share:.0%} in time"
+        if before is not None:
+            more = difference(results, mode.name, before.name, "slo_attainment").mean
+            text += f", {more * 100:+.0f} points"
+        found[mode.name] = text
+    return found
 
 
 def introduce(console: Console, scenario: Scenario, scale: Scale, modes: Sequence[Mode]) -> None:
@@ -102,7 +132,7 @@ def introduce(console: Console, scenario: Scenario, scale: Scale, modes: Sequenc
         *textwrap.wrap(f"Scale: {scale.describe()}.", 78),
         "",
         "The same requests are served by:",
-        *(f"  {mode.name:5} {mode.says}" for mode in modes),
+        *(line for mode in modes for line in _named(mode)),
         "",
     ]
     console.print("[bold]A small LLM serving cluster on this machine[/bold]")
@@ -110,10 +140,16 @@ def introduce(console: Console, scenario: Scenario, scale: Scale, modes: Sequenc
         console.print(text, highlight=False, markup=False)
 
 
+def _named(mode: Mode) -> list[str]:
+    """Its name and what it does, a line for each part."""
+    first, *rest = textwrap.wrap(mode.says, 64)
+    return [f"  {mode.name:11} {first}", *(f"  {'':11} {text}" for text in rest)]
+
+
 def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals: str) -> int:
     """The demo itself, inside its own namespaces. Exit status: 0 MFS wins, 1 it does not, 2 it failed, NO_HOSTS."""
     scale = Scale()
-    scenario = Scenario(rate=RATES["conversation"], duration_s=DURATION_S / scale.time, lanes=lanes, signals=signals)
+    scenario = Scenario(rate=RATE, duration_s=DURATION_S / scale.time, lanes=lanes, signals=signals, fetch="loaded")
     modes = parse_modes(MODES if lanes else MODES_ON_ONE_LANE, lanes)
     peer = modes[1].name
     started = time.monotonic()
@@ -135,12 +171,16 @@ def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals
         return 130
     legs = sorted(legs, key=lambda leg: [m.name for m in modes].index(leg.mode))
     show.table(console, file.results, modes)
-    show.bars(console, [leg for leg in legs if leg.mode != peer], scale)
-    show.picture(picture, legs, scale)
+    adds = additions(file.results, modes, peer)
+    for name, text in adds.items():
+        console.print(f"  {name:11} {text}", highlight=False, markup=False)
+    console.print()
+    show.bars(console, [leg for leg in legs if leg.mode in ("fifo", WITH_REQUESTS)], scale)
+    show.picture(picture, legs, scale, adds)
     result = verdict(file.results, peer)
     output = sentence(result, file.results, peer)
     web = picture.with_suffix(".html")
-    page.write(web, output, legs, file.results, modes, scale)
+    page.write(web, output, legs, file.results, modes, scale, adds)
     console.print(output, style="bold green" if result.wins else "bold red", highlight=False)
     for text in (
         f"Picture: {picture}, with the table for a browser: {web}, figures: {json_file}.",
@@ -159,7 +199,8 @@ def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals
 @click.option("--no-lanes", is_flag=True, help="One lane for all classes: the wire keeps nothing apart.")
 @click.option("--signals", default="all", show_default=True, type=click.Choice(SIGNALS), help=SIGNALS_HELP)
 def main(json_file: Path, picture: Path, no_lanes: bool, signals: str) -> None:
-    """A serving cluster in network namespaces: TTFT without a scheduler, with fixed priorities, and with MFS.
+    """A serving cluster in network namespaces: TTFT without a scheduler, with fixed priorities, with MFS, and with MFS
+    that orders requests, too.
 
     Needs root or user namespaces; where there are neither it falls back to two programs on one rate-limited software
     device. Exits 0 when MFS wins, 1 when it does not, 2 when something failed.

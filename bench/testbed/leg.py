@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from bench.sim.cluster import Cluster, Request
-from bench.testbed.batches import Batch, Unit, batch_command, rank_host, shipped_bytes
+from bench.sim.states import State
+from bench.testbed.batches import Batch, Unit, batch_command, load_command, owner_host, rank_host, shipped_bytes
 from bench.testbed.daemons import Daemons
 from bench.testbed.hosts import Hosts, PortSample
 from bench.testbed.marks import classes_of
@@ -19,6 +20,7 @@ from bench.testbed.modes import Mode
 from bench.testbed.processes import LegError, Switchboard, Worker
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import PREFILL_HOSTS, RANKS, UNITS, Scenario
+from mfsd.policy.serve.fetch import Choice, ReuseRule, decide
 
 DEVICE = "mfs0"
 KV_QUEUE_PAIRS = 2
@@ -48,6 +50,17 @@ class Served(msgspec.Struct):
         return self.prefill_end_ns > 0 and self.kv_ns > 0
 
 
+class Load(msgspec.Struct):
+    """Reused KV that a request fetched while it queued."""
+
+    number: int
+    size_bytes: int
+    forecast_ns: int | None
+    """How long it was to take, by the outlook page of the reader's daemon; None: unknown."""
+    begun_ns: int
+    ended_ns: int = 0
+
+
 class LegResult(msgspec.Struct):
     mode: str
     seed: int
@@ -62,6 +75,9 @@ class LegResult(msgspec.Struct):
     workers_cpu_s: float
     mfs_cpu_s: float
     statistics: dict[str, int] = {}
+    loads: list[Load] = []
+    recomputed: int = 0
+    """Requests that computed again what they could have fetched."""
 
 
 Progress = Callable[[int, int], None]
@@ -78,7 +94,11 @@ class Leg:
         self.workers: list[Worker] = []
         self._cleanup = ExitStack()
         self._classes_of = classes_of(mode, scenario, cluster)
-        self._units = [Unit(cluster, scale, u) for u in range(UNITS)]
+        self._units = [Unit(cluster, scale, u, mode.scheduler) for u in range(UNITS)]
+        self._rule = ReuseRule(mode.reuse)
+        self._undecided: dict[int, State] = {}
+        self._loads: dict[int, Load] = {}
+        self._recomputed = 0
         self._served: dict[int, Served] = {}
         self._collectives: dict[int, list[list[int]]] = {}
         self._batches: dict[int, Batch] = {}
@@ -243,6 +263,8 @@ class Leg:
             workers_cpu_s=self._workers_cpu_s() - workers_before_s,
             mfs_cpu_s=self.daemons.cpu_s() - mfs_before_s,
             statistics=self._statistics(),
+            loads=list(self._loads.values()),
+            recomputed=self._recomputed,
         )
 
     def _workers_cpu_s(self) -> float:
@@ -275,12 +297,64 @@ class Leg:
         expected = shipped_bytes(self.cluster, self.scale, request)
         self.workers[PREFILL_HOSTS + request.decode].tell(f"expect {request.number} {expected}")
         unit = self._units[request.unit]
-        unit.arrived(request)
+        state = unit.arrived(request)
+        if unit.loads_first and request.remote_tokens:
+            self._ask(unit, state, zero_ns)
         if unit.running is None:
             self._next(unit, zero_ns)
 
+    # ---- reuse that is loaded while a request queues -----------------------------------------------------------------
+
+    def _now_s(self, zero_ns: int) -> float:
+        """Of the cluster."""
+        return (time.monotonic_ns() - zero_ns) / 1e9 / self.scale.time
+
+    def _ask(self, unit: Unit, state: State, zero_ns: int) -> None:
+        """The reader knows what its daemon's page says; where there is no daemon nothing is known."""
+        request = state.request
+        if not self.mode.scheduled:
+            self._load(unit, state, None, zero_ns)
+            return
+        self._undecided[request.number] = state
+        needed_ns = max(1, zero_ns + self.scale.ns(unit.needed_s(state, self._now_s(zero_ns))))
+        self.workers[rank_host(unit.number, request.group)].tell(
+            f"forecast {request.number} {owner_host(request)} "
+            f"{unit.load_bytes(request) * self.cluster.model.layers} {needed_ns}"
+        )
+
+    def _decide(self, number: int, forecast_ns: int, zero_ns: int) -> None:
+        state = self._undecided.pop(number)
+        unit = self._units[state.request.unit]
+        known = forecast_ns if forecast_ns >= 0 else None
+        fetch_s = None if known is None else known / 1e9 / self.scale.time
+        if decide(self._rule, unit.view_of(state, fetch_s, self._now_s(zero_ns))).choice is not Choice.RECOMPUTE:
+            self._load(unit, state, known, zero_ns)
+            return
+        self._recomputed += 1
+        unit.recompute(state)
+        if unit.running is None:
+            self._next(unit, zero_ns)
+
+    def _load(self, unit: Unit, state: State, forecast_ns: int | None, zero_ns: int) -> None:
+        request, layers = state.request, self.cluster.model.layers
+        size = unit.load_bytes(request)
+        self._loads[request.number] = Load(request.number, size * layers, forecast_ns, time.monotonic_ns())
+        needed_s, reuse_class = unit.needed_s(state, self._now_s(zero_ns)), self._classes_of(request)[0]
+        self.workers[rank_host(unit.number, request.group)].tell(
+            load_command(request, size, layers, self.scale, zero_ns, needed_s, reuse_class)
+        )
+
+    def _loaded(self, number: int, at_ns: int, host: int, zero_ns: int) -> None:
+        self._loads[number].ended_ns = at_ns
+        unit = self._units[host // RANKS]
+        unit.loaded(number)
+        if unit.running is None:
+            self._next(unit, zero_ns)
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
     def _next(self, unit: Unit, zero_ns: int) -> None:
-        batch = unit.next_batch((time.monotonic_ns() - zero_ns) / 1e9 / self.scale.time)
+        batch = unit.next_batch(self._now_s(zero_ns))
         if batch is None:
             return
         self._batches[batch.number] = batch
@@ -305,11 +379,19 @@ class Leg:
             batch.ended_ns.append(at_ns)
             self._collectives[number].append(times)
             return self._ended(batch, zero_ns) if len(batch.ended_ns) == RANKS else 0
+        if kind == "forecast":
+            number, forecast_ns = map(int, rest.split())
+            self._decide(number, forecast_ns, zero_ns)
+            return 0
+        if kind == "loaded":
+            number, at_ns = map(int, rest.split())
+            self._loaded(number, at_ns, index, zero_ns)
+            return 0
         raise LegError(f"{self.workers[index].name} says what the controller does not know: {text[:80]}")
 
     def _ended(self, batch: Batch, zero_ns: int) -> int:
         unit = self._units[batch.unit]
-        unit.running = None
+        unit.ended(self._now_s(zero_ns))
         self._next(unit, zero_ns)
         by_rank = self._collectives.pop(batch.number)
         # Each rank tells start, end, start, end ...: it began when the last rank had posted.

@@ -41,7 +41,65 @@ def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
         "workers_cpu_s": round(leg.workers_cpu_s, 3),
         "mfs_cpu_s": round(leg.mfs_cpu_s, 3),
         "permits": leg.statistics,
+        **_of_loads(leg),
     }
+
+
+def _of_loads(leg: LegResult) -> Result:
+    """Of reuse that is loaded while requests queue; nothing where it is fetched with the batch."""
+    if not leg.loads and not leg.recomputed:
+        return {}
+    ended = [load for load in leg.loads if load.ended_ns]
+    return {
+        "recomputed": leg.recomputed,
+        "loads": [
+            [
+                None if load.forecast_ns is None else round(load.forecast_ns / 1e9, 4),
+                round((load.ended_ns - load.begun_ns) / 1e9, 4),
+            ]
+            for load in ended
+        ],
+    }
+
+
+class ForecastError(msgspec.Struct, frozen=True):
+    """How far the outlook page's forecasts of loads were from what the loads took."""
+
+    loads: int
+    """That had a forecast."""
+    unknown: int
+    median_s: float
+    """Of the absolute error."""
+    p90_s: float
+    share_median: float
+    """Of the absolute error over what the load took."""
+    share_p90: float
+    bias_s: float
+    """Mean of forecast less what it took."""
+    took_median_s: float
+
+
+def forecast_error(pairs: Sequence[Sequence[float | None]]) -> ForecastError | None:
+    """Of (forecast, what the load took) in seconds. None: no load had a forecast."""
+    known = [(expected, took) for expected, took in pairs if expected is not None and took]
+    if not known:
+        return None
+    apart = sorted(abs(expected - took) for expected, took in known)
+    shares = sorted(abs(expected - took) / took for expected, took in known)
+    return ForecastError(
+        len(known),
+        len(pairs) - len(known),
+        _quantile(apart, 0.5),
+        _quantile(apart, 0.9),
+        _quantile(shares, 0.5),
+        _quantile(shares, 0.9),
+        statistics.fmean(expected - took for expected, took in known),
+        _quantile(sorted(took for _, took in known), 0.5),
+    )
+
+
+def _quantile(rising: Sequence[float], share: float) -> float:
+    return rising[min(len(rising) - 1, int(share * len(rising)))]
 
 
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)

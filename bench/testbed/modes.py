@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from bench.sim.cluster import ConfigError
+from bench.sim.serve import SCHEDULERS
 from mfsd.policy.marks import divided
 
 CLASSES = 8
@@ -25,6 +27,10 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: bool = False
     by_size: bool = False
     """Whether the sender marks a transfer by its size, too, without a daemon."""
+    scheduler: str = "fcfs"
+    """Which queued requests a unit computes together: one of SCHEDULERS."""
+    reuse: str = "always"
+    """Whether reused KV is fetched or computed again: one of REUSE."""
     apart: bool = True
     """Whether classes travel apart; if not, each stage has one lane, and all lanes one class."""
 
@@ -71,17 +77,60 @@ WIRE_ONLY = ("dscp", "dscp-size")
 """Modes that are nothing without classes on the wire."""
 
 
-def parse_modes(text: str | None, lanes: bool = True) -> list[Mode]:
-    """Modes of a list such as fifo,mfs, each once; None: all. Raises ConfigError naming what there is."""
+REUSE = {
+    "always": "it is fetched",
+    "slo": "computed again where the outlook page says that it would be late, and it is in time without",
+    "cost": "computed again where that gains more time than it takes of the requests that queue",
+}
+"""Rules of `mfsd.policy.serve.fetch`; each prefill worker reads the outlook page of its node's daemon."""
+WITH_REQUESTS = "mfs+fit+slo"
+"""The network and the requests: MFS, who shares a batch by deadline, and reuse by what the network owes."""
+
+
+def with_requests(mode: Mode, scheduler: str, reuse: str) -> Mode:
+    """The mode with another order of requests. Raises ConfigError."""
+    if scheduler not in SCHEDULERS:
+        raise ConfigError(f"--scheduler {scheduler}: use one of {', '.join(SCHEDULERS)}")
+    if reuse not in REUSE:
+        raise ConfigError(f"--reuse {reuse}: use one of {', '.join(REUSE)}")
+    return msgspec.structs.replace(mode, scheduler=scheduler, reuse=reuse)
+
+
+def _found(name: str, scheduler: str, reuse: str) -> Mode | None:
+    """A mode by its name, such as mfs or mfs+fit+slo."""
+    network, *added = name.split("+")
+    if network not in MODES or not all(word in SCHEDULERS or word in REUSE for word in added):
+        return None
+    says = [MODES[network].says]
+    for word in added:
+        if word in SCHEDULERS:
+            scheduler = word
+            says.append(f"units fill batches by {word}: {SCHEDULERS[word][0]}")
+        else:
+            reuse = word
+            says.append(f"reuse by {word}: {REUSE[word]}")
+    mode = with_requests(MODES[network], scheduler, reuse)
+    return msgspec.structs.replace(mode, name=name, says="; ".join(says))
+
+
+def parse_modes(text: str | None, lanes: bool = True, scheduler: str = "fcfs", reuse: str = "always") -> list[Mode]:
+    """Modes of a list such as fifo,mfs,mfs+fit+slo, each once; None: all. `scheduler` and `reuse` are of those
+    whose names have none. Raises ConfigError naming what there is."""
     if text is None:
         text = ",".join(name for name in MODES if lanes or name not in WIRE_ONLY)
     names = list(dict.fromkeys(text.split(",")))
+    modes = []
     for name in names:
-        if name not in MODES:
-            raise ConfigError(f"--modes {text}: {name!r} is none of {', '.join(MODES)}")
-        if name in WIRE_ONLY and not lanes:
+        mode = _found(name, scheduler, reuse)
+        if mode is None:
+            raise ConfigError(
+                f"--modes {text}: {name!r} is none of {', '.join(MODES)}, alone or with +SCHEDULER and +REUSE, such as "
+                f"{WITH_REQUESTS}"
+            )
+        if name.partition("+")[0] in WIRE_ONLY and not lanes:
             raise ConfigError(f"--modes {text}: {name!r} is priorities on the wire, which --no-lanes takes away")
-    return [MODES[name] if lanes else on_one_lane(MODES[name]) for name in names]
+        modes.append(mode if lanes else on_one_lane(mode))
+    return modes
 
 
 def on_one_lane(mode: Mode) -> Mode:
@@ -95,6 +144,22 @@ def on_one_lane(mode: Mode) -> Mode:
         collective_class=lowest,
         p2d_class=lowest,
     )
+
+
+def check_fetch(modes: Sequence[Mode], fetch: str) -> None:
+    """Raises ConfigError where a mode decides about reuse that is fetched layer by layer, and so cannot wait for it, or
+    without a daemon, which would know what the network owes."""
+    for mode in modes:
+        if mode.reuse == "always":
+            continue
+        if fetch != "loaded":
+            raise ConfigError(
+                f"mode {mode.name}, reuse {mode.reuse}, --fetch {fetch}: what is fetched layer by layer is computed "
+                "with; use --fetch loaded"
+            )
+        if not mode.scheduled:
+            known = ", ".join(name for name, each in MODES.items() if each.scheduled)
+            raise ConfigError(f"mode {mode.name}, reuse {mode.reuse}: nothing knows what the network owes; use {known}")
 
 
 def rotated(modes: list[Mode], turn: int) -> list[Mode]:

@@ -3,7 +3,7 @@ manual; light or dark as the reader's system is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -72,9 +72,14 @@ def meanings(mode: Mode) -> dict[int, str]:
 
 
 def page(
-    headline: str, legs: Sequence[LegResult], results: Sequence[Result], modes: Sequence[Mode], scale: Scale
+    headline: str,
+    legs: Sequence[LegResult],
+    results: Sequence[Result],
+    modes: Sequence[Mode],
+    scale: Scale,
+    captions: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole file. `legs`: one of each mode, of the same round."""
+    """The whole file. `legs`: one of each mode, of the same round. `captions`: what to say of a mode."""
     seconds = max((_last_s(leg, scale) for leg in legs), default=0.0)
     parts = [
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -90,7 +95,8 @@ def page(
         "class, 0 first. Where the band is full, something waits: what counts is whose colour is there meanwhile.",
     ]
     for leg in legs:
-        parts += _leg(next(mode for mode in modes if mode.name == leg.mode), leg, scale, seconds)
+        mode = next(mode for mode in modes if mode.name == leg.mode)
+        parts += _leg(mode, leg, scale, seconds, (captions or {}).get(leg.mode, ""))
     parts.append(f'<p class="dim">Measured on {escape(machine())}. {escape(scale.describe())}.')
     return "\n".join(parts) + "\n"
 
@@ -102,9 +108,10 @@ def write(
     results: Sequence[Result],
     modes: Sequence[Mode],
     scale: Scale,
+    captions: Mapping[str, str] | None = None,
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(headline, legs, results, modes, scale))
+    path.write_text(page(headline, legs, results, modes, scale, captions))
 
 
 def _table(results: Sequence[Result], modes: Sequence[Mode]) -> list[str]:
@@ -112,7 +119,7 @@ def _table(results: Sequence[Result], modes: Sequence[Mode]) -> list[str]:
     lines = [f"<table>\n<caption>{escape(changes_against(modes))}</caption>\n<tr>{head}<th>"]
     for mode in modes:
         row = "".join(f"<td>{escape(cell)}" for cell in cells(results, mode, modes[0].name))
-        kind = ' class="mfs"' if mode.name == "mfs" else ""
+        kind = ' class="mfs"' if mode.name.startswith("mfs") else ""
         lines.append(f'<tr{kind}>{row}<td class="says">{escape(mode.says)}')
     return [*lines, "</table>"]
 
@@ -121,7 +128,7 @@ def _last_s(leg: LegResult, scale: Scale) -> float:
     return max((points[-1][0] for s in leg.samples.values() if (points := shares(s, scale))), default=0.0)
 
 
-def _leg(mode: Mode, leg: LegResult, scale: Scale, seconds: float) -> list[str]:
+def _leg(mode: Mode, leg: LegResult, scale: Scale, seconds: float, caption: str) -> list[str]:
     points = {host: shares(leg.samples.get(host, []), scale) for host in WATCHED}
     used = [k for k in range(CLASSES) if any(rates[k] > LEAST_SHARE for p in points.values() for _, rates in p)]
     words = meanings(mode)
@@ -134,6 +141,7 @@ def _leg(mode: Mode, leg: LegResult, scale: Scale, seconds: float) -> list[str]:
     ]
     return [
         f"<section>\n<h2>{escape(leg.mode)}: {escape(mode.says)}</h2>",
+        *([f"<p><b>{escape(caption)}</b>"] if caption else []),
         f'<p class="key">{key}',
         '<div class="links">',
         *drawn,

@@ -110,7 +110,7 @@ def planned(seeds: Sequence[int], duration_s: float, say: Callable[[str], None])
         rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
         results: list[Result] = []
         for mode in MODES:
-            results += [simulated(one, scale, mode) for one in rounds]
+            results += [simulated(one, scale, MODES[mode]) for one in rounds]
             say(f"{workload}, {mode}: {over_seeds(results, mode, 'slo_attainment').show(1, 100)} % in time")
         marks = marks_of(scenario)
         parts[workload] = Part(
@@ -132,7 +132,7 @@ def _with_rate(
         rate = round(step * RATES[workload], 2)
         scenario = Scenario(workload=workload, rate=rate, duration_s=duration_s / scale.time)
         rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in seeds]
-        found[rate] = Spread.of([simulated(one, scale, "fifo")["slo_attainment"] for one in rounds]).mean
+        found[rate] = Spread.of([simulated(one, scale, MODES["fifo"])["slo_attainment"] for one in rounds]).mean
         say(f"{workload}, fifo at {rate:g} requests/s per GPU: {found[rate]:.1%} in time")
     best = min(found, key=lambda rate: abs(found[rate] - IN_TIME))
     chosen = Scenario(workload=workload, rate=best, duration_s=duration_s / scale.time)

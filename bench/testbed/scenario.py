@@ -32,6 +32,11 @@ RATES = {"conversation": 2.0, "agent": 4.8}
 """Requests/s per GPU at which a cluster without scheduler meets about half of the deadlines."""
 TOKENS_LEAST = 16
 SIGNALS = ("all", "nccl")
+FETCHES = {
+    "batch": "when the request's batch begins; each layer waits for its own",
+    "loaded": "when the request queues, which joins no batch before all of it is there",
+}
+"""When a request's reused KV is asked for: of the simulator's (`bench.sim.cluster.FETCH`), those that workers play."""
 SLOW_OWNER_LEAST = 0.01
 
 
@@ -55,6 +60,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     signals: str = "all"
     """Which work requests of collectives are signaled: one of SIGNALS. As NCCL: the last one of a transfer, and one of
     256 clear-to-send writes."""
+    fetch: str = "batch"
+    """When reused KV is asked for: one of FETCHES."""
     kv_scale: float = 1.8
     """KV bytes per token, times the model's."""
     copies: float = 1.0
@@ -79,6 +86,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--slow-owner {self.slow_owner:g}: use {SLOW_OWNER_LEAST:g} to 1")
         if self.signals not in SIGNALS:
             raise ConfigError(f"--signals {self.signals}: use one of {', '.join(SIGNALS)}")
+        if self.fetch not in FETCHES:
+            raise ConfigError(f"--fetch {self.fetch}: use one of {', '.join(FETCHES)}")
         if self.batch_tokens < TOKENS_LEAST:
             raise ConfigError(f"--batch-tokens {self.batch_tokens}: use at least {TOKENS_LEAST}")
 
@@ -112,7 +121,7 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
         copies=scenario.copies,
         slo_factor=scenario.slo_factor,
         batch_tokens=scenario.batch_tokens,
-        fetch="batch",  # as the workers do
+        fetch=scenario.fetch,
         cache="first-owner",  # every cached token comes from the pool, below
         decode_choice="random",
         fabric_classes=fabric_classes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def line(result: Result) -> str:
     """A leg that has just ended."""
     bypassed = result["permits"].get("bypassed", 0)
     return (
-        f"  {result['mode']:9} seed {result['seed']}: {result['requests']} requests, "
+        f"  {result['mode']:11} seed {result['seed']}: {result['requests']} requests, "
         f"TTFT {result['ttft_s']['mean'] * 1e3:.0f} ms, "
         f"{result['slo_attainment']:.0%} in time, CCT {result['cct_s']['mean'] * 1e3:.1f} ms"
         + (f"; {bypassed} messages went without a permit" if bypassed else "")
@@ -42,6 +42,8 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return shown
 
 
+WIDE = 96
+"""Columns of a terminal from which all figures fit beside the longest name of a mode."""
 COLUMNS = (
     "mode",
     "TTFT\nms",
@@ -78,9 +80,11 @@ def cells(results: Sequence[Result], mode: Mode, base: str) -> list[str]:
 
 
 def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) -> None:
-    shown = _table(changes_against(modes), COLUMNS)
+    kept = [at for at, column in enumerate(COLUMNS) if console.width >= WIDE or not column.startswith("p99")]
+    shown = _table(changes_against(modes), [COLUMNS[at] for at in kept])
     for mode in modes:
-        shown.add_row(*cells(results, mode, modes[0].name), style="bold" if mode.name == "mfs" else None)
+        row = cells(results, mode, modes[0].name)
+        shown.add_row(*(row[at] for at in kept), style="bold" if mode.name.startswith("mfs") else None)
     console.print(shown)
 
 
@@ -134,8 +138,8 @@ def _resample(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
-def picture(path: Path, legs: Sequence[LegResult], scale: Scale) -> None:
-    """Every mode's contended links over time, classes stacked, as a PNG."""
+def picture(path: Path, legs: Sequence[LegResult], scale: Scale, captions: Mapping[str, str] | None = None) -> None:
+    """Every mode's contended links over time, classes stacked, as a PNG. `captions`: what to write beside a mode."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -144,7 +148,7 @@ def picture(path: Path, legs: Sequence[LegResult], scale: Scale) -> None:
 
     rows, columns = len(legs), len(WATCHED)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(11, 1.9 * rows + 0.8), sharex=True, sharey=True, squeeze=False, layout="constrained"
+        rows, columns, figsize=(11, 2.05 * rows + 0.8), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     used: set[int] = set()
     for row, leg in zip(axes, legs, strict=True):
@@ -159,6 +163,9 @@ def picture(path: Path, legs: Sequence[LegResult], scale: Scale) -> None:
             axis.axhline(scale.link_bits_per_s / 1e6, color="black", linewidth=0.8, linestyle="--")
             axis.set_title(f"{leg.mode}: {TITLES[host]}", loc="left", fontsize=9)
         row[0].set_ylabel("Mbit/s")
+        if captions and leg.mode in captions:
+            above = f"{captions[leg.mode]}\n{leg.mode}: {TITLES[WATCHED[0]]}"
+            row[0].set_title(above, loc="left", fontsize=9, fontweight="bold")
     for axis in axes[-1]:
         axis.set_xlabel("seconds")
     handles = [Patch(color=COLOURS[k]) for k in sorted(used)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from bench.sim import policies
+from bench.sim import policies, serve
 from bench.sim.engine import Simulation
 from bench.sim.point import measure
 from bench.sim.policies.dscp import DscpBySize
+from bench.sim.reuse import ReuseConfig
 from bench.testbed.marks import marks_of
-from bench.testbed.modes import MODES
+from bench.testbed.modes import Mode
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 
@@ -26,6 +27,11 @@ POLICIES = {
 in their host queue in front of a fabric of eight classes, with the parameters that their daemons have."""
 
 
+OUTLOOK_AGE_S = 0.01
+"""Of what a daemon's page says of other nodes' ports, in the cluster's time: reports are 20 ms apart at most, and
+times are stretched by two."""
+
+
 def not_simulated(scenario: Scenario) -> str:
     """What of the scenario the simulator does not know, or nothing."""
     if scenario.slow_hosts:
@@ -33,17 +39,22 @@ def not_simulated(scenario: Scenario) -> str:
     return "" if scenario.lanes else "the simulator's fabric has classes; leave out --no-lanes"
 
 
-def simulated(scenario: Scenario, scale: Scale, mode: str) -> dict[str, Any]:
+def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
     """Figures of a mode as the simulator expects them, in the testbed's seconds."""
-    policy, fabric_classes = POLICIES[mode]
-    parameters = {name: value for name, value in (MODES[mode].policy or {}).items() if name != "variant"}
+    policy, fabric_classes = POLICIES[mode.name.partition("+")[0]]
+    parameters = {name: value for name, value in (mode.policy or {}).items() if name != "variant"}
     cluster = cluster_of(scenario, fabric_classes, parameters)
     factory: policies.Factory = policies.find(policy)
-    if MODES[mode].by_size:
+    if mode.by_size:
         factory = partial(DscpBySize, marks=marks_of(scenario))
-    simulation = Simulation(cluster, requests_of(scenario, cluster), factory)
+    scheduler = None if mode.scheduler == "fcfs" else serve.scheduler(mode.scheduler, cluster)
+    reuse = ReuseConfig(rule=mode.reuse, outlook="coordinator", age_s=OUTLOOK_AGE_S)
+    simulation = Simulation(cluster, requests_of(scenario, cluster), factory, scheduler, reuse)
     simulation.run()
     result = measure(simulation, 0)
     for figure in ("ttft_s", "cct_s", "earliness_s"):
         result[figure] = {name: value * scale.time for name, value in result[figure].items()}
-    return {"mode": mode, "rate": scenario.rate, "seed": scenario.seed, **result}
+    if simulation.reuse is not None:
+        result["recomputed"] = simulation.reuse.recomputed
+        result["loads"] = [[expected * scale.time, took * scale.time] for expected, took in simulation.reuse.loads]
+    return {"mode": mode.name, "rate": scenario.rate, "seed": scenario.seed, **result}

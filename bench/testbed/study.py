@@ -60,7 +60,7 @@ def measure(console: Console, plan: Plan, trial: bool) -> dict[str, Any]:
         found["workloads"][workload] = {
             "scenario": msgspec.to_builtins(scenario),
             "results": file.results,
-            "simulated": [simulated(r, scale, mode) for r in rounds for mode in plan.modes],
+            "simulated": [simulated(r, scale, MODES[mode]) for r in rounds for mode in plan.modes],
         }
         if workload == "conversation":
             drawn = PROGRAM.with_name(PICTURE.name) if trial else PICTURE

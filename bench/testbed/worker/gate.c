@@ -354,6 +354,52 @@ void gate_request_end(struct request *request)
 		announcement_release(request->announced);
 }
 
+/* ---- requests that queue ---------------------------------------------------------------------------------------- */
+
+/* What it loads counts at the owner's port from now on, as the coordinator adds it up. */
+void gate_load_begin(struct request *request, uint64_t deadline_ns, uint32_t rank, uint64_t bytes)
+{
+	struct mfs_demand_info load;
+	struct mfs_request_info info;
+	struct mfs_client *client;
+	int slot;
+
+	if (!settings.scheduled || !(client = session_now()))
+		return;
+	load = demand(STAGE_REUSE, request->owner, bytes, MFS_DIRECTION_IN);
+	info = (struct mfs_request_info){
+		.request_id = request->number + 1,
+		.deadline_ns = deadline_ns,
+		.budget_ns = request->budget_ns,
+		.flags = MFS_REQUEST_WAITING,
+		.rank = rank,
+		.demands = &load,
+		.demands_count = 1,
+	};
+	slot = mfs_client_request_begin(client, &info, MFS_NONE_U32);
+	if (slot < 0)
+		return; /* its messages go in order all the same; only ports elsewhere do not know of them */
+	request->queued_client = client;
+	request->queued_slot = (uint32_t)slot;
+}
+
+void gate_load_end(struct request *request)
+{
+	if (request->queued_client)
+		mfs_client_request_end(request->queued_client, request->queued_slot);
+	request->queued_client = NULL;
+}
+
+int64_t gate_forecast(unsigned owner, uint64_t bytes, uint64_t needed_ns)
+{
+	struct mfs_client *client = settings.scheduled ? session_now() : NULL;
+	uint64_t ns;
+
+	if (!client || mfs_client_fetch_ns(client, (unsigned)nic, bytes, verbs_gid(owner)->raw, needed_ns, &ns) < 0)
+		return -1;
+	return ns < INT64_MAX ? (int64_t)ns : INT64_MAX;
+}
+
 void gate_statistics(void)
 {
 	tell("statistics submitted %lu permitted %lu bypassed %lu controls %lu", submitted, permitted, bypassed,

@@ -30,6 +30,10 @@ static void control_ready(void)
 		}
 	} else if (!strncmp(packet, "batch ", 6)) {
 		prefill_batch(packet + 6);
+	} else if (!strncmp(packet, "load ", 5)) {
+		prefill_load(packet + 5);
+	} else if (!strncmp(packet, "forecast ", 9)) {
+		prefill_forecast(packet + 9);
 	} else if (!strncmp(packet, "expect ", 7)) {
 		decode_expect(packet + 7);
 	} else if (!strcmp(packet, "statistics")) {

@@ -50,10 +50,31 @@ static void submit(struct request *request, enum stage stage, unsigned peer, uin
 	}
 }
 
+/* What MFS orders comes by and by, so that a load that is late has few messages that wait until they go without a permit. */
+static void load_more(struct request *request)
+{
+	while (request->load_layer < request->load_layers &&
+	       (!settings.scheduled || request->messages < LOAD_MESSAGES)) {
+		const uint64_t left = request->fetch_bytes - request->load_done;
+		const uint64_t bytes = left < settings.message_bytes ? left : settings.message_bytes;
+
+		submit(request, STAGE_REUSE, request->owner, bytes, 0, 0); /* needed whole: no layer of it goes first */
+		request->load_done += bytes;
+		if (request->load_done == request->fetch_bytes) {
+			request->load_layer++;
+			request->load_done = 0;
+		}
+	}
+}
+
 static void request_release(struct request *request)
 {
 	if (request->messages || request->batch)
 		return;
+	if (request->loads) {
+		gate_load_end(request);
+		tell("loaded %u %" PRIu64, request->number, now_ns());
+	}
 	gate_request_end(request);
 	free(request);
 }
@@ -149,7 +170,9 @@ void prefill_completed(struct message *message)
 	request->messages--;
 	if (message->stage == STAGE_REUSE) {
 		request->fetched[message->layer] += message->bytes;
-		if (step == WAIT && request->batch && message->layer == batch.layer)
+		if (request->loads)
+			load_more(request);
+		else if (step == WAIT && request->batch && message->layer == batch.layer)
 			layer_try();
 	}
 	request_release(request);
@@ -202,4 +225,34 @@ void prefill_batch(char *words)
 			submit(batch.request[i], STAGE_REUSE, batch.request[i]->owner, batch.request[i]->fetch_bytes, layer,
 			       0);
 	layer_try();
+}
+
+/* NUMBER OWNER LAYERS FETCH NEEDED DEADLINE BUDGET RANK FETCH_CLASS: all layers of what a request reuses, at once. NEEDED is
+ * when the load must be there, and RANK the request's place in the order of the engine. */
+void prefill_load(const char *words)
+{
+	struct request *request = calloc(1, sizeof(*request));
+	uint64_t deadline_ns;
+	unsigned rank;
+
+	if (!request ||
+	    sscanf(words, "%u %u %u %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %u %u", &request->number,
+		   &request->owner, &request->load_layers, &request->fetch_bytes, &request->deadline_ns, &deadline_ns,
+		   &request->budget_ns, &rank, &request->fixed_class[STAGE_REUSE]) != 9 ||
+	    !request->load_layers || request->load_layers > LAYERS_MAX || !request->fetch_bytes)
+		fail("a load that I cannot read: %.80s", words);
+	request->loads = true;
+	gate_load_begin(request, deadline_ns, rank, request->fetch_bytes * request->load_layers);
+	load_more(request);
+}
+
+/* NUMBER OWNER BYTES NEEDED */
+void prefill_forecast(const char *words)
+{
+	uint64_t bytes, needed_ns;
+	unsigned number, owner;
+
+	if (sscanf(words, "%u %u %" SCNu64 " %" SCNu64, &number, &owner, &bytes, &needed_ns) != 4)
+		fail("forecast %s: want REQUEST OWNER BYTES NEEDED", words);
+	tell("forecast %u %" PRId64, number, gate_forecast(owner, bytes, needed_ns));
 }

@@ -28,6 +28,7 @@ enum {
 	SLOTS = 8, /* messages of one queue pair on their way at once, and receives posted for them */
 	REQUESTS_MAX = 256, /* of one batch */
 	LAYERS_MAX = 128,
+	LOAD_MESSAGES = 8, /* of one load that ask for permits at once: enough to fill the window, and few that wait for long */
 	POOL_BLOCKS = 128, /* that are hot: of one message each */
 };
 
@@ -66,6 +67,11 @@ struct request {
 	uint64_t fetched[LAYERS_MAX]; /* bytes that have arrived */
 	unsigned fixed_class[4]; /* by stage, when nothing is scheduled */
 	uint32_t number, decode, owner; /* hosts: where its KV goes, and whose pool has what it reuses */
+	bool loads; /* loads its reused KV while it queues: it is in no batch yet, and its deadline is when the load is needed */
+	struct mfs_client *queued_client; /* gate.c's: the daemon's client that it is announced to, or NULL */
+	uint32_t queued_slot;
+	uint32_t load_layer, load_layers; /* of a load: the next to submit, and how many there are */
+	uint64_t load_done; /* bytes of that layer that were submitted */
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 };
 
@@ -136,6 +142,9 @@ void gate_batch_begin(struct batch *batch);
 void gate_batch_layer(struct batch *batch);
 void gate_batch_computed(struct batch *batch); /* may still have KV to send */
 void gate_request_end(struct request *request); /* has nothing left to send */
+void gate_load_begin(struct request *request, uint64_t deadline_ns, uint32_t rank, uint64_t bytes); /* it queues */
+void gate_load_end(struct request *request);
+int64_t gate_forecast(unsigned owner, uint64_t bytes, uint64_t needed_ns); /* of a load, by the outlook page; -1: unknown */
 bool gate_waits(void); /* messages wait for permits: call gate_poll every now and then */
 void gate_poll(void);
 void gate_posting(const struct message *message);
@@ -144,6 +153,8 @@ void gate_statistics(void);
 
 /* ---- prefill.c */
 void prefill_batch(char *words);
+void prefill_load(const char *words); /* of a request that queues */
+void prefill_forecast(const char *words);
 void prefill_timer(void);
 void prefill_completed(struct message *message); /* a read or a write of ours */
 void prefill_collective_received(uint32_t phase, uint64_t bytes);

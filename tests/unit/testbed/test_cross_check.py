@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from bench.testbed.measure import change, over_seeds
+from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import WORKLOADS, Scenario
 from bench.testbed.simulate import POLICIES, simulated
@@ -38,7 +39,7 @@ def both(workload: str, mode: str) -> tuple[list[dict[str, Any]], list[dict[str,
     scenario = msgspec.convert(part["scenario"], Scenario)
     seeds = sorted({r["seed"] for r in part["results"]})[:SEEDS]
     measured = [r for r in part["results"] if r["mode"] == mode and r["seed"] in seeds]
-    return measured, [simulated(msgspec.structs.replace(scenario, seed=s), SCALE, mode) for s in seeds]
+    return measured, [simulated(msgspec.structs.replace(scenario, seed=s), SCALE, MODES[mode]) for s in seeds]
 
 
 @pytest.mark.parametrize("mode", RECORDED_MODES)

@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from bench.testbed.demo import verdict
+from bench.testbed.demo import additions, sentence, verdict
 from bench.testbed.hosts import PortSample
 from bench.testbed.leg import LegResult, Served
-from bench.testbed.measure import Spread, chance_of_fewer, change, difference, only_one_met, over_seeds, result_of
+from bench.testbed.measure import (
+    Spread,
+    chance_of_fewer,
+    change,
+    difference,
+    forecast_error,
+    only_one_met,
+    over_seeds,
+    result_of,
+)
+from bench.testbed.modes import WITH_REQUESTS, parse_modes
 from bench.testbed.overhead import Found, at_real_rates, costs, per_message_and_at_rest, sentences
 from bench.testbed.plan import Bar, bars_of
 from bench.testbed.scale import Scale
@@ -85,6 +95,35 @@ def test_fewer_deadlines_than_fixed_priorities_are_distinguished_from_chance() -
     assert not verdict(of(1, 7)).wins, "twenty-one of twenty-four are not"
     assert verdict(of(4, 1)).wins
     assert chance_of_fewer(0, 0) == 1 and chance_of_fewer(1, 1) == pytest.approx(0.75)
+
+
+def test_requests_must_not_cost_deadlines_and_each_mode_says_what_it_adds() -> None:
+    modes = parse_modes(f"fifo,dscp,mfs,{WITH_REQUESTS}")
+
+    def of(only_network: int) -> list[dict[str, Any]]:
+        times = {"fifo": ([400] * 8, 12), "dscp": ([200] + [400] * 7, 9), "mfs": ([200] * 6 + [400] * 2, 8)}
+        times[WITH_REQUESTS] = ([400] * only_network + [200] * (8 - only_network), 8)
+        return [result(mode, seed, *times[mode]) for seed in range(1, 5) for mode in times]
+
+    good, bad = of(0), of(8)
+    assert verdict(good).wins and verdict(good).only_requests == 8 and verdict(good).only_network == 0
+    assert "100% where it orders requests, too (8 in time so only, 0 without only)" in sentence(verdict(good), good)
+    assert not verdict(bad).wins, "twenty-four of twenty-four are not chance"
+    assert list(additions(good, modes).values()) == [
+        "no scheduler: 0% in time",
+        "fixed priorities: 12% in time, +12 points",
+        "MFS orders the network: 75% in time, +62 points",
+        "and requests: 100% in time, +25 points",
+    ]
+
+
+def test_forecasts_are_compared_with_what_loads_took() -> None:
+    """Errors 1, 1, 2 and 0 s; one load had no forecast."""
+    error = forecast_error([[1.0, 2.0], [5.0, 4.0], [2.0, 4.0], [3.0, 3.0], [None, 1.0]])
+    assert error is not None and (error.loads, error.unknown) == (4, 1)
+    assert (error.median_s, error.p90_s, error.took_median_s) == (1.0, 2.0, 4.0)
+    assert (error.share_median, error.share_p90, error.bias_s) == (0.5, 0.5, -0.5)
+    assert forecast_error([[None, 1.0]]) is None
 
 
 def test_overhead_is_reported_with_its_bounds() -> None:

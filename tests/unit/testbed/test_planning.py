@@ -15,7 +15,7 @@ from bench.sim.workload import TraceError
 from bench.testbed.batches import Unit, batch_command, shipped_bytes
 from bench.testbed.daemons import DEFAULTS, STALE_AFTER, stretched
 from bench.testbed.marks import PLANNING_SEEDS, classes_of, marks_of
-from bench.testbed.modes import MODES, parse_modes, rotated
+from bench.testbed.modes import MODES, check_fetch, parse_modes, rotated
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import MESSAGE_CLUSTER_BYTES, Scale, parse_rate
 from bench.testbed.scenario import PREFILL_HOSTS, RATES, UNITS, WORKLOADS, Scenario, cluster_of, requests_of
@@ -115,6 +115,68 @@ def test_batches_hold_every_token_once_and_ship_every_byte() -> None:
         assert fetched[request.number] == SCALE.size(request.remote_tokens * cluster.kv_bytes)
 
 
+@pytest.mark.parametrize("scheduler", ["fcfs", "fit"])
+def test_what_is_loaded_first_joins_no_batch_before_and_every_byte_is_shipped(scheduler: str) -> None:
+    """Half of the requests compute their reuse again: they ship as many bytes as if they had fetched it."""
+    scenario = Scenario(rate=3.0, duration_s=6, fetch="loaded")
+    cluster = cluster_of(scenario)
+    requests = [r for r in requests_of(scenario, cluster) if r.unit == 0]
+    unit = Unit(cluster, SCALE, 0, scheduler)
+    states = [unit.arrived(request) for request in requests]
+    loads = [state for state in states if state.request.remote_tokens]
+    assert len(loads) > 10 and all(state.request.group >= 0 for state in states)
+    for state in loads[::2]:
+        unit.recompute(state)
+        assert state.request.remote_tokens == 0 and not state.request.owners
+    loading = {state.request.number for state in loads[1::2]}
+    shipped = Counter[int]()
+    now_s = 0.0
+
+    def run() -> None:
+        nonlocal now_s
+        while batch := unit.next_batch(now_s):
+            for part in batch.requests:
+                assert part.request.number not in loading and part.fetch_bytes == 0
+                shipped[part.request.number] += part.push_bytes * batch.layers
+            now_s += 0.1
+            unit.ended(now_s)
+
+    run()
+    assert {state.request.number for state in unit.queue} == loading
+    for number in sorted(loading):
+        loading.discard(number)
+        unit.loaded(number)
+    run()
+    assert not unit.queue
+    for request in requests:
+        assert shipped[request.number] == shipped_bytes(cluster, SCALE, request)
+
+
+def test_what_a_decision_sees_grows_with_what_queues() -> None:
+    scenario = Scenario(rate=3.0, duration_s=6, fetch="loaded")
+    cluster = cluster_of(scenario)
+    requests = [r for r in requests_of(scenario, cluster) if r.remote_tokens]
+    alone, busy = Unit(cluster, SCALE, 0), Unit(cluster, SCALE, 0)
+    for request in requests[1:6]:
+        busy.loaded(busy.arrived(request).request.number)
+    states = [unit.arrived(requests[0]) for unit in (alone, busy)]
+    first, second = (u.view_of(s, 0.5, 0.0) for u, s in zip((alone, busy), states, strict=True))
+    assert (first.queue_s, first.waiting, first.fetch_s) == (0.0, 0, 0.5) and second.waiting == 5
+    assert second.queue_s > 0 and first.whole_s > first.rest_s > 0
+    assert busy.needed_s(states[1], 0.0) < alone.needed_s(states[0], 0.0) < requests[0].deadline_s
+    assert busy.next_batch(0.0) is not None
+    assert busy.view_of(states[1], None, 0.0).queue_s > busy.view_of(states[1], None, 1000.0).queue_s
+
+
+def test_requests_are_ordered_by_the_mode_or_by_the_options() -> None:
+    plain, both, cost = parse_modes("mfs,mfs+fit+slo,static+cost", scheduler="edf")
+    assert (plain.name, plain.scheduler, plain.reuse) == ("mfs", "edf", "always")
+    assert (both.name, both.scheduler, both.reuse, both.policy) == ("mfs+fit+slo", "fit", "slo", plain.policy)
+    assert (cost.name, cost.scheduler, cost.reuse) == ("static+cost", "edf", "cost") and "cost" in cost.says
+    check_fetch([plain, both, cost], "loaded")
+    check_fetch([plain], "batch")
+
+
 def test_ranks_of_a_unit_agree_about_their_collectives() -> None:
     scenario = Scenario(rate=2.0, duration_s=3)
     cluster = cluster_of(scenario)
@@ -178,6 +240,15 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: Scenario(pool_hosts=9), "--pool-hosts 9: use 1 to 8"),
         (lambda: Scenario(slow_owner=0), "--slow-owner 0: use 0.01 to 1"),
         (lambda: Scenario(signals="some"), "--signals some: use one of all, nccl"),
+        (lambda: Scenario(fetch="late"), "--fetch late: use one of batch, loaded"),
+        (
+            lambda: parse_modes("mfs+slow"),
+            "'mfs+slow' is none of fifo, dscp, dscp-size, static, paper, mfs, alone or with",
+        ),
+        (lambda: parse_modes("mfs", scheduler="best"), "--scheduler best: use one of fcfs, edf"),
+        (lambda: parse_modes("mfs", reuse="never"), "--reuse never: use one of always, slo, cost"),
+        (lambda: check_fetch(parse_modes("mfs+slo"), "batch"), "mode mfs+slo, reuse slo, --fetch batch: what is"),
+        (lambda: check_fetch(parse_modes("dscp+slo"), "loaded"), "mode dscp+slo, reuse slo: nothing knows what"),
         (lambda: parse_modes("fifo,dscp", lanes=False), "'dscp' is priorities on the wire, which --no-lanes takes"),
         (lambda: requests_of(s := Scenario(rate=50, duration_s=1), cluster_of(s)), "--rate 50: the GPUs can compute"),
         (lambda: requests_of(s := Scenario(workload="nope"), cluster_of(s)), "--workload nope: use one of"),

@@ -1,0 +1,215 @@
+"""python -m bench.testbed.requests FILE [--page]: what requests add to the network, with real bytes.
+
+Two scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides, and
+agents whose reused KV comes from one owner that has too little rate for all of it. FILE keeps every leg; a run that was
+stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds beside,
+and the error of the outlook page's forecasts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+from rich.console import Console
+
+from bench.sim.cluster import ConfigError
+from bench.testbed import show
+from bench.testbed.build import BuildError
+from bench.testbed.leg import LegResult
+from bench.testbed.marks import PLANNING_SEEDS
+from bench.testbed.measure import Result, difference, forecast_error, machine, over_seeds
+from bench.testbed.modes import parse_modes, rotated
+from bench.testbed.processes import LegError
+from bench.testbed.rounds import parse_seeds, run_rounds
+from bench.testbed.scale import Scale
+from bench.testbed.scenario import RATES, Scenario
+from bench.testbed.simulate import simulated
+from mfsd.playground.sandbox import SandboxError, run_sandboxed
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "outlook.md"
+BEGIN, END = "<!-- begin of the testbed's tables -->", "<!-- end of the testbed's tables -->"
+SEEDS = "1,2,3,4,5"
+
+
+class Case(NamedTuple):
+    scenario: Scenario
+    modes: str
+    """The others are held against the first."""
+
+
+CASES = {
+    "conversation": Case(
+        Scenario(rate=RATES["conversation"], duration_s=7.0, fetch="loaded"), "dscp,mfs,mfs+fit,mfs+fit+slo"
+    ),
+    "agent": Case(
+        Scenario(workload="agent", rate=2.0, duration_s=6.0, fetch="loaded", kv_scale=10.0, decode_hosts=4),
+        "dscp,mfs,mfs+fit+slo,mfs+fit+cost",
+    ),
+}
+
+
+class Kept:
+    """Figures of legs, written after each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {"machine": machine(), "measured": {}, "simulated": {}, "planned": {}}
+        if path.exists():
+            self.content = json.loads(path.read_text())
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def of(self, kind: str, case: str) -> list[Result]:
+        found: list[Result] = self.content[kind].setdefault(case, [])
+        return found
+
+    def lacks(self, kind: str, case: str, mode: str, seed: int) -> bool:
+        return not any(row["mode"] == mode and row["seed"] == seed for row in self.of(kind, case))
+
+    def add(self, kind: str, case: str, row: Result) -> None:
+        self.of(kind, case).append(row)
+        beside = self.path.with_name(self.path.name + ".part")
+        beside.write_text(json.dumps(self.content) + "\n")
+        beside.replace(self.path)
+
+
+def measure(console: Console, kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Runs the legs that are missing."""
+    scale = Scale()
+    for name in names:
+        for seed in seeds:
+            modes = rotated(parse_modes(CASES[name].modes), seed)
+            missing = [mode for mode in modes if kept.lacks("measured", name, mode.name, seed)]
+
+            def keep(result: Result, _: LegResult, name: str = name) -> None:
+                kept.add("measured", name, result)
+                console.print(show.line(result), highlight=False)
+
+            if missing:
+                run_rounds(CASES[name].scenario, [seed], missing, scale, lambda _: None, keep)
+
+
+def simulate(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> None:
+    for name in names:
+        for mode in parse_modes(CASES[name].modes):
+            for kind, many in (("simulated", seeds), ("planned", PLANNING_SEEDS)):
+                for seed in many:
+                    if kept.lacks(kind, name, mode.name, seed):
+                        one = msgspec.structs.replace(CASES[name].scenario, seed=seed)
+                        kept.add(kind, name, simulated(one, Scale(), mode))
+
+
+def tables(kept: Kept) -> str:
+    names = [name for name in CASES if kept.of("measured", name)]
+    lines = [
+        "Measured with real bytes (`python -m bench.testbed.requests docs/results/testbed-requests.json --page`): "
+        f"{kept.content['machine']}. "
+        f"{Scale().describe()}. Mean over the seeds with half of the 95 % interval; points against the first row, seed "
+        "by seed. In brackets: the simulator on the same seeds; its points also on those that chose the scenario."
+    ]
+    for name in names:
+        lines += ["", f"### On the testbed: {name}", "", *_case(kept, name)]
+    return "\n".join([*lines, "", "### How far forecasts are off", "", *_forecasts(kept, names)])
+
+
+def _case(kept: Kept, name: str) -> list[str]:
+    rows, expected, planned = (kept.of(kind, name) for kind in ("measured", "simulated", "planned"))
+    scenario, modes = CASES[name].scenario, CASES[name].modes.split(",")
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [
+        f"{scenario.rate:g} requests/s per GPU, KV x{scenario.kv_scale:g}, {scenario.decode_hosts} decode NIC, "
+        f"{len(seeds)} seeds of {rows[0]['requests']} requests.",
+        "",
+        "| mode | in time, % | points | simulator: points | on seeds 1001-1010 | TTFT, ms | computed again, % |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for mode in modes:
+        first = mode == modes[0]
+
+        def gain(of: Sequence[Result], mode: str = mode) -> str:
+            return difference(of, mode, modes[0], "slo_attainment").show(1, 100, sign=True)
+
+        again = sum(row.get("recomputed", 0) for row in rows if row["mode"] == mode)
+        total = sum(row["requests"] for row in rows if row["mode"] == mode)
+        there = {figure: over_seeds(expected, mode, figure).mean for figure in ("slo_attainment", "ttft_s.mean")}
+        cells = [
+            f"`{mode}`",
+            f"{over_seeds(rows, mode, 'slo_attainment').show(0, 100)} ({there['slo_attainment'] * 100:.0f})",
+            *("" if first else gain(of) for of in (rows, expected, planned)),
+            f"{over_seeds(rows, mode, 'ttft_s.mean').show(0, 1e3)} ({there['ttft_s.mean'] * 1e3:.0f})",
+            f"{again / total * 100:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _forecasts(kept: Kept, names: Sequence[str]) -> list[str]:
+    lines = [
+        "Of loads that were fetched: the forecast of the reader's outlook page when the request came, against what the "
+        "load took. Seconds of the testbed, and shares of what the load took.",
+        "",
+        "| | loads | took, median | error, median | p90 | share, median | p90 | mean of forecast less taken |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        for kind, title in (("measured", "testbed"), ("simulated", "simulator")):
+            rows = kept.of(kind, name)
+            for mode in dict.fromkeys(row["mode"] for row in rows):
+                error = forecast_error([pair for row in rows if row["mode"] == mode for pair in row.get("loads", [])])
+                if error is not None:
+                    cells = [
+                        f"{name}, `{mode}`, {title}",
+                        str(error.loads),
+                        *(f"{value:.2f} s" for value in (error.took_median_s, error.median_s, error.p90_s)),
+                        *(f"{share:.0%}" for share in (error.share_median, error.share_p90)),
+                        f"{error.bias_s:+.2f} s",
+                    ]
+                    lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write(kept: Kept, page: Path) -> None:
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{after}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--what", default=",".join(CASES), show_default=True, help="Which scenarios.")
+@click.option("--seed", default=SEEDS, show_default=True, help="A round for each.")
+@click.option("--page", is_flag=True, help=f"Write the tables to {PAGE.name}, too.")
+def main(file: Path, what: str, seed: str, page: bool) -> None:
+    """What requests add to the network on the testbed, the simulator beside it."""
+    console = Console()
+    kept = Kept(file)
+
+    def inside() -> int:
+        names = what.split(",")
+        try:
+            if unknown := [name for name in names if name not in CASES]:
+                raise ConfigError(f"--what {','.join(unknown)}: use {', '.join(CASES)}")
+            measure(console, kept, names, parse_seeds(seed))
+        except (ConfigError, LegError, BuildError, OSError) as error:
+            print(f"requests: {error}", file=sys.stderr)
+            return 2
+        return 0
+
+    try:
+        if code := run_sandboxed(inside):
+            sys.exit(code)
+    except SandboxError as error:
+        sys.exit(f"requests: {error}")
+    if page:
+        kept = Kept(file)
+        simulate(kept, what.split(","), parse_seeds(seed))
+        write(kept, PAGE)
+        console.print(tables(kept), highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    main()
