@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from bench.requests import inherit, policies, workloads
+from bench.requests import inherit, meta, policies, workloads
 from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
 from bench.requests.settings import Settings
 from bench.sim import serving
-from bench.sim.serving import Belief, Outcome, Record, ReplicaConfig, Router
+from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router
 from bench.sim.serving.cost import COSTS, KV_TOKENS
+from mfsd.policy.serve.meta import MetaConfig
 
 WINDOW_S = 60.0
 DRAIN_S = 600.0
@@ -75,6 +76,8 @@ def run(point: Point) -> Result:
             router=router,
             until_s=_until_s(point),
             programs=inherit.table(rule.inherit, made.work),
+            control=_control(rule, configs),
+            control_every_s=meta.TICK_S,
         )
     except ValueError as error:  # a prompt that no replica could hold
         raise UsageError(f"--set kv_tokens={point.settings.kv_tokens}: {error}") from error
@@ -100,7 +103,7 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         kv_tokens=settings.kv_tokens or KV_TOKENS[settings.cost],
         expect=settings.expect,
         bound_outputs=rule.bounds,
-        lanes=rule.serve.get("policy") in LANES,
+        lanes=rule.meta is not None or rule.serve.get("policy") in LANES,
     )
     if not rule.silo:
         return config, None
@@ -111,6 +114,13 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         for number in members:
             configs[number] = msgspec.structs.replace(config, serve=serve)
     return configs, serving.by_tier(pools)
+
+
+def _control(rule: Rule, configs: ReplicaConfig | list[ReplicaConfig]) -> Control | None:
+    if rule.meta is None:
+        return None
+    base = configs[0] if isinstance(configs, list) else configs
+    return meta.control(MetaConfig(strategy=rule.meta), base.serve)
 
 
 def _until_s(point: Point) -> float:
@@ -125,7 +135,8 @@ def _more(point: Point, outcome: Outcome) -> Result:
     if point.what == "programs":
         return serving.program_row(outcome)
     if point.what == "drift":
-        return serving.drift_row(outcome)
+        phase_s = point.settings.phase_s
+        return serving.drift_row(outcome, phases_s=(0.0, phase_s, 2 * phase_s))
     return {"over_time": over_time(outcome.records)}
 
 

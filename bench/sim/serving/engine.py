@@ -29,8 +29,11 @@ class Snapshot(NamedTuple):
     running: int
     kv_used_tokens: int
     kv_tokens: int | None
-    arrived: int
+    arrived: tuple[Record, ...]
+    """Filled as the calls go on, so that a control may keep them."""
     ended: tuple[Record, ...]
+    prefill_s_per_token: float
+    """As the replica believes."""
 
 
 Control = Callable[[float, Snapshot], "ServeConfig | None"]
@@ -70,7 +73,7 @@ class Simulation:
         self.records: list[Record] = []
         self._events: list[tuple[float, int, int, object]] = []
         self._number = self._sequence = self._open = 0
-        self._arrived = [0] * len(configs)
+        self._arrived: list[list[Record]] = [[] for _ in configs]
         self._ended: list[list[Record]] = [[] for _ in configs]
         self.now_s = 0.0
         for thing in work:
@@ -161,7 +164,8 @@ class Simulation:
         record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s = call.ttft_s, call.tbt_s, call.ttlt_s
         live = Live(self._number, call, now_s, record, self._names[program] if program >= 0 else "")
         self._number += 1
-        self._arrived[at] += 1
+        if self._control is not None:
+            self._arrived[at].append(record)
         self.replicas[at].arrive(live, now_s)
         return at
 
@@ -191,10 +195,11 @@ class Simulation:
             len(replica.prompts) + len(replica.decodes),
             replica.kv_used,
             replica.kv_room,
-            self._arrived[number],
+            tuple(self._arrived[number]),
             tuple(self._ended[number]),
+            replica.prefill_s_per_token,
         )
-        self._arrived[number], self._ended[number] = 0, []
+        self._arrived[number], self._ended[number] = [], []
         serve = control(now_s, snapshot)
         if serve is not None:
             replica.rule(serve)

@@ -28,6 +28,7 @@ from mfsd.policy.serve import (
     StepLoad,
     prefill_due_s,
 )
+from mfsd.policy.serve.pace import prefill_s_per_token
 
 TIMED_EVERY = 16
 """Plans of which one is timed."""
@@ -109,6 +110,10 @@ class Replica:
     @property
     def lane_cut_s(self) -> float | None:
         return None if self._cut is None else self._cut.cut_s
+
+    @property
+    def prefill_s_per_token(self) -> float:
+        return prefill_s_per_token(self.planner.state.pace, self._serve.step_tokens, self._serve.ranks)
 
     @property
     def load(self) -> Load:
