@@ -30,8 +30,8 @@ def test_a_switch_in_the_simulator_loses_no_call() -> None:
     serve = ServeConfig(policy=Policy.FCFS, step_tokens=512, requests_max=8)
     config = MetaConfig(pool=(Policy.FCFS, Policy.SRPF), every_s=5.0, requests_min=5, bypass_share=1.0)
     calls = [
-        Call(arrival_s=0.2 * n, prompt_tokens=6000 if n % 4 == 0 else 50, output_tokens=5, ttft_s=1.0, tier="t")
-        for n in range(200)
+        Call(arrival_s=0.1 * n, prompt_tokens=6000 if n % 4 == 0 else 50, output_tokens=5, ttft_s=1.0, tier="t")
+        for n in range(400)
     ]
     outcome = serving.simulate(
         ReplicaConfig(serve=serve, lanes=True), calls, control=meta.control(config, serve), control_every_s=1.0

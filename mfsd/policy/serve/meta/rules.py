@@ -37,4 +37,6 @@ def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
         return first_of((Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID), pool, now), "long requests block short ones"
     if views.load >= config.overload:
         return first_of((Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID), pool, now), "more is queued than can be in time"
-    return first_of((Policy.TWO_LANE, Policy.HYBRID, Policy.EDF), pool, now), "deadlines are missed without a queue"
+    return first_of(
+        (Policy.TWO_LANE, Policy.HYBRID, Policy.EDF, Policy.SRPF), pool, now
+    ), "deadlines are missed without a queue"
