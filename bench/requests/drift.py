@@ -105,7 +105,7 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
         phase = min(2, int(at / settings.phase_s))
         if name == "gradual":
             done = at / ends
-            tasks = LONG if drawn.random() < done else INTERACTIVE
+            tasks: tuple[str, ...] = LONG if drawn.random() < done else INTERACTIVE
             calls.append(_call(at, drawn, drawn.choice(tasks), settings, GROWTH[0] + done * (GROWTH[1] - GROWTH[0])))
         else:
             tasks = PHASES[phase] if name in ("mix", "both", "shift") else PHASES[2]

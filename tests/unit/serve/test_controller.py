@@ -42,7 +42,7 @@ class Served:
         self.warnings.append(text)
 
     def arrive(self, name: str, prompt: int, outputs: int, **words: object) -> None:
-        self.engine.arrived(name, Words(**words), 0.0, prompt, outputs)  # type: ignore[arg-type]
+        self.engine.arrived(name, Words(**words), 0.0, prompt, outputs)
         self.left[name] = [0, prompt, 0, outputs]
 
     def step(self) -> None:

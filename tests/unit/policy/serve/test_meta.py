@@ -79,9 +79,11 @@ def test_a_decision_is_a_function_of_its_recorded_view(config: MetaConfig, ticks
     state, now_s = MetaState(), 0.0
     for seen, gap_s in ticks:
         now_s += gap_s
-        again = [msgspec.json.decode(msgspec.json.encode(x), type=type(x)) for x in (config, state, seen)]
+        config_again = msgspec.json.decode(msgspec.json.encode(config), type=MetaConfig)
+        state_again = msgspec.json.decode(msgspec.json.encode(state), type=MetaState)
+        seen_again = msgspec.json.decode(msgspec.json.encode(seen), type=Views)
         first = decide(config, state, seen, now_s)
-        assert msgspec.json.encode(first) == msgspec.json.encode(decide(*again, now_s))
+        assert msgspec.json.encode(first) == msgspec.json.encode(decide(config_again, state_again, seen_again, now_s))
         state = first[1]
 
 
@@ -242,7 +244,8 @@ def test_drift_switches_only_where_the_requests_have_changed() -> None:
 
 def test_the_bandit_learns_the_better_arm() -> None:
     config, seen = MetaConfig(pool=(Policy.EDF, Policy.SRPF), strategy=Strategy.BANDIT), long(late_share=0.3)
-    state, chosen = MetaState(), []
+    state = MetaState()
+    chosen: list[Policy] = []
     gain = {Policy.EDF: 0.2, Policy.SRPF: 0.9}
     for tick in range(60):
         last = chosen[-1] if chosen else Policy.EDF
@@ -254,7 +257,9 @@ def test_the_bandit_learns_the_better_arm() -> None:
 
 
 def test_the_inverse_of_the_bandit_is_one() -> None:
-    chance, rows, arms = random.Random(2), [], {}
+    chance = random.Random(2)
+    rows: list[tuple[float, ...]] = []
+    arms: dict[str, bandit.Arm] = {}
     for _ in range(20):
         x = tuple(chance.random() for _ in range(3))
         rows.append(x)
