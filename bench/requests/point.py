@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
-from bench.requests import inherit, policies, workloads
+from bench.requests import inherit, meta, policies, workloads
 from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
 from bench.requests.settings import ROUND_ROBIN, Settings
 from bench.sim import serving
-from bench.sim.serving import Belief, Outcome, Record, ReplicaConfig, Router
+from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router
 from bench.sim.serving.cost import COSTS, KV_TOKENS
 from mfsd.policy import route
 from mfsd.policy.route import RouteConfig
+from mfsd.policy.serve.meta import MetaConfig
 
 WINDOW_S = 60.0
 DRAIN_S = 600.0
@@ -77,6 +78,8 @@ def run(point: Point) -> Result:
             router=router,
             until_s=_until_s(point),
             programs=inherit.table(rule.inherit, made.work),
+            control=_control(rule, configs),
+            control_every_s=meta.TICK_S,
         )
     except ValueError as error:  # a prompt that no replica could hold
         raise UsageError(f"--set kv_tokens={point.settings.kv_tokens}: {error}") from error
@@ -102,7 +105,7 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         kv_tokens=settings.kv_tokens or KV_TOKENS[settings.cost],
         expect=settings.expect,
         bound_outputs=rule.bounds,
-        lanes=rule.serve.get("policy") in LANES,
+        lanes=rule.meta is not None or rule.serve.get("policy") in LANES,
     )
     if not rule.silo:
         return config, _router(settings)
@@ -123,6 +126,13 @@ def _router(settings: Settings) -> Router | None:
     return serving.online(route.Router(settings.router), settings.replicas, config)
 
 
+def _control(rule: Rule, configs: ReplicaConfig | list[ReplicaConfig]) -> Control | None:
+    if rule.meta is None:
+        return None
+    base = configs[0] if isinstance(configs, list) else configs
+    return meta.control(MetaConfig(strategy=rule.meta), base.serve)
+
+
 def _until_s(point: Point) -> float:
     settings = point.settings
     if point.what == "programs":
@@ -135,7 +145,8 @@ def _more(point: Point, outcome: Outcome) -> Result:
     if point.what == "programs":
         return serving.program_row(outcome)
     if point.what == "drift":
-        return serving.drift_row(outcome)
+        phase_s = point.settings.phase_s
+        return serving.drift_row(outcome, phases_s=(0.0, phase_s, 2 * phase_s))
     return {"over_time": over_time(outcome.records)}
 
 

@@ -16,6 +16,7 @@ import msgspec
 from bench.requests.errors import UsageError
 from bench.requests.tiers import BACKGROUND, BATCH, INTERACTIVE
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
+from mfsd.policy.serve.meta import Strategy
 
 SMALL, LARGE = 256, 2048
 """Tokens of a step of the baselines: in time for 50 ms between tokens; for throughput."""
@@ -47,6 +48,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas of its own for each tier."""
     bounds: bool = False
     """Outputs bounded by what ended before (conformal), for the fence; else by the request's limit."""
+    meta: Strategy | None = None
+    """How the order is chosen while the engine serves."""
 
 
 def _fixed(policy: Policy, tokens: int = SMALL) -> dict[str, Any]:
@@ -123,6 +126,13 @@ DRIFT: dict[str, Rule] = {
     "hmas-no-lanes": Rule(help="hmas, one lane", serve={**MFS_DRIFT, "policy": Policy.FCFS}, bounds=True),
     "hmas-no-regulation": Rule(help="hmas, caps at their maxima", serve={**MFS_DRIFT, "regulate": False}, bounds=True),
     "hmas-no-bounds": Rule(help="hmas, outputs not bounded by what ended", serve=MFS_DRIFT),
+    **{
+        f"meta-{strategy.value}": Rule(
+            help=f"hmas, its order chosen every 30 s: {strategy.value}", serve=MFS_DRIFT, bounds=True, meta=strategy
+        )
+        for strategy in Strategy
+        if strategy is not Strategy.LLM
+    },
 }
 OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT}
 

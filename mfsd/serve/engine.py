@@ -73,6 +73,8 @@ class Engine:
     ) -> None:
         """config: the settings' numbers within the engine's own limits."""
         self.config, self.name = config, name
+        self.base: Final = config
+        """As configured; `config` is what holds now."""
         self.clock = Clock(clock)
         self.reader = Reader(settings, warn)
         self.programs, self.lengths, self.steps = Programs(), Lengths(), Steps()
@@ -99,6 +101,20 @@ class Engine:
     def gave_up(self) -> bool:
         return self._failures >= FAILURES_MAX
 
+    def use(self, config: ServeConfig) -> None:
+        """Another configuration from the next plan on. Requests stay as they are; the order is made anew from them."""
+        if config.policy is Policy.TWO_LANE and self._lanes.cut_s is None:
+            now_s = self.clock()
+            for name, entry in self.entries.items():
+                self._count_in_lane(entry.view(Fact(name, 0), now_s))
+        for entry in self.entries.values():
+            entry.shown = None
+        self.config = config
+
+    def _count_in_lane(self, request: Request) -> None:
+        each = prefill_s_per_token(self.state.pace, self.config.step_tokens, self.config.ranks)
+        self._lanes.arrived(service_s(request, each, self._decode_step_s()))
+
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def arrived(self, name: str, words: Words, age_s: float, prompt_tokens: int, output_limit: int) -> Entry:
@@ -124,8 +140,7 @@ class Engine:
             self._names.pop(before.number, None)
         self.entries[name], self._names[entry.number] = entry, name
         if self.config.policy is Policy.TWO_LANE:
-            each = prefill_s_per_token(self.state.pace, self.config.step_tokens, self.config.ranks)
-            self._lanes.arrived(service_s(entry.view(Fact(name, 0), now_s), each, decode_s))
+            self._count_in_lane(entry.view(Fact(name, 0), now_s))
         return entry
 
     def ended(self, name: str, aborted: bool = False, at_limit: bool = False) -> None:

@@ -1,4 +1,5 @@
-"""Where an engine leaves its status: one file an engine, in a folder that `mfsctl serve` knows.
+"""Where an engine leaves its status: one file an engine, in a folder that `mfsctl serve` knows. And beside it, where it
+finds a policy that an operator wants.
 
 A file and not a socket: nothing of the engine has to answer, so a reader costs it nothing and one that hangs can be
 read, too. It is replaced whole, at most once a second while steps run, and goes with the engine; a file whose process
@@ -16,6 +17,8 @@ from typing import Final
 
 import msgspec
 
+from mfsd.policy.serve import Policy
+from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import Metrics
 from mfsd.serve.status import FORMAT, EngineStatus, status_of
@@ -23,7 +26,11 @@ from mfsd.serve.status import FORMAT, EngineStatus, status_of
 EVERY_S: Final = 1.0
 FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
 SUFFIX: Final = ".json"
+WANTED_SUFFIX: Final = ".policy"
+AUTO: Final = "auto"
+"""Wanted instead of a policy: what the configuration says, the controller included."""
 FILE_MAX_BYTES: Final = 16 << 20
+WANTED_MAX_BYTES: Final = 64
 
 Warn = Callable[[str, str], object]
 
@@ -48,10 +55,15 @@ def folders() -> list[Path]:
 class Publisher:
     """Status file and metrics of one engine; `tick` after each step."""
 
-    def __init__(self, engine: Engine, warn: Warn, folder: Path | None = None) -> None:
-        self._engine, self._warn = engine, warn
+    def __init__(
+        self, engine: Engine, warn: Warn, folder: Path | None = None, controller: Controller | None = None
+    ) -> None:
+        self._engine, self._warn, self._controller = engine, warn, controller
+        self._configured = engine.config.policy
         self._folder = folder or own_folder()
         self._path = self._folder / f"{engine.name}{SUFFIX}"
+        self._wanted = self._folder / f"{engine.name}{WANTED_SUFFIX}"
+        self._forget_wanted()
         self._metrics = Metrics(engine)
         self._started_s = self._latest_s = engine.clock()
         self._failed = False
@@ -61,8 +73,30 @@ class Publisher:
         now_s = self._engine.clock()
         if now_s - self._latest_s >= EVERY_S:
             self._latest_s = now_s
+            self._take_wanted()
+            if self._controller is not None:
+                self._controller.tick()
             self._metrics.update()
             self._write()
+
+    def _take_wanted(self) -> None:
+        """Takes the policy that an operator has asked for since the last time; the controller rests then."""
+        if self._failed or not self._wanted.exists():
+            return
+        try:
+            name = _raw(self._wanted, WANTED_MAX_BYTES).decode().strip()
+            policy = self._configured if name == AUTO else Policy(name)
+        except (OSError, ValueError) as error:
+            self._warn("serve-wanted", f"{self._wanted}: {error}; the policy stays {self._engine.config.policy.value}")
+        else:
+            if self._controller is not None:
+                self._controller.rest(name != AUTO)
+            self._engine.use(msgspec.structs.replace(self._engine.base, policy=policy))
+        self._forget_wanted()
+
+    def _forget_wanted(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wanted.unlink()
 
     def _write(self) -> None:
         if self._failed:
@@ -83,8 +117,27 @@ class Publisher:
 
     def close(self) -> None:
         self._metrics.update()
+        self._forget_wanted()
         with contextlib.suppress(OSError):
             self._path.unlink()
+
+
+def want(where: list[Path], engine: str, policy: str) -> bool:
+    """Leaves the policy for the engine of that name; whether it was found. OSError where that cannot be written."""
+    for folder in where:
+        if not (folder / f"{engine}{SUFFIX}").is_file():
+            continue
+        path = folder / f"{engine}{WANTED_SUFFIX}"
+        partial = path.with_suffix(".wanted")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(partial, flags, 0o600), "w") as file:
+            file.write(policy)
+        owner = folder.stat()
+        if owner.st_uid != os.geteuid():  # root asks an engine of another user
+            os.chown(partial, owner.st_uid, owner.st_gid)
+        partial.replace(path)
+        return True
+    return False
 
 
 def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
@@ -104,16 +157,20 @@ def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
     return sorted(found, key=lambda one: one.engine), complaints
 
 
-def _read(path: Path) -> EngineStatus | None:
-    """None: it went meanwhile."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
+def _raw(path: Path, most: int) -> bytes:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ValueError("not a regular file")
-        raw = file.read(FILE_MAX_BYTES)
+        return file.read(most)
+
+
+def _read(path: Path) -> EngineStatus | None:
+    """None: it went meanwhile."""
+    try:
+        raw = _raw(path, FILE_MAX_BYTES)
+    except FileNotFoundError:
+        return None
     status = msgspec.json.decode(raw, type=EngineStatus)
     if status.format != FORMAT:
         raise ValueError(f"format {status.format}, this mfsctl reads {FORMAT}; use the one of the engine's version")

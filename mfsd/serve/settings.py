@@ -11,6 +11,7 @@ import msgspec
 
 from mfsd.policy.serve import ServeConfig
 from mfsd.policy.serve.config import DAY_S
+from mfsd.policy.serve.meta import MetaConfig, Strategy
 from mfsd.serve.records import FILES, SIZE_MAX_BYTES
 
 IMPORTANCE_MAX: Final = 1000
@@ -58,6 +59,24 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"files is {self.files}: use 1 to 1000")
 
 
+class Meta(MetaConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The meta controller in the engine's process: its numbers, and the model that the strategy `llm` asks."""
+
+    enabled: bool = False
+    endpoint: str = ""
+    """URL of an OpenAI-compatible /v1/chat/completions."""
+    model: str = ""
+    timeout_s: float = 10.0
+    """An answer that takes longer is none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.1 <= self.timeout_s <= 60:  # written so that NaN fails
+            raise ValueError(f"timeout_s is {self.timeout_s}: use 0.1 to 60")
+        if self.strategy is Strategy.LLM and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint is {self.endpoint!r}: use the http:// or https:// URL that strategy llm asks")
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     """False: the engine's own scheduler decides alone."""
@@ -68,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenants: dict[str, float] = {}
     """Weight of each; 1 where it is not named."""
     record: Record = Record()
+    meta: Meta = Meta()
 
     def __post_init__(self) -> None:
         for tenant, weight in self.tenants.items():

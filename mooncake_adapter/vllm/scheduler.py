@@ -24,6 +24,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import RequestStatus
 
 from mfsd.policy.serve import StepLoad
+from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
@@ -94,7 +95,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self._kv_tokens = None if several else self.cache_config.num_gpu_blocks * self.block_size
         name = f"vllm-{os.getpid()}-{self.parallel_config.data_parallel_index}"
         self.mfs = Engine(settings, serve, self._warn, name)
-        self._publisher = Publisher(self.mfs, self._warn)
+        controller = Controller(self.mfs, settings.meta, self._warn) if settings.meta.enabled else None
+        self._publisher = Publisher(self.mfs, self._warn, controller=controller)
 
     def _warn(self, kind: str, text: str) -> None:
         self._once.warn(kind, "%s", text)

@@ -31,8 +31,11 @@ class Snapshot(NamedTuple):
     """Prompt tokens that are still to compute."""
     kv_used_tokens: int
     kv_tokens: int | None
-    arrived: int
+    arrived: tuple[Record, ...]
+    """Filled as the calls go on, so that a control may keep them."""
     ended: tuple[Record, ...]
+    prefill_s_per_token: float
+    """As the replica believes."""
 
 
 Control = Callable[[float, Sequence[Snapshot]], Mapping[int, ServeConfig]]
@@ -71,7 +74,7 @@ class Simulation:
         self.records: list[Record] = []
         self._events: list[tuple[float, int, int, object]] = []
         self._number = self._sequence = self._open = 0
-        self._arrived = [0] * len(configs)
+        self._arrived: list[list[Record]] = [[] for _ in configs]
         self._ended: list[list[Record]] = [[] for _ in configs]
         self.now_s = 0.0
         for thing in work:
@@ -160,7 +163,8 @@ class Simulation:
         record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s = call.ttft_s, call.tbt_s, call.ttlt_s
         live = Live(self._number, call, now_s, record, name)
         self._number += 1
-        self._arrived[at] += 1
+        if self._control is not None:
+            self._arrived[at].append(record)
         self.replicas[at].arrive(live, now_s)
         return at
 
@@ -188,8 +192,8 @@ class Simulation:
 
     def _snapshot(self, replica: Replica) -> Snapshot:
         number = replica.number
-        arrived, ended = self._arrived[number], tuple(self._ended[number])
-        self._arrived[number], self._ended[number] = 0, []
+        arrived, ended = tuple(self._arrived[number]), tuple(self._ended[number])
+        self._arrived[number], self._ended[number] = [], []
         return Snapshot(
             number,
             replica.policy,
@@ -200,6 +204,7 @@ class Simulation:
             replica.kv_room,
             arrived,
             ended,
+            replica.prefill_s_per_token,
         )
 
 

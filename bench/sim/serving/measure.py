@@ -211,8 +211,8 @@ def drift_row(
     records = arrived(outcome, warmup_s, None)
     some = max(1, len(records))
     ttft_ok = [r.first_token_s is not None and not first_late(r) for r in records]
-    tpot_ok = [_tpot_ok(r) for r in records]
-    good = [a and b for a, b in zip(ttft_ok, tpot_ok, strict=True)]
+    tokens_ok = [tpot_ok(r) for r in records]
+    good = [a and b for a, b in zip(ttft_ok, tokens_ok, strict=True)]
     gains = [_gain(r, weights) for r in records]
     ttfts = [r.first_token_s - r.arrival_s for r in records if r.first_token_s is not None]
     rates = _rates([(r.end_s, g) for r, g in zip(records, gains, strict=True) if r.end_s is not None], window_s)
@@ -223,7 +223,7 @@ def drift_row(
         "goodput_rate": sum(good) / some,
         "goodput_qps": sum(good) / span_s if span_s > 0 else 0.0,
         "ttft_ok": sum(ttft_ok) / some,
-        "tpot_ok": sum(tpot_ok) / some,
+        "tpot_ok": sum(tokens_ok) / some,
         "esg": sum(gains) / span_s if span_s > 0 else 0.0,
         "mismatch": spread_of_gap(records, window_s),
         "cv": {"ttft": _cv(ttfts), "esg": _cv(rates)},
@@ -234,7 +234,8 @@ def drift_row(
     }
 
 
-def _tpot_ok(r: Record) -> bool:
+def tpot_ok(r: Record) -> bool:
+    """Whether it ended with a mean time between tokens within its limit."""
     if r.end_s is None:
         return False
     mean = tbt_s(r)

@@ -30,6 +30,7 @@ from mfsd.policy.serve import (
     StepLoad,
     prefill_due_s,
 )
+from mfsd.policy.serve.pace import prefill_s_per_token
 
 TIMED_EVERY = 16
 """Plans of which one is timed."""
@@ -129,6 +130,10 @@ class Replica:
             kv_free_share=1.0 - self.memory.held / kv_tokens if kv_tokens else 1.0,
             cached_tokens=min(call.prompt_tokens - 1, self.memory.cached(call, program)),
         )
+
+    @property
+    def prefill_s_per_token(self) -> float:
+        return prefill_s_per_token(self.planner.state.pace, self._serve.step_tokens, self._serve.ranks)
 
     def arrive(self, live: Live, now_s: float) -> None:
         """A new call."""

@@ -12,7 +12,8 @@ from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
 from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.program import ProgramGroup
 from mfsd.observe.format import count, duration, share
-from mfsd.serve.publish import FOLDER_VARIABLE, folders, read_all
+from mfsd.policy.serve import Policy
+from mfsd.serve.publish import AUTO, FOLDER_VARIABLE, folders, read_all, want
 from mfsd.serve.status import EngineStatus, RequestStatus
 
 FOLDER = click.option(
@@ -30,12 +31,13 @@ Examples:
   mfsctl serve status               engines, tiers and how many are in time
   mfsctl serve programs             sessions and what they have been served
   mfsctl serve policy               the numbers that hold
+  mfsctl serve policy edf           another policy, while engines serve
   mfsctl serve explain cmpl-4711    why a request waits
   mfsctl serve status --json        the same for programs
 """,
 )
 def serve() -> None:
-    """Show what the scheduler of requests does in the engines of this node (docs/serve.md). Needs no daemon."""
+    """Show and set what the scheduler of requests does in the engines of this node (docs/serve.md). Needs no daemon."""
 
 
 def _engines(folder: Path | None) -> list[EngineStatus]:
@@ -203,22 +205,59 @@ POLICY_COLUMNS = (Column("ENGINE"), Column("NUMBER"), Column("VALUE"))
     epilog="""\b
 Examples:
   mfsctl serve policy
+  mfsctl serve policy edf
+  mfsctl serve policy auto
   mfsctl serve policy --folder /run/user/1000/mfs-serve
 """
 )
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--engine", metavar="ENGINE", help="Only of this engine. Default: of all that publish.")
 @FOLDER
 @output_options
-def policy(form: Form, folder: Path | None) -> None:
-    """Show the policy and every number that holds, within the engine's own limits."""
-    engines = _engines(folder)
-    if printed({engine.engine: engine.config for engine in engines}, form):
+def policy(form: Form, name: str | None, engine: str | None, folder: Path | None) -> None:
+    """Show the policy and every number that holds, or set the policy.
+
+    \b
+    NAME    the policy from the engine's next second on; a meta controller rests from then on
+    auto    again what the engine's configuration says
+    """
+    engines = [one for one in _engines(folder) if engine is None or one.engine == engine]
+    if not engines:
+        click.echo(f"mfsctl: --engine {engine}: no such engine publishes; see mfsctl serve status", err=True)
+        sys.exit(EXIT_REFUSED)
+    if name is not None:
+        _set_policy(name, engines, [folder] if folder else folders())
+        return
+    if printed({one.engine: one.config for one in engines}, form):
         return
     rows: list[Row] = []
-    for engine in engines:
-        for name in engine.config.__struct_fields__:
-            value = getattr(engine.config, name)
-            rows.append([engine.engine, name, str(getattr(value, "value", value))])
+    for one in engines:
+        for field in one.config.__struct_fields__:
+            value = getattr(one.config, field)
+            rows.append([one.engine, field, str(getattr(value, "value", value))])
     print_table(POLICY_COLUMNS, rows, form)
+
+
+def _set_policy(name: str, engines: list[EngineStatus], where: list[Path]) -> None:
+    known = [*(one.value for one in Policy), AUTO]
+    if name not in known:
+        click.echo(f"mfsctl: policy {name}: use {', '.join(known)}", err=True)
+        sys.exit(EXIT_REFUSED)
+    failed = False
+    for one in engines:
+        try:
+            found = want(where, one.engine, name)
+        except OSError as error:
+            click.echo(f"mfsctl: {one.engine}: {error.strerror}: {error.filename}; run as the engine's user", err=True)
+            found, failed = True, True
+        else:
+            if found:
+                click.echo(f"{one.engine}: {one.config.policy.value} -> {name}, within a second of serving")
+        if not found:
+            click.echo(f"mfsctl: {one.engine}: has ended", err=True)
+            failed = True
+    if failed:
+        sys.exit(EXIT_REFUSED)
 
 
 @serve.command(

@@ -133,7 +133,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether decode tokens and concurrency follow utilisation; they stay at their maxima otherwise."""
     band_low: float = 0.75
     band_high: float = 0.92
-    step_target_s: float = 0.1
+    step_target_s: float = 0.15
     decode_tokens_min: int = 8
     decode_tokens_gain: float = 512.0
     requests_min: int = 4

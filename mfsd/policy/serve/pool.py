@@ -52,7 +52,7 @@ def order(config: ServeConfig, book: Book, requests: Sequence[Request], now: Now
     if policy in FAIR:
         return _shared(config, book, requests, now)
     if policy is Policy.TWO_LANE:
-        fast, slow = _split(requests, now)
+        fast, slow = _split(config, requests, now)
         return lanes.merge(fast, slow, config.lane_weight, book.fast_tokens, book.slow_tokens)
     return by_key(requests, _keys(config, requests, now))
 
@@ -87,12 +87,14 @@ def _keys(config: ServeConfig, requests: Sequence[Request], now: Now) -> list[fl
             return [r.due_s for r in requests]
 
 
-def _split(requests: Sequence[Request], now: Now) -> tuple[list[Request], list[Request]]:
-    """Fast and slow lane, each by urgency (H-MAS Eq 5)."""
-    each = now.prefill_s_per_token
+def _split(config: ServeConfig, requests: Sequence[Request], now: Now) -> tuple[list[Request], list[Request]]:
+    """Fast and slow lane, each by the hybrid key. H-MAS' urgency (Eq 5) alone serves under overload what is about to be
+    late anyway, and one request after the other ends a little late."""
+    queued_s = now.prefill_s_per_token * sum(r.prefill_left for r in requests)
+    alpha = keys.alpha_s(config, queued_s, keys.tightest_budget_s(requests))
     fast = [r for r in requests if _is_fast(r, now)]
     slow = [r for r in requests if not _is_fast(r, now)]
-    return by_key(fast, [keys.slack_s(r, each) for r in fast]), by_key(slow, [keys.slack_s(r, each) for r in slow])
+    return by_key(fast, keys.hybrid(fast, alpha)), by_key(slow, keys.hybrid(slow, alpha))
 
 
 def _is_fast(request: Request, now: Now) -> bool:

@@ -1,0 +1,113 @@
+"""One entry: what holds from here on. A function of its arguments: a recorded view can be decided again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mfsd.policy.serve.config import Policy, Relegation, ServeConfig
+from mfsd.policy.serve.meta import bandit, classifier, drift, guard, llm, rules
+from mfsd.policy.serve.meta.adwin import Window
+from mfsd.policy.serve.meta.bandit import Arm, Pulled
+from mfsd.policy.serve.meta.config import MetaConfig, Strategy
+from mfsd.policy.serve.meta.guard import Bypass, Watch
+from mfsd.policy.serve.meta.view import Views
+
+
+class MetaState(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes from tick to tick; a fresh one is right for an engine that just started."""
+
+    policy: Policy | None = None
+    """None: the pool's first holds."""
+    decided_s: float | None = None
+    bypass: Bypass = Bypass()
+    watch: Watch | None = None
+    barred: dict[str, float] = {}
+    """Order -> until when it is not chosen, since it was taken back."""
+    windows: tuple[Window, ...] = ()
+    drifted: bool = False
+    arms: dict[str, Arm] = {}
+    pulled: Pulled | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    policy: Policy
+    """Of the pool; first come first served in a bypass."""
+    bypass: bool = False
+    decided: bool = False
+    """Whether this tick was a strategy's decision."""
+    reason: str = ""
+
+
+def decide(
+    config: MetaConfig, state: MetaState, views: Views, now_s: float, answer: Policy | None = None
+) -> tuple[Decision, MetaState]:
+    """Asked at every tick, about once a second; strategies at every every_s. answer: a model's, for the llm
+    strategy."""
+    replace = msgspec.structs.replace
+    policy = state.policy if state.policy in config.pool else config.pool[0]
+    assert policy is not None
+    state = replace(state, policy=policy, bypass=guard.bypassed(config, state.bypass, views.short, now_s))
+    if config.strategy is Strategy.DRIFT:
+        windows, cut = drift.watched(config, views, state.windows)
+        state = replace(state, windows=windows, drifted=state.drifted or cut)
+    if state.bypass.began_s is not None:
+        after = replace(state, watch=None)
+        return Decision(policy=Policy.FCFS, bypass=True, reason="nearly all are late"), after
+    if state.watch is not None:
+        if guard.worse(config, state.watch, views.short):
+            return _rolled_back(config, state, state.watch, policy, now_s)
+        if now_s >= state.watch.until_s:
+            state = replace(state, watch=None)
+    if state.decided_s is not None and now_s - state.decided_s < config.every_s:
+        return Decision(policy=policy, reason="holds"), state
+    return _decided(config, state, views, policy, now_s, answer)
+
+
+def _rolled_back(
+    config: MetaConfig, state: MetaState, watch: Watch, policy: Policy, now_s: float
+) -> tuple[Decision, MetaState]:
+    barred = {**state.barred, policy.value: now_s + config.barred_s}
+    after = msgspec.structs.replace(state, policy=watch.before, watch=None, barred=barred, decided_s=now_s)
+    return Decision(policy=watch.before, reason=f"{policy.value} made it worse"), after
+
+
+def _decided(
+    config: MetaConfig, state: MetaState, views: Views, policy: Policy, now_s: float, answer: Policy | None
+) -> tuple[Decision, MetaState]:
+    replace = msgspec.structs.replace
+    barred = {name: until_s for name, until_s in state.barred.items() if until_s > now_s}
+    usable = replace(config, pool=tuple(p for p in config.pool if p.value not in barred) or config.pool)
+    arms, pulled = state.arms, None
+    if config.strategy is Strategy.BANDIT:
+        if state.pulled is not None:
+            arms = bandit.learned(arms, state.pulled, views.long.in_time_share)
+        wanted, reason, pulled = bandit.choose(usable, views, policy, arms)
+    else:
+        wanted, reason = _chosen(usable, state, views, policy, answer)
+    watch = state.watch
+    if wanted is not policy:
+        short = views.short
+        watch = Watch(policy, now_s + config.rollback_within_s, short.late_share, short.ttft_p99_s)
+    after = replace(
+        state, policy=wanted, decided_s=now_s, watch=watch, barred=barred, drifted=False, arms=arms, pulled=pulled
+    )
+    return Decision(policy=wanted, decided=True, reason=reason), after
+
+
+def _chosen(
+    config: MetaConfig, state: MetaState, views: Views, policy: Policy, answer: Policy | None
+) -> tuple[Policy, str]:
+    if config.strategy is Strategy.DRIFT:
+        return drift.choose(config, views, policy, state.drifted)
+    if config.strategy is Strategy.CLASSIFIER:
+        return classifier.choose(config, views, policy)
+    if config.strategy is Strategy.LLM:
+        return llm.choose(config, views, policy, answer)
+    return rules.choose(config, views, policy)
+
+
+def configured(base: ServeConfig, decision: Decision) -> ServeConfig:
+    """`base` under the decision. A bypass has no caps, no margin and nothing set aside."""
+    if not decision.bypass:
+        return msgspec.structs.replace(base, policy=decision.policy)
+    return msgspec.structs.replace(base, policy=Policy.FCFS, regulate=False, kv_margin=0.0, relegation=Relegation.NONE)

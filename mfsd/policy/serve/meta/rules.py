@@ -1,0 +1,42 @@
+"""Rules by failure pattern (H-MAS C.2): the default, and what every other strategy falls back to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mfsd.policy.serve.config import Policy
+from mfsd.policy.serve.meta.config import MetaConfig
+from mfsd.policy.serve.meta.view import Views
+
+BY_OUTPUT: Final = frozenset({Policy.TWO_LANE, Policy.SJF, Policy.SRTF})
+"""Orders that go by expected outputs: not for requests that are unknown."""
+
+
+def allowed(config: MetaConfig, views: Views) -> tuple[Policy, ...]:
+    """The pool without what unknown requests forbid; never empty."""
+    if views.long.unknown_share <= config.unknown_max:
+        return config.pool
+    return tuple(p for p in config.pool if p not in BY_OUTPUT) or config.pool
+
+
+def first_of(wanted: tuple[Policy, ...], pool: tuple[Policy, ...], otherwise: Policy) -> Policy:
+    """The first that the pool has; `otherwise` where it has none of them, and the pool's first where not even that."""
+    return next((p for p in (*wanted, otherwise) if p in pool), pool[0])
+
+
+def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
+    """The order and why."""
+    pool, long = allowed(config, views), views.long
+    if long.judged < config.requests_min:
+        return first_of((now,), pool, now), "too few requests to say"
+    if long.late_share <= config.late_share:
+        return first_of((now,), pool, now), "nothing is wrong"
+    if long.tenant_worst > config.unfairness * max(long.tenant_others, config.late_share):
+        return first_of((Policy.WFQ, Policy.STRIDE, Policy.CFS), pool, now), "one tenant is late far more than others"
+    if long.late_short > config.blocking * long.late_long:
+        return first_of((Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID), pool, now), "long requests block short ones"
+    if views.load >= config.overload:
+        return first_of((Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID), pool, now), "more is queued than can be in time"
+    return first_of(
+        (Policy.TWO_LANE, Policy.HYBRID, Policy.EDF, Policy.SRPF), pool, now
+    ), "deadlines are missed without a queue"

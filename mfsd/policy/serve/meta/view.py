@@ -1,0 +1,52 @@
+"""What the meta controller sees: V_short and V_long (H-MAS 3.3). Both can be recorded as JSON and read back."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ShortView(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the short window: for the guards."""
+
+    judged: int = 0
+    """Requests whose first token came or became late in the window."""
+    late_share: float = 0.0
+    ttft_p99_s: float = 0.0
+
+
+class LongView(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the long window: for decisions."""
+
+    arrived: int = 0
+    arrivals_per_s: float = 0.0
+    unknown_share: float = 0.0
+    service_mean_s: float = 0.0
+    """T_tot of those that arrived."""
+    service_cv: float = 0.0
+    """Its standard deviation over its mean: how mixed lengths are."""
+    judged: int = 0
+    late_share: float = 0.0
+    late_short: float = 0.0
+    """Late share of those up to the median T_tot."""
+    late_long: float = 0.0
+    late_tokens_share: float = 0.0
+    """Of requests that ended: those with a mean time between tokens above their limit."""
+    tenant_worst: float = 0.0
+    """Largest late share of a tenant with enough requests."""
+    tenant_others: float = 0.0
+    """Mean late share of the other tenants."""
+    in_time_share: float = 0.0
+    """Of requests that ended since the decision before: in time by first and by later tokens."""
+
+
+class Views(msgspec.Struct, frozen=True, kw_only=True):
+    short: ShortView = ShortView()
+    long: LongView = LongView()
+    queued_s: float = 0.0
+    """What the waiting prompts take to compute."""
+    tightest_s: float = 0.0
+    """The least time limit for a first token among requests that wait; 0: none waits."""
+
+    @property
+    def load(self) -> float:
+        return self.queued_s / self.tightest_s if self.tightest_s > 0 else 0.0

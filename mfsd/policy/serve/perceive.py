@@ -1,0 +1,97 @@
+"""What is known of a request when it arrives, and what it will cost (H-MAS 3.2, Eq 5).
+
+Three sources, the first that answers counts: the request itself, the history of its tenant and application, a prior.
+What cannot be read makes the request unknown. An unknown request gets the statistics of all requests and is never
+specialised: nothing that was guessed from its application decides about it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from enum import Enum
+from typing import Final, NamedTuple
+
+KEYS_MAX: Final = 4096
+NEW: Final = 0.05
+"""Weight of the latest output in a mean."""
+
+
+class Source(str, Enum):
+    REQUEST = "request"
+    HISTORY = "history"
+    PRIOR = "prior"
+
+
+class Perceived(NamedTuple):
+    output_tokens: float
+    source: Source
+    known: bool
+    """Whether the request may be specialised by its application."""
+
+
+class Outputs:
+    """Mean outputs by (tenant, application), and of all requests that ended. The oldest key is forgotten first."""
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._mean: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._all: float | None = None
+
+    def ended(self, tenant: str, application: str, produced: int) -> None:
+        self._all = float(produced) if self._all is None else self._all + NEW * (produced - self._all)
+        if not application:
+            return
+        key = (tenant, application)
+        mean = self._mean.pop(key, float(produced))
+        if len(self._mean) >= self._keys_max:
+            self._mean.popitem(last=False)
+        self._mean[key] = mean + NEW * (produced - mean)
+
+    def perceive(
+        self, tenant: str, application: str, announced_tokens: object, prior_tokens: float, readable: bool = True
+    ) -> Perceived:
+        """announced_tokens: what the request says of its output, None where it says nothing; readable: False where
+        something that it says could not be used."""
+        usable = _tokens(announced_tokens)
+        if readable and usable is not None:
+            return Perceived(usable, Source.REQUEST, bool(application))
+        known = readable and announced_tokens is None
+        if known and application:
+            mean = self._mean.get((tenant, application))
+            if mean is not None:
+                return Perceived(mean, Source.HISTORY, True)
+        everything = prior_tokens if self._all is None else self._all
+        return Perceived(everything, Source.PRIOR, False)
+
+
+def _tokens(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 1:
+        return None
+    return float(value)
+
+
+class Cost(NamedTuple):
+    """T_tot, D and S of Eq 5, in seconds."""
+
+    total_s: float
+    due_s: float
+    """When the whole answer is due."""
+    slack_s: float
+
+
+def cost_of(
+    arrival_s: float,
+    prompt_tokens: int,
+    output_tokens: float,
+    ttft_s: float,
+    tbt_s: float,
+    prefill_s_per_token: float,
+    decode_step_s: float,
+    delay_s: float = 0.0,
+) -> Cost:
+    """T_tot = prefill + output x decode step; D = arrival + TTFT + TBT x output; S = D - V_sys - T_tot, with V_sys the
+    engine's present time plus its delay (`delay_s` names both)."""
+    total_s = prompt_tokens * prefill_s_per_token + output_tokens * decode_step_s
+    due_s = arrival_s + ttft_s + tbt_s * output_tokens
+    return Cost(total_s, due_s, due_s - delay_s - total_s)
