@@ -37,7 +37,8 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Share of its own remaining time by which a job must be behind another to give way at a stage's end."""
     preempt_cooldown_s: float = 5.0
     aging_s: float = 60.0
-    """A job that has waited so long counts with half its remaining time; 0: no aging."""
+    """Of waiting that count as one second less of remaining time; 0: no aging. Less lets what has waited go before what
+    is short as soon as the queue is longer than a few minutes."""
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:

@@ -320,9 +320,13 @@ def test_a_job_gives_way_only_for_a_real_gain_and_not_again_at_once() -> None:
     assert not preempts(CONFIG, 100.0, 1.0, 60.0, interactive=True)
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_waiting_only_helps_and_a_long_wait_beats_any_job(remaining: float, waited: float, more: float) -> None:
-    now = effective_remaining_s(CONFIG, remaining, waited)
-    assert 0 <= effective_remaining_s(CONFIG, remaining, waited + more) <= now <= remaining
-    assert effective_remaining_s(CONFIG, 3600.0, 3600.0 * 60) < 1.0
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_waiting_only_helps_and_the_order_of_those_that_wait_stays(
+    remaining: float, waited: float, other: float, more: float
+) -> None:
+    now, later = (effective_remaining_s(CONFIG, remaining, waited + t) for t in (0.0, more))
+    assert later <= now <= remaining
+    assert effective_remaining_s(CONFIG, 3600.0, 3600.0 * 61) < 0.0, "a long wait beats any new job"
+    behind = effective_remaining_s(CONFIG, other, 0.0) - now
+    assert effective_remaining_s(CONFIG, other, more) - later == pytest.approx(behind, abs=1e-6)
     assert effective_remaining_s(WorkflowConfig(aging_s=0), remaining, waited) == remaining
