@@ -15,6 +15,7 @@ import msgspec
 
 from bench.requests.errors import UsageError
 from bench.requests.tiers import BACKGROUND, BATCH, INTERACTIVE
+from bench.sim.workflows import POLICIES as WORKFLOW_POLICIES
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
 
 SMALL, LARGE = 256, 2048
@@ -124,7 +125,8 @@ DRIFT: dict[str, Rule] = {
     "hmas-no-regulation": Rule(help="hmas, caps at their maxima", serve={**MFS_DRIFT, "regulate": False}, bounds=True),
     "hmas-no-bounds": Rule(help="hmas, outputs not bounded by what ended", serve=MFS_DRIFT),
 }
-OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT}
+WORKFLOWS = {name: Rule(help=policy.help) for name, policy in WORKFLOW_POLICIES.items()}
+OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT, "workflows": WORKFLOWS}
 
 
 def find(what: str, names: Sequence[str]) -> list[str]:
