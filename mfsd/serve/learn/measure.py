@@ -39,13 +39,13 @@ class Measures(msgspec.Struct, frozen=True):
 def measure(model: Model, test: Part) -> Measures:
     predictor = Predictor(model)
     predictions = predictor.predict_all([call for call, _ in test])
-    said = [
+    labelled = [
         (p.tool_probability, bool(row.tool_call))
         for p, (call, row) in zip(predictions, test, strict=True)
         if row.tool_call is not None and call.tools
     ]
-    both = bool(model.intent) and len({used for _, used in said}) == 2
-    scores, used = [p for p, _ in said], [u for _, u in said]
+    both = bool(model.intent) and len({used for _, used in labelled}) == 2
+    scores, used = [p for p, _ in labelled], [u for _, u in labelled]
     tokens, predicted = [row.output_length for _, row in test], [p.output_tokens for p in predictions]
     return Measures(
         requests=len(test),
