@@ -19,7 +19,8 @@ def preempts(
     interactive: bool = False,
 ) -> bool:
     """Whether a job whose stage has ended goes back to the queue for another that waits, both with their keys of the
-    queue. Only background jobs do, only where the other is ahead by more than the threshold, and not again within the cooldown: estimates are noisy."""
+    queue. Only background jobs do, only where the other is ahead by more than the threshold, and not again within the
+    cooldown: estimates are noisy."""
     if interactive or since_preempted_s < config.preempt_cooldown_s:
         return False
     return own_remaining_s - other_remaining_s > config.preempt_gain * own_remaining_s
