@@ -19,7 +19,16 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench.requests import ablations, claims_drift, claims_joint, claims_programs, claims_routed, claims_tiers, page
+from bench.requests import (
+    ablations,
+    claims_drift,
+    claims_joint,
+    claims_programs,
+    claims_routed,
+    claims_tiers,
+    claims_workflows,
+    page,
+)
 from bench.requests.claim import NOT_RUN, REFUTED, Claim, Row, judge
 from bench.requests.errors import UsageError
 from bench.requests.lab import FULL, FULL_S, QUICK, Lab, Scale
@@ -31,6 +40,7 @@ CLAIMS: tuple[Claim, ...] = (
     *claims_routed.CLAIMS,
     *claims_drift.CLAIMS,
     *claims_joint.CLAIMS,
+    *claims_workflows.CLAIMS,
 )
 SYSTEMS = tuple(dict.fromkeys(claim.system for claim in CLAIMS))
 

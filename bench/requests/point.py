@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bench.requests import inherit, meta, policies, workloads
+from bench.requests import inherit, meta, policies, workflow_runs, workloads
 from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
 from bench.requests.settings import ROUND_ROBIN, Settings
@@ -58,6 +58,8 @@ def common(points: Sequence[Point]) -> dict[str, Any]:
 
 def run(point: Point) -> Result:
     """The row of a point."""
+    if point.what == "workflows":
+        return workflow_runs.run(point.policy, point.settings, point.qps, point.seed, point.seconds)
     rule = policies.OF[point.what][point.policy]
     made = workloads.generate(
         point.what,

@@ -15,6 +15,7 @@ import msgspec
 
 from bench.requests.errors import UsageError
 from bench.requests.tiers import BACKGROUND, BATCH, INTERACTIVE
+from bench.sim.workflows import POLICIES as WORKFLOW_POLICIES
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
 from mfsd.policy.serve.meta import Strategy
 
@@ -134,7 +135,8 @@ DRIFT: dict[str, Rule] = {
         if strategy is not Strategy.LLM
     },
 }
-OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT}
+WORKFLOWS = {name: Rule(help=policy.help) for name, policy in WORKFLOW_POLICIES.items()}
+OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT, "workflows": WORKFLOWS}
 
 
 def find(what: str, names: Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ examples:
   python -m bench requests run --policy qoserve --qps 3.5 --set swing=2.5 --seconds 14400 --json swing.json --figure
   python -m bench requests run --what programs --workload chat --policy fcfs,plas --qps 1.2
   python -m bench requests run --what drift --workload both --policy fcfs,wfq,hmas --qps 3
+  python -m bench requests run --what workflows --policy edf,maestro --qps 0.55 --set nodes=4
   python -m bench requests run --policy silo,qoserve --qps 35 --set replicas=13 --seconds 600
   python -m bench requests run --policy qoserve --qps 3 --set serve.alpha_high_s=0.016
 
@@ -36,6 +37,7 @@ A row holds: policy seed qps requests; violations (shares of late requests: all,
 prompts); ttft_s tbt_s ttlt_s (mean p50 p90 p99); goodput_qps; relegated paused evicted; chunk_tokens; step_error (mape:
 mean error of the estimated step times, over: share of steps that took longer); plan_us; kv; cpu_s. Programs add
 latency_s, per_token_s and hit_rate; drift adds goodput_rate esg ttft_ok tpot_ok mismatch cv recovery switches.
+Workflows have slo interactive_delay_s latency_s activations preemptions overruns accounting_errors overcommit.
 A run that was stopped goes on when the same command is given again with the same --json FILE.
 """
 
@@ -62,7 +64,8 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-DEFAULT = {"tiers": "fcfs,edf,srpf,qoserve", "programs": "fcfs,mlfq,plas", "drift": "fcfs,edf,two-lane,hmas"}
+DEFAULT = {"tiers": "fcfs,edf,srpf,qoserve", "programs": "fcfs,mlfq,plas", "drift": "fcfs,edf,two-lane,hmas",
+           "workflows": "fcfs,edf,srtf,maestro"}  # fmt: skip
 
 
 def points_of(options: argparse.Namespace) -> list[Point]:
@@ -90,6 +93,8 @@ def progress(done: int, total: int, row: Result) -> None:
 def summary(row: Result) -> str:
     if "per_token_s" in row:
         return f"mean {row['latency_s']['mean']:.1f} s, {1e3 * row['per_token_s']['mean']:.0f} ms a token"
+    if "interactive_delay_s" in row:
+        return f"{row['slo']:.1%} in time, interactive delay {row['interactive_delay_s']['mean']:.1f} s"
     if "esg" in row:
         return f"{row['goodput_rate']:.1%} in time, gain {row['esg']:.0f}"
     return f"{row['violations']['all']:.1%} late, important {row['violations']['important']:.1%}"
@@ -97,7 +102,13 @@ def summary(row: Result) -> str:
 
 def show(results: list[Result]) -> None:
     table = Table("policy", "per s", "seed", "requests", "result", "TTFT p50", "p99", "chunk", "CPU")
+    if results and "ttft_s" not in results[0]:  # workflows: jobs, not single requests
+        table = Table("policy", "per s", "seed", "jobs", "result", "activations", "preemptions", "CPU")
     for row in results:
+        if "ttft_s" not in row:
+            counts = (str(row["requests"]), summary(row), str(row["activations"]), str(row["preemptions"]))
+            table.add_row(row["policy"], f"{row['qps']:g}", str(row["seed"]), *counts, f"{row['cpu_s']:.1f} s")
+            continue
         table.add_row(
             row["policy"],
             f"{row['qps']:g}",

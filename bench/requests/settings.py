@@ -68,6 +68,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slo_scale: float = 1.0
     """Of the SLOs of the tasks."""
 
+    # Workflows.
+    nodes: int = 4
+    """Of one GPU each."""
+    remote_nodes: int = 0
+    """Of them, in another region."""
+    batch_share: float = 0.8
+    """Of the jobs; the others are interactive."""
+
     # Engines.
     cost: str = "llama3-8b-a100"
     """What a step takes: a model on an accelerator."""
@@ -113,7 +121,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("low_share", 0, 1), ("swing", 1, 1000), ("swing_s", 1, _DAY_S), ("prompt_scale", 0.01, 100),
     ("output_scale", 0.01, 100), ("gap_scale", 0, 1000), ("gap_max_s", 0, _DAY_S), ("turns_pareto", 0.1, 100),
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
-    ("phase_s", 1, _DAY_S), ("slo_scale", 0.01, 100), ("replicas", 1, 1000), ("slots", 0, 1 << 16),
+    ("phase_s", 1, _DAY_S), ("nodes", 1, 1000), ("remote_nodes", 0, 999), ("batch_share", 0, 1),
+    ("slo_scale", 0.01, 100), ("replicas", 1, 1000), ("slots", 0, 1 << 16),
     ("kv_tokens", 0, 1 << 40), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
     ("step_noise", 0, 1), ("system_tokens", 0, 1 << 20), ("locality_tokens", 0, 1 << 30),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.flows import flows
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.install import install
+from mfsd.cli.commands.learn import learn
 from mfsd.cli.commands.mode import mode
 from mfsd.cli.commands.outlook import outlook
 from mfsd.cli.commands.playground import playground
@@ -97,6 +98,7 @@ for command in (
     doctor,
     bugreport,
     serve,
+    learn,
     debug,
     playground,
     install,

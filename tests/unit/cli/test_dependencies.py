@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 OWN = {"mfsd", "nccl_shim", "mooncake_adapter"}
 EXTRA = {
     "mfsd/observe/spans.py": {"opentelemetry"},  # mfsd[otel]
+    "mfsd/serve/learn/train.py": {"lightgbm", "numpy", "sklearn"},  # mfsd[learn]; loaded by mfsctl learn alone
+    "mfsd/serve/learn/measure.py": {"sklearn"},
     "mfsd/fabric/schema.py": {"pyavd", "nvueschema", "junoscfg"},  # mfsd[switch-check]; "not checked" without
     "mfsd/proto/generate.py": {"grpc_tools"},  # to change a message
     "mfsd/_build/parsed.py": {"pycparser"},  # when MFS is built
@@ -101,7 +103,8 @@ def test_the_table_has_what_is_asked_for() -> None:
     project = text["project"]
     wanted = {"pip": names_of(project["dependencies"])}
     wanted |= {
-        f"[{e}]": names_of(project["optional-dependencies"][e]) for e in ("bench", "ray", "otel", "switch-check")
+        f"[{e}]": names_of(project["optional-dependencies"][e])
+        for e in ("bench", "learn", "ray", "otel", "switch-check")
     }
     wanted["build"] = names_of(text["build-system"]["requires"]) - wanted["pip"]
     rows = table()

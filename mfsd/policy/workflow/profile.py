@@ -1,0 +1,38 @@
+"""What a stage takes of a model, from its prompt and its expected output (Maestro Eq 2 and 3)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as measured once on the hardware that it runs on."""
+
+    name: str
+    weights_bytes: int
+    context_bytes: int
+    """GPU memory of the runtime context (CUDA graphs, kernels, buffers), which a sleeping model keeps."""
+    kv_bytes_per_token: int
+    """Alpha of Eq 3."""
+    prefill_fixed_s: float
+    prefill_s_per_token: float
+    decode_s_per_token: float
+
+    def __post_init__(self) -> None:
+        for name in ("weights_bytes", "kv_bytes_per_token"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: use 1 or more")
+        for name in ("context_bytes", "prefill_fixed_s", "prefill_s_per_token", "decode_s_per_token"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: use 0 or more")
+
+
+def exec_s(model: ModelProfile, prompt_tokens: int, output_tokens: float) -> float:
+    """Eq 2: prefill, then one decode step for each token."""
+    prefill_s = model.prefill_fixed_s + model.prefill_s_per_token * prompt_tokens
+    return prefill_s + model.decode_s_per_token * output_tokens
+
+
+def kv_bytes(model: ModelProfile, prompt_tokens: int, output_tokens: float) -> int:
+    """Eq 3."""
+    return round(model.kv_bytes_per_token * (prompt_tokens + output_tokens))

@@ -1,0 +1,99 @@
+"""What is known of a call when it arrives: its place in the workflow, its prompt, and what came before it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from mfsd.serve.learn.rows import RequestRow
+
+FEATURES: Final = (
+    "role", "position", "invocation", "tools", "prompt_tokens", "new_tokens", "after_tool", "previous_tool_call",
+    "previous_output_tokens",
+)  # fmt: skip
+"""A model learned with others than these is refused."""
+CATEGORICAL: Final = ("role",)
+TOOL_PROBABILITY: Final = "tool_probability"
+"""What the length's regressor has besides: the classifier's answer."""
+
+
+def features_hash() -> str:
+    return hashlib.sha256("\n".join((*FEATURES, TOOL_PROBABILITY)).encode()).hexdigest()[:16]
+
+
+class CallInfo(NamedTuple):
+    """A call on arrival. None: not known."""
+
+    role: str = ""
+    position: int = 0
+    """Which call of its session, from 0."""
+    invocation: int = 0
+    """Which call of its role in the session, from 0."""
+    tools: int = 0
+    prompt_tokens: int = 1
+    new_tokens: int = 1
+    """Prompt tokens that the role's call before it had not."""
+    after_tool: bool | None = None
+    previous_tool_call: bool | None = None
+    """Of the role's call before it; so is the next."""
+    previous_output_tokens: int | None = None
+
+
+def vector(call: CallInfo, roles: Sequence[str]) -> tuple[float, ...]:
+    """In the order of FEATURES; a role that was not learned, and what is not known, is missing (NaN)."""
+    return (
+        float(roles.index(call.role)) if call.role in roles else math.nan,
+        float(call.position),
+        float(call.invocation),
+        float(call.tools),
+        float(call.prompt_tokens),
+        float(call.new_tokens),
+        _or_missing(call.after_tool),
+        _or_missing(call.previous_tool_call),
+        _or_missing(call.previous_output_tokens),
+    )
+
+
+def _or_missing(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+class Sessions:
+    """Turns requests in the order of time into calls: counts positions, and remembers what came before."""
+
+    def __init__(self) -> None:
+        self._positions: dict[int | str, int] = {}
+        self._before: dict[tuple[int | str, str], tuple[int, RequestRow]] = {}
+
+    def call(self, row: RequestRow) -> CallInfo:
+        """The row's own answer is not in it; `ended` makes it known to the next."""
+        position = self._positions.get(row.session_id, 0)
+        count, before = self._before.get((row.session_id, row.role), (0, None))
+        seen = before.input_length + before.output_length if before else 0
+        return CallInfo(
+            role=row.role,
+            position=position,
+            invocation=count,
+            tools=row.tools,
+            prompt_tokens=row.input_length,
+            new_tokens=max(0, row.input_length - seen),
+            after_tool=row.after_tool,
+            previous_tool_call=before.tool_call if before else None,
+            previous_output_tokens=before.output_length if before else None,
+        )
+
+    def ended(self, row: RequestRow) -> None:
+        self._positions[row.session_id] = self._positions.get(row.session_id, 0) + 1
+        count, _ = self._before.get((row.session_id, row.role), (0, None))
+        self._before[row.session_id, row.role] = (count + 1, row)
+
+
+def calls_of(rows: Iterable[RequestRow]) -> list[CallInfo]:
+    sessions = Sessions()
+    found = []
+    for row in rows:
+        found.append(sessions.call(row))
+        sessions.ended(row)
+    return found
