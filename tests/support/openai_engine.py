@@ -36,30 +36,32 @@ class Engine:
         seen = {"path": request.path, "body": body, "headers": dict(request.headers), "state": "running"}
         self.requests.append(seen)
         try:
-            answer = await (self.stream(request, body) if body.get("stream") else self.whole(body))
+            answer = await (self.stream(request, seen) if body.get("stream") else self.whole(seen))
         except (asyncio.CancelledError, ConnectionResetError):
             seen["state"] = "aborted"
             raise
         seen["state"] = "finished"
         return answer
 
-    async def hold(self, body: dict[str, Any], sent: int) -> None:
-        if body.get("hold") == sent:
+    async def hold(self, seen: dict[str, Any], sent: int) -> None:
+        if seen["body"].get("hold") == sent:
+            seen["state"] = "held"
             await self.released.wait()
 
-    async def whole(self, body: dict[str, Any]) -> web.Response:
-        await self.hold(body, 0)
+    async def whole(self, seen: dict[str, Any]) -> web.Response:
+        await self.hold(seen, 0)
+        body = seen["body"]
         fields: dict[str, Any] = {"object": "text_completion", "choices": [{"index": 0, "text": "a b"}]}
         asked = body.get("kv_transfer_params") or {}
         if asked.get("do_remote_decode") and "transfer_id" not in asked:
             fields["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": "P", "remote_port": 1}
         return web.json_response({"model": MODEL, **fields})
 
-    async def stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def stream(self, request: web.Request, seen: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        for number in range(int(body.get("max_tokens") or 4)):
-            await self.hold(body, number)
+        for number in range(int(seen["body"].get("max_tokens") or 4)):
+            await self.hold(seen, number)
             event = {"object": "text_completion", "choices": [{"index": 0, "text": f"t{number} "}]}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
@@ -77,7 +79,7 @@ class Engine:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "max_model_len": PROMPT_MAX}]})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        running = sum(request["state"] == "running" for request in self.requests)
+        running = sum(request["state"] in ("running", "held") for request in self.requests)
         labels = f'{{engine="0",model_name="{MODEL}"}}'
         values = {"num_requests_running": running, "num_requests_waiting": 0, "kv_cache_usage_perc": 0.25}
         cache = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="512"} 1.0\n'

@@ -88,6 +88,7 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         port=port,
         log_level="error",
         access_log=False,
+        http="httptools",
         server_header=False,
         timeout_graceful_shutdown=DRAIN_S,
     )

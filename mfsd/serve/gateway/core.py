@@ -5,55 +5,21 @@ from __future__ import annotations
 import math
 
 import aiohttp
-import msgspec
 
-from mfsd.policy.route import Role, Router
+from mfsd.policy.route import Router
 from mfsd.policy.serve import ProgramTable
 from mfsd.serve.gateway.admission import Admission
 from mfsd.serve.gateway.metrics import Metrics
 from mfsd.serve.gateway.poll import Log, Poller
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.settings import GatewaySettings
+from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 from mfsd.serve.gateway.upstream import Upstream
 from mfsd.serve.history import Programs
 from mfsd.serve.promise import Reader
 
 CHUNKED = (Router.PREFIX, Router.TRANSFER)
 """Routers that read which replica has a prompt's beginning."""
-
-
-class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    url: str
-    role: Role
-    healthy: bool
-    problem: str
-    models: tuple[str, ...]
-    tiers: list[str]
-    waiting: int
-    """Those of others included."""
-    running: int
-    requests_max: int
-    waiting_tokens: int
-    kv_used_share: float
-    token_us: float
-    """To compute a prompt token, as learned; 0: unknown."""
-    owed_bytes: int | None
-    sent: int
-    failed: int
-
-
-class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The page /status.json."""
-
-    router: str
-    decode: str
-    queue: int
-    queue_max: int
-    programs: int
-    coordinator: str
-    """That ports are known from; empty: none."""
-    replicas: list[ReplicaStatus]
 
 
 class Gateway:

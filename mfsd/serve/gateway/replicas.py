@@ -27,6 +27,8 @@ class LiveReplica:
         """Calls of this gateway: before and after their first byte, and prompt tokens of the former."""
         self.foreign_waiting = self.foreign_running = 0
         """Of others, when it was polled last."""
+        self._most = 0
+        """Calls of this gateway at a time since then: an engine may still count those that have just ended."""
         self.kv_used_share = 0.0
         self.token_ns = 0
         self.port_rate_bytes_per_s = 0
@@ -38,6 +40,7 @@ class LiveReplica:
     def begin(self, tokens: int) -> None:
         self.waiting += 1
         self.waiting_tokens += tokens
+        self._most = max(self._most, self.waiting + self.running)
 
     def first_byte(self, tokens: int) -> None:
         self.waiting -= 1
@@ -56,8 +59,10 @@ class LiveReplica:
             self.token_ns += int(PACE_WEIGHT * (each_ns - self.token_ns)) if self.token_ns else each_ns
 
     def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
-        self.foreign_waiting = max(0, waiting - self.waiting)
-        self.foreign_running = max(0, running + waiting - self.waiting - self.running - self.foreign_waiting)
+        foreign = max(0, waiting + running - self._most)
+        self.foreign_waiting = min(foreign, max(0, waiting - self.waiting))
+        self.foreign_running = foreign - self.foreign_waiting
+        self._most = self.waiting + self.running
         self.kv_used_share = kv_used_share
 
     def up(self) -> bool:
