@@ -36,7 +36,7 @@ $(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
 	@echo "Installing Python packages into $(VENV) (a minute or two the first time) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/python tools/dependencies.py bench,learn,otel,ray,switch-check,dev | $(BIN)/pip install --quiet -r /dev/stdin
+	$(BIN)/python tools/dependencies.py bench,learn,otel,ray,gateway,switch-check,dev | $(BIN)/pip install --quiet -r /dev/stdin
 	@touch $@
 
 $(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)

@@ -11,25 +11,9 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from mfsd.serve.words import FIELD, HEADERS, OBJECTIVES
 from mooncake_adapter.slo import objective_ms
 from mooncake_adapter.warn_once import WarnOnce
-
-HEADERS = {
-    b"x-qos-class": "qos",
-    b"x-tier": "tier",
-    b"x-importance": "importance",
-    b"x-tenant": "tenant",
-    b"x-gateway-inference-fairness-id": "tenant",
-    b"x-gateway-fairness-id": "tenant",
-    b"x-session-id": "session",
-    b"x-session-affinity": "session",
-    b"x-parent-session-id": "parent",
-    b"x-role": "role",
-    b"x-application": "application",
-}
-"""Of two headers for one word the first in this table counts."""
-OBJECTIVES = {b"x-slo-ttft-ms": "ttft_slo_ms", b"x-slo-tbt-ms": "tbt_slo_ms", b"x-slo-ttlt-ms": "ttlt_slo_ms"}
-FIELD = "vllm_xargs"
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mfsd.serve.words import QOS_KEYS, SESSION_KEYS, TTFT_KEYS, first_given, given
 from mooncake_adapter.warn_once import WarnOnce
 
-TTFT_KEYS = ("ttft_slo_ms", "slo_ttft_ms")
-SESSION_KEYS = ("session", "session_id", "program_id")
 TTFT_MS_MAX = 24 * 3600 * 1000.0
 
 
@@ -80,21 +79,6 @@ def objective_ms(word: str, value: Any, once: WarnOnce) -> float | None:
     return number
 
 
-def first_given(sources: Iterable[Any], *names: str) -> Any:
-    """The first of these words in what the request carries, as it is; None: it has none."""
-    for source in _given(sources):
-        for name in names:
-            if name in source:
-                return source[name]
-    return None
-
-
-def _given(sources: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """What is a mapping, and their own "mfs"."""
-    given = [source for source in sources if isinstance(source, Mapping)]
-    return given + [source["mfs"] for source in given if isinstance(source.get("mfs"), Mapping)]
-
-
 def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
     for source in sources:
         for name in names:
@@ -105,15 +89,15 @@ def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
 
 def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: WarnOnce) -> Promise:
     """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
-    given = _given(sources)
-    value = first_given(given, *TTFT_KEYS)
+    carried = given(sources)
+    value = first_given(carried, *TTFT_KEYS)
     by_model = defaults.models.get(model, Default())
-    qos = _text(given, "qos", "qos_class") or by_model.qos or defaults.default.qos
+    qos = _text(carried, *QOS_KEYS) or by_model.qos or defaults.default.qos
     objective = ttft_ms(value, once)
     for fallback in (defaults.classes.get(qos, Default()), by_model, defaults.default):
         if objective is None and value is None:
             objective = fallback.ttft_slo_ms
-    return Promise(objective, qos, _text(given, "tenant"), _text(given, *SESSION_KEYS))
+    return Promise(objective, qos, _text(carried, "tenant"), _text(carried, *SESSION_KEYS))
 
 
 def defaults_of(config: Any, once: WarnOnce) -> Defaults:

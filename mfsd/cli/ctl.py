@@ -16,6 +16,7 @@ from mfsd.cli.commands.doctor import doctor
 from mfsd.cli.commands.explain import explain
 from mfsd.cli.commands.fabric import fabric
 from mfsd.cli.commands.flows import flows
+from mfsd.cli.commands.gateway import gateway
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.install import install
 from mfsd.cli.commands.learn import learn
@@ -98,6 +99,7 @@ for command in (
     doctor,
     bugreport,
     serve,
+    gateway,
     learn,
     debug,
     playground,

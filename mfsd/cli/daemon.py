@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ Examples:
   mfsd --coordinator-address coord-1:7400,coord-2:7400
   mfsd --coordinator                     order the batches of a cluster
   mfsd --coordinator --etcd e1:2379,e2:2379,e3:2379   one of several
+  mfsd --gateway --config gateway.toml   one address for several engines
   mfsd --print-default-config > mfsd.toml
   mfsd --check-config --config mfsd.toml
 """,
@@ -80,6 +81,11 @@ Examples:
     help="Where to serve /metrics, before what the file says ([metrics] listen): for an address that differs by node.",
 )
 @click.option("--coordinator", is_flag=True, help="Be a coordinator instead of a node's daemon.")
+@click.option(
+    "--gateway",
+    is_flag=True,
+    help="Be a gateway in front of engines instead: OpenAI's API in and out. --config names its own file.",
+)
 @click.option("--listen", metavar="HOST:PORT", help="With --coordinator: where to serve. Default: [::]:7400.")
 @click.option(
     "--advertise", metavar="HOST:PORT", help="With --coordinator: what daemons connect to. Default: the host's name."
@@ -99,6 +105,7 @@ def main(
     coordinators: str | None,
     metrics_listen: str | None,
     coordinator: bool,
+    gateway: bool,
     listen: str | None,
     advertise: str | None,
     etcd: str | None,
@@ -112,8 +119,16 @@ def main(
     with `mfsctl status`.
 
     With --coordinator it is the one that orders the batches of all nodes and prunes what cannot make its
-    deadline; see `mfsctl coordinator status`.
+    deadline; see `mfsctl coordinator status`. With --gateway it passes requests on to several engines; see
+    `mfsctl gateway status`.
     """
+    of_daemon = {"--coordinator-address": coordinators, "--socket": socket_path, "--mode": mode}
+    of_coordinator = {"--listen": listen, "--advertise": advertise, "--etcd": etcd}
+    if gateway:
+        from mfsd.cli.gateway_process import run
+
+        _check_gateway_usage(coordinator, {**of_daemon, **of_coordinator, "--metrics-listen": metrics_listen})
+        sys.exit(run(config_file, check_config, print_default_config))
     from mfsd.node.config_file import ConfigError
     from mfsd.node.options import Options, address, addresses
 
@@ -124,11 +139,7 @@ def main(
         return
     if config_file is None and DEFAULT_CONFIG.exists():
         config_file = DEFAULT_CONFIG
-    _check_usage(
-        coordinator,
-        {"--coordinator-address": coordinators, "--socket": socket_path, "--mode": mode},
-        {"--listen": listen, "--advertise": advertise, "--etcd": etcd},
-    )
+    _check_usage(coordinator, of_daemon, of_coordinator)
     try:
         options = Options(
             config_file=config_file.absolute() if config_file else None,
@@ -175,8 +186,14 @@ def _check(options: Options) -> None:
         sys.exit(EXIT_BAD_CONFIG)
 
 
+def _check_gateway_usage(coordinator: bool, others: Mapping[str, object | None]) -> None:
+    given = [name for name, value in others.items() if value is not None] + ["--coordinator"] * coordinator
+    if given:
+        raise click.UsageError(f"{given[0]} is not for a gateway: its file (--config) has all that it reads")
+
+
 def _check_usage(
-    coordinator: bool, only_daemon: dict[str, object | None], only_coordinator: dict[str, str | None]
+    coordinator: bool, only_daemon: Mapping[str, object | None], only_coordinator: Mapping[str, str | None]
 ) -> None:
     for name, given in only_daemon.items():
         if given is not None and coordinator:

@@ -154,6 +154,7 @@ def allowed(hint: Any, limits: Limits | None = None) -> str:
         return "one of " + ", ".join(f'"{word.value}"' for word in hint)
     return {
         str: "text",
+        bool: "true or false",
         float: "a number",
         CpuList: 'a list of CPUs, for example "2-3,8"',
         FileMode: 'three octal digits as text, for example "0660"',

@@ -23,7 +23,7 @@ class Programs:
     """The table of programs, and which program a session belongs to: that of its parent, or itself."""
 
     def __init__(self, table: ProgramTable | None = None) -> None:
-        self._table = table or ProgramTable()
+        self._table = ProgramTable() if table is None else table  # an empty one is false
         self._root: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:

@@ -6,32 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from mfsd.serve.promise import Words
-from mooncake_adapter.slo import SESSION_KEYS, TTFT_KEYS, first_given
+from mfsd.serve.words import words_in
 
 
 def words_of(request: Any, tiers: Collection[str]) -> Words:
-    """A class of service (`qos`) that is the name of a tier counts as one; vLLM's priority (smaller goes first) is the
-    importance of a request that names none."""
+    """As `words_in`; vLLM's own `session_id` counts, too."""
     sampling = getattr(request, "sampling_params", None)
     sources = (getattr(sampling, "extra_args", None), getattr(request, "kv_transfer_params", None))
-    tier = first_given(sources, "tier")
-    if tier is None and (qos := first_given(sources, "qos", "qos_class")) in tiers:
-        tier = qos
-    importance = first_given(sources, "importance")
-    if importance is None and (priority := getattr(request, "priority", 0)):
-        importance = -priority
-    return Words(
-        ttft_ms=first_given(sources, *TTFT_KEYS),
-        tbt_ms=first_given(sources, "tbt_slo_ms", "slo_tbt_ms"),
-        ttlt_ms=first_given(sources, "ttlt_slo_ms", "slo_ttlt_ms"),
-        tier=tier,
-        importance=importance,
-        tenant=first_given(sources, "tenant"),
-        session=first_given(sources, *SESSION_KEYS) or getattr(request, "session_id", None),
-        parent=first_given(sources, "parent", "parent_session"),
-        role=first_given(sources, "role"),
-        application=first_given(sources, "application"),
-    )
+    return words_in(sources, tiers, getattr(request, "priority", 0), getattr(request, "session_id", None))
 
 
 def loads_prompt(request: Any) -> bool:

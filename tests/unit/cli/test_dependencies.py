@@ -17,10 +17,12 @@ from pip._vendor import tomli
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = {"mfsd", "nccl_shim", "mooncake_adapter"}
+GATEWAY = {"starlette", "uvicorn", "aiohttp"}  # mfsd[gateway]
 EXTRA = {
     "mfsd/observe/spans.py": {"opentelemetry"},  # mfsd[otel]
     "mfsd/serve/learn/train.py": {"lightgbm", "numpy", "sklearn"},  # mfsd[learn]; loaded by mfsctl learn alone
     "mfsd/serve/learn/measure.py": {"sklearn"},
+    **{f"mfsd/serve/gateway/{name}.py": GATEWAY for name in ("app", "core", "poll", "turn", "upstream")},
     "mfsd/fabric/schema.py": {"pyavd", "nvueschema", "junoscfg"},  # mfsd[switch-check]; "not checked" without
     "mfsd/proto/generate.py": {"grpc_tools"},  # to change a message
     "mfsd/_build/parsed.py": {"pycparser"},  # when MFS is built
@@ -104,7 +106,7 @@ def test_the_table_has_what_is_asked_for() -> None:
     wanted = {"pip": names_of(project["dependencies"])}
     wanted |= {
         f"[{e}]": names_of(project["optional-dependencies"][e])
-        for e in ("bench", "learn", "ray", "otel", "switch-check")
+        for e in ("bench", "learn", "ray", "otel", "gateway", "switch-check")
     }
     wanted["build"] = names_of(text["build-system"]["requires"]) - wanted["pip"]
     rows = table()
@@ -114,7 +116,7 @@ def test_the_table_has_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize("row", [r for r in table() if r.by not in ("distribution", "build")], ids=lambda r: r.package)
 def test_a_package_is_imported_where_the_table_says(row: Row) -> None:
-    if row.by == "[switch-check]":
+    if row.by == "[switch-check]" or row.package == "httptools":
         text = "".join(file.read_text() for file in sources(*row.rooms))
         assert row.package in text, "named, and loaded only where it is installed"
     else:

@@ -1,0 +1,97 @@
+"""``mfsctl gateway``: what a gateway knows of its replicas. Asks the gateway's own address; needs no daemon."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+
+import click
+import msgspec
+
+from mfsd.cli.daemon_call import EXIT_UNREACHABLE
+from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
+from mfsd.cli.program import ProgramGroup
+from mfsd.observe.format import count, share
+from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
+
+URL_DEFAULT = "http://127.0.0.1:8080"
+TIMEOUT_S = 5.0
+
+
+@click.group(
+    cls=ProgramGroup,
+    epilog="""\b
+Examples:
+  mfsctl gateway status                            replicas, their load and the queue
+  mfsctl gateway status --url http://gw-1:8080     of another host
+  mfsctl gateway status --json                     the same for programs
+""",
+)
+def gateway() -> None:
+    """Show what a gateway (mfsd --gateway) does (docs/gateway.md). Needs no daemon."""
+
+
+def _asked(url: str) -> GatewayStatus:
+    """Ends the program where none answers."""
+    try:
+        with urllib.request.urlopen(url.rstrip("/") + "/status.json", timeout=TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(), type=GatewayStatus)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        click.echo(f"mfsctl: no gateway answers at {url} ({reason}); name its address with --url", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+
+
+COLUMNS = (
+    Column("REPLICA"),
+    Column("ROLE"),
+    Column("STATE"),
+    Column("WAITING", right=True),
+    Column("RUNNING", right=True),
+    Column("MOST", right=True),
+    Column("KV", right=True),
+    Column("SENT", right=True),
+    Column("FAILED", right=True),
+    Column("MODELS"),
+)
+
+
+def _row(replica: ReplicaStatus) -> Row:
+    return (
+        replica.name,
+        replica.role.value,
+        "up" if replica.healthy else f"down: {replica.problem}",
+        count(replica.waiting),
+        count(replica.running),
+        count(replica.requests_max),
+        share(replica.kv_used_share),
+        count(replica.sent),
+        count(replica.failed),
+        ", ".join(replica.models) or "any",
+    )
+
+
+@gateway.command(
+    epilog="""\b
+Examples:
+  mfsctl gateway status
+  mfsctl gateway status --url http://gw-1:8080 --json
+"""
+)
+@click.option("--url", default=URL_DEFAULT, metavar="URL", show_default=True, help="Where the gateway serves.")
+@output_options
+def status(url: str, form: Form) -> None:
+    """Show replicas, their load, and what waits in the gateway.
+
+    \b
+    WAITING  requests there without a first byte, those of others included
+    MOST     requests that it is given at a time; more wait in the gateway
+    FAILED   calls that ended with an error of the connection
+    """
+    found = _asked(url)
+    if printed(found, form):
+        return
+    print_table(COLUMNS, [_row(replica) for replica in found.replicas], form)
+    ports = f"ports from {found.coordinator}" if found.coordinator else "ports unknown"
+    click.echo(f"router {found.router}, queue {found.queue} of {found.queue_max}, {found.programs} programs, {ports}")

@@ -1,0 +1,152 @@
+"""A place at a replica for each call: at once, else in the order of the queue, else none."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import math
+from collections import Counter
+from typing import Final, NamedTuple
+
+from mfsd.policy.route import Call, Choice, Refusal, Role, RouteConfig, Router, choose, queue_key
+from mfsd.policy.serve import ProgramTable
+from mfsd.serve.gateway.prompt import Prompt
+from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
+from mfsd.serve.gateway.settings import GatewaySettings
+from mfsd.serve.promise import NO_TIER
+
+RETRY_MIN_S: Final = 1
+RETRY_MAX_S: Final = 60
+PACE_WEIGHT: Final = 0.05
+"""Of the latest interval between two ends in their mean."""
+
+
+class Place(NamedTuple):
+    """A call's place at a replica, which counts it from now on."""
+
+    replica: LiveReplica
+    choice: Choice
+    waited_s: float
+
+
+class NoPlace(Exception):
+    """None of the replicas may have the call, now or at all."""
+
+    def __init__(self, choice: Choice, retry_after_s: int = 0) -> None:
+        super().__init__(choice.reason)
+        self.choice, self.retry_after_s = choice, retry_after_s
+
+
+class _Waiter:
+    __slots__ = ("call", "key", "place", "prompt", "role", "since_s")
+
+    def __init__(self, call: Call, prompt: Prompt, role: Role, key: tuple[int, ...], since_s: float) -> None:
+        self.call, self.prompt, self.role, self.key, self.since_s = call, prompt, role, key, since_s
+        self.place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+
+
+class Admission:
+    def __init__(self, settings: GatewaySettings, replicas: ReplicaSet, programs: ProgramTable) -> None:
+        self._settings, self._replicas, self._programs = settings.admission, replicas, programs
+        self._route = settings.route
+        self._config = RouteConfig(load=settings.route.load, locality_tokens=settings.route.locality_tokens)
+        self._queue: list[_Waiter] = []
+        """In its order."""
+        self._number = 0
+        self.of_tier: Counter[str] = Counter()
+        """At engines now."""
+        self._interval_s = 0.0
+        self._ended_s = math.nan
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    async def place(self, call: Call, prompt: Prompt, role: Role) -> Place:
+        """NoPlace. The place must be given back by `ended`."""
+        since_s = self._now_s()
+        choice, place = self._try(call, prompt, role, since_s)
+        if place is not None:
+            return place
+        if choice.refused is not Refusal.SATURATED:
+            raise NoPlace(choice)
+        return await self._wait(call, prompt, role, since_s)
+
+    def ended(self, place: Place, call: Call) -> None:
+        """Its replica may have another one. The counts of the replica are the caller's."""
+        self.of_tier[call.tier] -= 1
+        now_s = self._now_s()
+        if self._ended_s == self._ended_s:
+            interval_s = min(now_s - self._ended_s, RETRY_MAX_S)
+            self._interval_s += PACE_WEIGHT * (interval_s - self._interval_s)
+        self._ended_s = now_s
+        self.wake()
+
+    def wake(self) -> None:
+        """Gives places to those that wait, as far as there are any. Also for when a replica comes back or goes."""
+        full: set[tuple[str, str, Role]] = set()
+        for waiter in list(self._queue):
+            kind = (waiter.call.model, waiter.call.tier, waiter.role)
+            if kind in full or waiter.place.done():
+                continue
+            choice, place = self._try(waiter.call, waiter.prompt, waiter.role, waiter.since_s)
+            if place is not None:
+                self._queue.remove(waiter)
+                waiter.place.set_result(place)
+            elif choice.refused is Refusal.SATURATED:
+                full.add(kind)
+            else:
+                self._queue.remove(waiter)
+                waiter.place.set_exception(NoPlace(choice))
+
+    def _try(self, call: Call, prompt: Prompt, role: Role, since_s: float) -> tuple[Choice, Place | None]:
+        most = self._settings.requests_max.get(call.tier or NO_TIER)
+        if most is not None and self.of_tier[call.tier] >= most:
+            reason = f"tier {call.tier or NO_TIER} has {most} requests at engines, as many as it may"
+            return Choice(replica=None, reason=reason, refused=Refusal.SATURATED), None
+        router: Router = self._route.decode if role is Role.DECODE else self._route.router
+        choice = choose(router, call, self._replicas.view(prompt), self._programs, self._config, role)
+        if choice.replica is None:
+            return choice, None
+        replica = self._replicas.by_name[choice.replica]
+        replica.begin(prompt.tokens)
+        self.of_tier[call.tier] += 1
+        return choice, Place(replica, choice, self._now_s() - since_s)
+
+    async def _wait(self, call: Call, prompt: Prompt, role: Role, since_s: float) -> Place:
+        self._number += 1
+        waiter = _Waiter(call, prompt, role, (*queue_key(self._settings.order, call), self._number), since_s)
+        bisect.insort(self._queue, waiter, key=lambda one: one.key)
+        if len(self._queue) > self._settings.queue_max:
+            last = self._queue.pop()
+            last.place.set_exception(NoPlace(_full("the queue is full"), self.retry_after_s()))
+        try:
+            done, _ = await asyncio.wait({waiter.place}, timeout=self._settings.wait_max_s)
+        except asyncio.CancelledError:  # the client has left
+            if waiter.place.done() and waiter.place.exception() is None:
+                place = waiter.place.result()
+                place.replica.leave(prompt.tokens)
+                self.ended(place, call)
+            raise
+        finally:
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+        if not done:
+            raise NoPlace(_full("it has waited as long as it may"), self.retry_after_s())
+        return waiter.place.result()
+
+    def retry_after_s(self) -> int:
+        """Until those that wait now have been served, at the pace of late."""
+        wait_s = math.ceil(self._interval_s * (len(self._queue) + 1))
+        return max(RETRY_MIN_S, min(RETRY_MAX_S, wait_s))
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _full(reason: str) -> Choice:
+    return Choice(
+        replica=None,
+        reason=f"every replica has as many requests as it may have, and {reason}",
+        refused=Refusal.SATURATED,
+    )

@@ -1,0 +1,77 @@
+"""What is written to a client, and the body that it sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON: Final = (b"content-type", b"application/json")
+
+
+class ClientLeft(Exception):
+    """Before its request was complete."""
+
+
+class TooLarge(Exception):
+    """The body has more bytes than it may."""
+
+
+async def read_body(receive: Receive, most_bytes: int) -> bytes:
+    """ClientLeft, TooLarge."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientLeft
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most_bytes:
+            raise TooLarge
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts) if len(parts) > 1 else part
+
+
+def problem(message: str, kind: str, code: str, **more: object) -> bytes:
+    """An error in OpenAI's form."""
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code, **more}})
+
+
+class Answer:
+    """Of one request."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        await self.begin(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.end(body)
+
+    async def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.begun = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def part(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self, body: bytes = b"") -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def failed(
+        self, status: int, message: str, kind: str, code: str, retry_after_s: int = 0, **more: object
+    ) -> None:
+        """An answer that has begun is a stream of events: the error is its last one."""
+        text = problem(message, kind, code, **more)
+        if self.begun:
+            await self.end(b"data: " + text + b"\n\n")
+            return
+        retry = [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []
+        await self.whole(status, [JSON, *retry], text)

@@ -1,0 +1,98 @@
+"""The gateway as one ASGI application, and the process that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.poll import Log
+from mfsd.serve.gateway.proxy import PATHS, Proxy
+from mfsd.serve.gateway.settings import GatewaySettings
+from mfsd.serve.gateway.upstream import session
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DRAIN_S = 30
+"""Requests that run when the process is to stop have so long."""
+
+
+def application(settings: GatewaySettings, log: Log) -> Starlette:
+    made: list[Gateway] = []
+
+    def gateway() -> Gateway:
+        return made[0]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with session() as calls:
+            made.append(Gateway(settings, calls, log))
+            await gateway().poller.once()
+            polling = asyncio.create_task(_poll(gateway()))
+            try:
+                yield
+            finally:
+                polling.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await polling
+
+    async def models(_: Request) -> Response:
+        data = [{"id": model, "object": "model", "owned_by": "mfs"} for model in gateway().replicas.models()]
+        return _json({"object": "list", "data": data})
+
+    async def health(_: Request) -> Response:
+        if any(replica.healthy for replica in gateway().replicas.all):
+            return Response(b"ok\n", media_type="text/plain")
+        return Response(b"no replica answers: mfsctl gateway status\n", 503, media_type="text/plain")
+
+    async def status(_: Request) -> Response:
+        return _json(gateway().status())
+
+    async def metrics(_: Request) -> Response:
+        return Response(gateway().metrics_text(), media_type=METRICS_TYPE)
+
+    pages = [("/v1/models", models), ("/health", health), ("/status.json", status), ("/metrics", metrics)]
+    return Starlette(
+        routes=[
+            *(Route(path, Proxy(gateway, path)) for path in PATHS),
+            *(Route(path, page, methods=["GET"]) for path, page in pages),
+        ],
+        lifespan=lifespan,
+    )
+
+
+async def _poll(gateway: Gateway) -> None:
+    while True:
+        await asyncio.sleep(gateway.settings.state.poll_ms / 1e3)
+        await gateway.poller.once()
+        gateway.admission.wake()
+
+
+def _json(fields: object) -> Response:
+    return Response(msgspec.json.encode(fields), media_type="application/json")
+
+
+def serve(settings: GatewaySettings, log: Log) -> bool:
+    """Until a signal. False: it could not listen, which uvicorn has said."""
+    host, port = settings.host_and_port
+    config = uvicorn.Config(
+        application(settings, log),
+        host=host,
+        port=port,
+        log_level="error",
+        access_log=False,
+        http="httptools",
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+    )
+    server = uvicorn.Server(config)
+    with contextlib.suppress(SystemExit):
+        server.run()
+    return server.started

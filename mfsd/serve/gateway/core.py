@@ -1,0 +1,94 @@
+"""What the gateway's pages share: settings, replicas, programs, the queue and counters."""
+
+from __future__ import annotations
+
+import math
+
+import aiohttp
+
+from mfsd.policy.route import Router
+from mfsd.policy.serve import ProgramTable
+from mfsd.serve.gateway.admission import Admission
+from mfsd.serve.gateway.metrics import Metrics
+from mfsd.serve.gateway.poll import Log, Poller
+from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
+from mfsd.serve.gateway.settings import GatewaySettings
+from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
+from mfsd.serve.gateway.upstream import Upstream
+from mfsd.serve.history import Programs
+from mfsd.serve.promise import Reader
+
+CHUNKED = (Router.PREFIX, Router.TRANSFER)
+"""Routers that read which replica has a prompt's beginning."""
+
+
+class Gateway:
+    """Made in the loop that serves."""
+
+    def __init__(self, settings: GatewaySettings, session: aiohttp.ClientSession, log: Log) -> None:
+        self.settings, self.log = settings, log
+        self.replicas = ReplicaSet(settings)
+        table = ProgramTable()
+        self.programs = Programs(table)
+        self.admission = Admission(settings, self.replicas, table)
+        self.upstream = Upstream(session)
+        self.metrics = Metrics()
+        self.poller = Poller(self.replicas, settings.state, session, log)
+        self.chunked = settings.route.router in CHUNKED
+        self._warned: set[str] = set()
+        self.reader = Reader(settings.serve, self.cannot_use)
+
+    def cannot_use(self, kind: str, text: str) -> None:
+        """Counts; each kind is logged once."""
+        self.metrics.unusable.labels(kind.removeprefix("serve-")).inc()
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self.log.warning("unusable-word", problem=text)
+
+    def down(self, replica: LiveReplica, problem: str) -> None:
+        if replica.down(problem):
+            self.log.warning("replica-down", replica=replica.name, url=replica.url, problem=problem)
+        self.admission.wake()
+
+    def status(self) -> GatewayStatus:
+        return GatewayStatus(
+            router=self.settings.route.router.value,
+            decode=self.settings.route.decode.value,
+            queue=len(self.admission),
+            queue_max=self.settings.admission.queue_max,
+            programs=len(self.programs),
+            coordinator=self.poller.coordinator,
+            replicas=[_status(replica) for replica in self.replicas.all],
+        )
+
+    def metrics_text(self) -> bytes:
+        metrics = self.metrics
+        metrics.queue.set(len(self.admission))
+        metrics.programs.set(len(self.programs))
+        for replica in self.replicas.all:
+            metrics.up.labels(replica.name).set(replica.healthy)
+            metrics.load.labels(replica.name, "waiting").set(replica.waiting + replica.foreign_waiting)
+            metrics.load.labels(replica.name, "running").set(replica.running + replica.foreign_running)
+            metrics.owed.labels(replica.name).set(math.nan if replica.owed_bytes is None else replica.owed_bytes)
+        return metrics.text()
+
+
+def _status(replica: LiveReplica) -> ReplicaStatus:
+    return ReplicaStatus(
+        name=replica.name,
+        url=replica.url,
+        role=replica.settings.role,
+        healthy=replica.healthy,
+        problem=replica.problem,
+        models=replica.models,
+        tiers=replica.settings.tiers,
+        waiting=replica.waiting + replica.foreign_waiting,
+        running=replica.running + replica.foreign_running,
+        requests_max=replica.settings.requests_max,
+        waiting_tokens=replica.waiting_tokens,
+        kv_used_share=replica.kv_used_share,
+        token_us=replica.token_ns / 1e3,
+        owed_bytes=replica.owed_bytes,
+        sent=replica.sent,
+        failed=replica.failed,
+    )

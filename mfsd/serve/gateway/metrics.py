@@ -1,0 +1,51 @@
+"""The gateway's own Prometheus metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "mfs_gateway_requests", "Requests that ended, by tier and outcome.", ("tier", "outcome"), registry=registry
+        )
+        """Outcomes: answered (whatever the engine's status), refused, failed, withdrawn."""
+        self.refused = Counter(
+            "mfs_gateway_refused", "Requests that no engine was given, by reason.", ("reason",), registry=registry
+        )
+        self.sent = Counter("mfs_gateway_sent", "Calls sent to each replica.", ("replica",), registry=registry)
+        self.sent_elsewhere = Counter(
+            "mfs_gateway_sent_elsewhere",
+            "Calls whose replica could not be connected to, so that another one got them.",
+            ("replica",),
+            registry=registry,
+        )
+        self.unusable = Counter(
+            "mfs_gateway_unusable_words", "What requests said that could not be used.", ("word",), registry=registry
+        )
+        self.overhead = Histogram(
+            "mfs_gateway_overhead_seconds",
+            "From the end of a request's body until its call is handed on, without the time in the queue.",
+            buckets=BUCKETS_S,
+            registry=registry,
+        )
+        self.queue = Gauge("mfs_gateway_queue", "Requests that wait in the gateway.", registry=registry)
+        self.programs = Gauge("mfs_gateway_programs", "Programs in the table.", registry=registry)
+        self.up = Gauge("mfs_gateway_replica_up", "Whether a replica answers.", ("replica",), registry=registry)
+        self.load = Gauge(
+            "mfs_gateway_replica_requests",
+            "Requests at each replica: waiting and running, those of others included.",
+            ("replica", "state"),
+            registry=registry,
+        )
+        self.owed = Gauge(
+            "mfs_gateway_port_owed_bytes", "What the port of a replica has still to receive; NaN: unknown.",
+            ("replica",), registry=registry,
+        )  # fmt: skip
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,56 @@
+"""One request as two calls, for instances that prefill and instances that decode: vLLM's `kv_transfer_params`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mfsd.serve.gateway.settings import Connector, ReplicaSettings
+
+PATHS: Final = ("/v1/completions", "/v1/chat/completions")
+"""Only these can be split."""
+PARAMETERS: Final = "kv_transfer_params"
+_NIXL: Final[dict[str, Any]] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def prefill(body: dict[str, Any], connector: Connector, transfer: str) -> dict[str, Any]:
+    """Computes the prompt and keeps its KV for a decode instance. transfer: a name that no other request has."""
+    parameters = dict(_NIXL)
+    if connector is Connector.MOONCAKE:
+        parameters = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
+    one = {**body, "stream": False, "max_tokens": 1, PARAMETERS: _with_words(body, parameters)}
+    if "max_completion_tokens" in body:
+        one["max_completion_tokens"] = 1
+    for word in ("stream_options", "min_tokens"):
+        one.pop(word, None)
+    return one
+
+
+def decode(
+    body: dict[str, Any], connector: Connector, transfer: str, answer: dict[str, Any], prefilled: ReplicaSettings
+) -> dict[str, Any]:
+    """answer: of the prefill. Where it names no KV (a prompt shorter than a block), the whole request is computed."""
+    if connector is Connector.MOONCAKE:
+        parameters: Any = {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": transfer,
+            "remote_bootstrap_addr": prefilled.bootstrap,
+            "remote_engine_id": prefilled.engine_id,
+        }
+    else:
+        parameters = answer.get(PARAMETERS)
+    if not isinstance(parameters, dict):
+        return {word: value for word, value in body.items() if word != PARAMETERS}
+    return {**body, PARAMETERS: _with_words(body, parameters)}
+
+
+def _with_words(body: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    given = body.get(PARAMETERS)
+    return {**given, **parameters} if isinstance(given, dict) else parameters

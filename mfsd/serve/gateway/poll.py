@@ -1,0 +1,170 @@
+"""Reads the state of engines and ports: each engine's `/metrics` (vLLM's names) and `/v1/models`, and what the
+coordinator that leads says of ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+import aiohttp
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
+from mfsd.serve.gateway.settings import State
+
+TIMEOUT_S: Final = 2.0
+WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
+KV_USED, CACHE = "vllm:kv_cache_usage_perc", "vllm:cache_config_info"
+READ: Final = (WAITING, RUNNING, KV_USED, CACHE)
+FAILURES_MAX: Final = 2
+"""Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
+
+
+class Log(Protocol):
+    def info(self, event: str, **values: object) -> None: ...
+
+    def warning(self, event: str, **values: object) -> None: ...
+
+
+class Metrics(msgspec.Struct):
+    """The sums over an engine's parts (data parallel ranks)."""
+
+    waiting: int = 0
+    running: int = 0
+    kv_used_share: float = 0.0
+    """Of the part that has most in use."""
+    kv_tokens: int = 0
+    """Of one part; 0: unknown."""
+
+
+def metrics_of(text: str) -> Metrics:
+    """Only the lines that count are parsed: engines export thousands. ValueError."""
+    lines = [line for line in text.splitlines() if line.startswith(READ)]
+    found = Metrics()
+    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for sample in family.samples:
+            value = sample.value if math.isfinite(sample.value) else 0.0
+            if sample.name == WAITING:
+                found.waiting += int(value)
+            elif sample.name == RUNNING:
+                found.running += int(value)
+            elif sample.name == KV_USED:
+                found.kv_used_share = max(found.kv_used_share, min(1.0, value))
+            elif sample.name == CACHE:
+                with contextlib.suppress(KeyError, ValueError):
+                    found.kv_tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+    return found
+
+
+def models_of(answer: Any) -> Iterator[tuple[str, int | None]]:
+    """Each model and the longest context that the engine takes."""
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            limit = entry.get("max_model_len")
+            yield entry["id"], limit if isinstance(limit, int) and limit > 0 else None
+
+
+class PortRow(msgspec.Struct):
+    name: str
+    rate_bytes_per_s: int
+    owed_ns: int
+
+
+class PortRows(msgspec.Struct):
+    ttl_ms: float
+    ports: list[PortRow]
+
+
+class Poller:
+    def __init__(self, replicas: ReplicaSet, state: State, session: aiohttp.ClientSession, log: Log) -> None:
+        self._replicas, self._state, self._session, self._log = replicas, state, session, log
+        self._failures: dict[str, int] = {}
+        self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        self._ports_s = -math.inf
+        """Until when what ports owe may be believed."""
+        self.coordinator = ""
+        """That answered last; empty: none does."""
+
+    async def once(self) -> None:
+        await asyncio.gather(*(self._replica(replica) for replica in self._replicas.all), self._ports())
+
+    async def _replica(self, replica: LiveReplica) -> None:
+        try:
+            if not replica.healthy or not replica.models:
+                await self._models(replica)
+            await self._metrics(replica)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
+            if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
+                return
+            problem = " ".join(str(error).split()) or type(error).__name__
+            if replica.down(problem) or failures == 1:
+                self._log.warning("replica-down", replica=replica.name, url=replica.url, problem=problem)
+        else:
+            self._failures.pop(replica.name, None)
+            if replica.up():
+                self._log.info("replica-up", replica=replica.name, url=replica.url, models=",".join(replica.models))
+
+    async def _models(self, replica: LiveReplica) -> None:
+        """An engine without the page serves what is configured."""
+        async with self._session.get(replica.url + "/v1/models", timeout=self._timeout) as answer:
+            if answer.status != 200:
+                return
+            found = dict(models_of(msgspec.json.decode(await answer.read())))
+        if not replica.settings.models:
+            replica.models = tuple(found)
+        limits = [limit for limit in found.values() if limit is not None]
+        if replica.settings.kv_tokens is None and limits:
+            replica.prompt_max = max(limits)
+
+    async def _metrics(self, replica: LiveReplica) -> None:
+        async with self._session.get(replica.url + "/metrics", timeout=self._timeout) as answer:
+            if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
+                return
+            if answer.status >= 400:
+                raise ValueError(f"/metrics answers {answer.status}")
+            found = metrics_of((await answer.read()).decode(errors="replace"))
+        replica.polled(found.waiting, found.running, found.kv_used_share)
+        if found.kv_tokens and replica.settings.kv_tokens is None:
+            replica.prompt_max = min(found.kv_tokens, replica.prompt_max or found.kv_tokens)
+
+    async def _ports(self) -> None:
+        for url in self._state.coordinators:
+            try:
+                async with self._session.get(url.rstrip("/") + "/v1/ports", timeout=self._timeout) as answer:
+                    if answer.status != 200:  # it does not lead
+                        continue
+                    rows = msgspec.json.decode(await answer.read(), type=PortRows)
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError, msgspec.MsgspecError) as error:
+                self._log_coordinator(url, error)
+                continue
+            self.coordinator = url
+            self._take(rows)
+            return
+        self.coordinator = ""
+        if asyncio.get_running_loop().time() > self._ports_s:
+            for replica in self._replicas.all:
+                replica.owed_bytes = None
+
+    def _log_coordinator(self, url: str, error: Exception) -> None:
+        if self.coordinator == url:
+            self._log.warning("coordinator-silent", url=url, problem=" ".join(str(error).split()))
+
+    def _take(self, rows: PortRows) -> None:
+        by_name = {row.name: row for row in rows.ports}
+        self._ports_s = asyncio.get_running_loop().time() + rows.ttl_ms / 1e3
+        for replica in self._replicas.all:
+            port = replica.settings.port
+            if not port:
+                continue
+            row = by_name.get(port if port.endswith("/in") else f"{port}/in")
+            if row is None:
+                replica.owed_bytes = None
+            else:
+                replica.port_rate_bytes_per_s = row.rate_bytes_per_s
+                replica.owed_bytes = row.owed_ns * row.rate_bytes_per_s // 1_000_000_000

@@ -1,0 +1,128 @@
+"""The replicas as the gateway knows them: what it has sent itself, at once; what others sent, from the last poll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from mfsd.policy.route import Replica, Role
+from mfsd.serve.gateway.prefixes import Prefixes
+from mfsd.serve.gateway.prompt import Prompt
+from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
+
+PACE_WEIGHT: Final = 0.1
+"""Of the latest prompt in the mean time of a prompt token."""
+FETCH_TOKENS_LEAST: Final = 256
+
+
+class LiveReplica:
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self.settings, self.name, self.url = settings, settings.shown_name, settings.url.rstrip("/")
+        self.healthy = False
+        self.problem = "not asked yet"
+        """Why it is not healthy."""
+        self.models: tuple[str, ...] = tuple(settings.models)
+        self.prompt_max = settings.kv_tokens
+        self.waiting = self.running = self.waiting_tokens = 0
+        """Calls of this gateway: before and after their first byte, and prompt tokens of the former."""
+        self.foreign_waiting = self.foreign_running = 0
+        """Of others, when it was polled last."""
+        self._most = 0
+        """Calls of this gateway at a time since then: an engine may still count those that have just ended."""
+        self.kv_used_share = 0.0
+        self.token_ns = 0
+        self.port_rate_bytes_per_s = 0
+        self.owed_bytes: int | None = None
+        self.prefixes = Prefixes()
+        self.sent = self.failed = 0
+        """Calls so far; those of them that ended with an error of the connection."""
+
+    def begin(self, tokens: int) -> None:
+        self.waiting += 1
+        self.waiting_tokens += tokens
+        self._most = max(self._most, self.waiting + self.running)
+
+    def first_byte(self, tokens: int) -> None:
+        self.waiting -= 1
+        self.waiting_tokens -= tokens
+        self.running += 1
+
+    def leave(self, tokens: int) -> None:
+        """A call that had no byte yet is over."""
+        self.waiting -= 1
+        self.waiting_tokens -= tokens
+
+    def learn(self, ahead_tokens: int, seconds: float) -> None:
+        """A first token came so long after so many prompt tokens waited, its own included."""
+        if ahead_tokens > 0:
+            each_ns = int(seconds * 1e9 / ahead_tokens)
+            self.token_ns += int(PACE_WEIGHT * (each_ns - self.token_ns)) if self.token_ns else each_ns
+
+    def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
+        foreign = max(0, waiting + running - self._most)
+        self.foreign_waiting = min(foreign, max(0, waiting - self.waiting))
+        self.foreign_running = foreign - self.foreign_waiting
+        self._most = self.waiting + self.running
+        self.kv_used_share = kv_used_share
+
+    def up(self) -> bool:
+        """Whether that is news."""
+        news, self.healthy, self.problem = not self.healthy, True, ""
+        return news
+
+    def down(self, problem: str) -> bool:
+        """Whether that is news. What its engine had cached is gone with it."""
+        news, self.healthy, self.problem = self.healthy, False, problem
+        self.foreign_waiting = self.foreign_running = 0
+        self.prefixes.forget()
+        return news
+
+    def view(self, prompt: Prompt, cached: int = 0, fetch: int = 0, kv_bytes_per_token: int = 0) -> Replica:
+        too_long = self.prompt_max is not None and prompt.tokens_least > self.prompt_max
+        return Replica(
+            name=self.name,
+            role=self.settings.role,
+            models=self.models,
+            tiers=tuple(self.settings.tiers),
+            healthy=self.healthy,
+            waiting=self.waiting + self.foreign_waiting,
+            running=self.running + self.foreign_running,
+            waiting_tokens=self.waiting_tokens,
+            wait_ns=self.waiting_tokens * self.token_ns,
+            token_ns=self.token_ns,
+            kv_free_share=1.0 - self.kv_used_share,
+            kv_tokens=self.prompt_max if too_long else None,  # an estimate of text refuses nothing
+            requests_max=self.settings.requests_max,
+            cached_tokens=cached,
+            fetch_tokens=fetch,
+            fetch_bytes=fetch * kv_bytes_per_token,
+            port_rate_bytes_per_s=self.port_rate_bytes_per_s,
+            owed_bytes=self.owed_bytes,
+        )
+
+
+class ReplicaSet:
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._kv = settings.kv
+        self.all = [LiveReplica(replica) for replica in settings.replicas]
+        self.by_name = {replica.name: replica for replica in self.all}
+        self.disaggregated = any(replica.settings.role is Role.PREFILL for replica in self.all)
+
+    def view(self, prompt: Prompt) -> Sequence[Replica]:
+        if not prompt.chunks:
+            return [replica.view(prompt) for replica in self.all]
+        cached = [min(prompt.tokens, replica.prefixes.cached_tokens(prompt.chunks)) for replica in self.all]
+        most = max(cached) if self._kv.shared else 0
+        return [
+            replica.view(
+                prompt,
+                own,
+                most - own if most - own >= FETCH_TOKENS_LEAST else 0,
+                self._kv.bytes_per_token,
+            )
+            for replica, own in zip(self.all, cached, strict=True)
+        ]
+
+    def models(self) -> list[str]:
+        """Of those that are healthy."""
+        return sorted({model for replica in self.all if replica.healthy for model in replica.models})

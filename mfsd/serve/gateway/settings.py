@@ -1,0 +1,213 @@
+"""What an operator sets for the gateway, in one TOML file."""
+
+from __future__ import annotations
+
+import math
+import urllib.parse
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mfsd.policy.route import QueueOrder, Role, RouteConfig, Router
+from mfsd.serve.settings import Settings, SettingsError, Tier
+
+REQUESTS_MAX: Final = 256
+COUNT_MAX: Final = 1 << 20
+BYTES_MAX: Final = 1 << 40
+
+
+def _check_count(field: str, value: int, lowest: int, highest: int = COUNT_MAX) -> None:
+    if not lowest <= value <= highest:
+        raise ValueError(f"{field} is {value}: use {lowest} to {highest}")
+
+
+def _check_url(field: str, url: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = good and not parts.query and not parts.fragment and parts.path in ("", "/")
+    except ValueError:  # a port that is none
+        good = False
+    if not good:
+        raise ValueError(f"{field} is {url!r:.120}: use http://HOST:PORT")
+
+
+class Connector(str, Enum):
+    """How prefill instances hand KV to decode instances."""
+
+    NIXL = "nixl"
+    """What the prefill instance answered goes to the decode instance."""
+    MOONCAKE = "mooncake"
+    """Both are given one transfer's name, and the decode instance where the prefill instance is."""
+
+
+class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One engine."""
+
+    url: str
+    """Where its OpenAI API is, for example `http://10.0.0.1:8000`."""
+    name: str = ""
+    """In metrics and answers; empty: host and port of the url."""
+    role: Role = Role.BOTH
+    """prefill and decode: the two halves of requests, by `[disaggregation]`; both: whole requests."""
+    models: list[str] = []
+    """That it serves; empty: asked of its `/v1/models`."""
+    tiers: list[str] = []
+    """That it is reserved for; empty: all."""
+    requests_max: int = REQUESTS_MAX
+    """Requests that it is given at a time; more wait in the gateway. vLLM's `--max-num-seqs` and some to wait there."""
+    kv_tokens: int | None = None
+    """Tokens of the longest prompt that it takes; unset: its `max_model_len` and the KV memory in its `/metrics`."""
+    port: str = ""
+    """Name of its NIC port in the coordinator's `/v1/ports`, for example `10.1.0.7`; empty: unknown."""
+    engine_id: str = ""
+    """Of a prefill instance with MooncakeConnector: its `engine_id`."""
+    bootstrap: str = ""
+    """Of a prefill instance with MooncakeConnector: the URL of its bootstrap server."""
+
+    def __post_init__(self) -> None:
+        _check_url("url", self.url)
+        if self.bootstrap:
+            _check_url("bootstrap", self.bootstrap)
+        _check_count("requests_max", self.requests_max, 1)
+        if self.kv_tokens is not None:
+            _check_count("kv_tokens", self.kv_tokens, 1, 1 << 31)
+
+    @property
+    def shown_name(self) -> str:
+        return self.name or urllib.parse.urlsplit(self.url).netloc
+
+
+class Routing(RouteConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which replica gets a request."""
+
+    router: Router = Router.LOCALITY
+    """For whole requests and prefills: least-loaded, sticky, prefix, locality or transfer."""
+    decode: Router = Router.OWED
+    """For decodes: owed, least-loaded or sticky."""
+
+
+class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to requests that no replica may have now."""
+
+    order: QueueOrder = QueueOrder.PRIORITY
+    """They leave the queue in this order: fcfs, edf (deadline) or priority (importance, then deadline)."""
+    queue_max: int = 1024
+    """Requests that wait. One more: the last in order is answered 429 with Retry-After."""
+    wait_max_s: float = 30.0
+    """After that time in the queue a request is answered 429, too."""
+    requests_max: dict[str, int] = {}
+    """Requests of a tier that are at engines at a time, by the tier's name; requests without one are "default"."""
+    body_max_bytes: int = 33_554_432
+    """Larger requests are answered 413."""
+
+    def __post_init__(self) -> None:
+        _check_count("queue_max", self.queue_max, 0)
+        _check_count("body_max_bytes", self.body_max_bytes, 1024, BYTES_MAX)
+        if not (math.isfinite(self.wait_max_s) and 0 < self.wait_max_s <= 86_400):
+            raise ValueError(f"wait_max_s is {self.wait_max_s}: use seconds above 0 and up to 86400")
+        for tier, most in self.requests_max.items():
+            _check_count(f"requests_max.{tier}", most, 1)
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the state of replicas and ports is from."""
+
+    poll_ms: int = 500
+    """Between two readings of each engine's `/metrics` and of the coordinator's ports."""
+    coordinators: list[str] = []
+    """Web addresses of coordinators (`coordinator.web` of theirs), for example `http://coord-1:7480`. The one that
+    leads is asked for what ports owe."""
+
+    def __post_init__(self) -> None:
+        _check_count("poll_ms", self.poll_ms, 10, 3_600_000)
+        for number, url in enumerate(self.coordinators):
+            _check_url(f"coordinators[{number}]", url)
+
+
+class Kv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How large KV is, for the routers that count bytes."""
+
+    bytes_per_token: int = 0
+    """Of one token in all layers; 0: unknown, so that KV counts nothing."""
+    shared: bool = False
+    """Replicas fetch from each other what one of them has cached (a KV store, or a connector that does)."""
+
+    def __post_init__(self) -> None:
+        _check_count("bytes_per_token", self.bytes_per_token, 0, 1 << 30)
+
+
+class Disaggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Prefill and decode on different instances: as soon as there are replicas of both roles."""
+
+    connector: Connector = Connector.NIXL
+    """Of the engines: nixl (NixlConnector, also inside of MfsConnector) or mooncake (MooncakeConnector)."""
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The gateway's whole configuration."""
+
+    replicas: list[ReplicaSettings]
+    """One table `[[replicas]]` an engine."""
+    listen: str = "127.0.0.1:8080"
+    """Host and port to serve."""
+    route: Routing = Routing()
+    admission: Admission = Admission()
+    state: State = State()
+    kv: Kv = Kv()
+    disaggregation: Disaggregation = Disaggregation()
+    default: Tier = Tier()
+    """What requests without a tier are promised: `ttft_ms`, `tbt_ms`, `ttlt_ms`, `importance`."""
+    tiers: dict[str, Tier] = {}
+    """The same for each tier: `[tiers.NAME]`."""
+
+    def __post_init__(self) -> None:
+        if not self.replicas:
+            raise ValueError("replicas is empty: add a table [[replicas]] with a url")
+        host, _, port = self.listen.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
+            raise ValueError(f"listen is {self.listen!r}: use HOST:PORT")
+        names = [replica.shown_name for replica in self.replicas]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"replicas: two are named {name!r}: give each a name of its own")
+        roles = {replica.role for replica in self.replicas}
+        if (Role.PREFILL in roles) != (Role.DECODE in roles):
+            raise ValueError("replicas: prefill and decode instances need each other: add the other role")
+        if self.route.router is Router.OWED:
+            raise ValueError("route.router is 'owed': that is for route.decode; use transfer")
+        if self.route.decode not in (Router.OWED, Router.LEAST_LOADED, Router.STICKY):
+            raise ValueError(f"route.decode is {self.route.decode.value!r}: use owed, least-loaded or sticky")
+        for number, replica in enumerate(self.replicas):
+            self._check_replica(number, replica)
+
+    def _check_replica(self, number: int, replica: ReplicaSettings) -> None:
+        for tier in replica.tiers:
+            if tier not in self.tiers:
+                raise ValueError(f"replicas[{number}].tiers has {tier!r}: add a table [tiers.{tier}]")
+        if self.disaggregation.connector is Connector.MOONCAKE and replica.role is Role.PREFILL:
+            for field in ("engine_id", "bootstrap"):
+                if not getattr(replica, field):
+                    raise ValueError(f"replicas[{number}].{field} is missing: MooncakeConnector needs it")
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def serve(self) -> Settings:
+        """What `mfsd.serve.promise.Reader` reads."""
+        return Settings(default=self.default, tiers=self.tiers)
+
+
+def read_file(path: Path) -> GatewaySettings:
+    """SettingsError."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=GatewaySettings)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from None

@@ -1,0 +1,55 @@
+"""One call at one replica: what is counted from its place to its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+
+from mfsd.policy.route import Call
+from mfsd.serve.gateway.admission import Place
+from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.prompt import Prompt
+
+
+class Turn:
+    def __init__(self, gateway: Gateway, place: Place, call: Call, prompt: Prompt) -> None:
+        self._gateway, self._place, self._call, self._prompt = gateway, place, call, prompt
+        self.replica = place.replica
+        self.response: aiohttp.ClientResponse | None = None
+        self._ahead_tokens = self.replica.waiting_tokens
+        self._begun_s = self._now_s()
+        self._first_s: float | None = None
+        self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s)
+        if prompt.chunks:
+            self.replica.prefixes.sent(prompt.chunks)
+
+    def first_byte(self, learn: bool = False) -> None:
+        """learn: it is the first token's, so that it says how long prompts take here."""
+        if self._first_s is not None:
+            return
+        self._first_s = self._now_s()
+        self.replica.first_byte(self._prompt.tokens)
+        if learn:
+            self.replica.learn(self._ahead_tokens, self._first_s - self._begun_s)
+
+    def end(self, failed: bool = False) -> None:
+        """Once. A response that was not read to its end is closed, by which its engine aborts the request."""
+        if self.response is not None and not self.response.closed:
+            self.response.close()
+        now_s = self._now_s()
+        first_s = self._begun_s if self._first_s is None else self._first_s
+        if self._first_s is None:
+            self.replica.leave(self._prompt.tokens)
+        else:
+            self.replica.running -= 1
+        self.replica.failed += failed
+        wait_s = self._place.waited_s
+        self._gateway.programs.ended(
+            self._call.program, self._inherited, now_s - first_s, wait_s + first_s - self._begun_s, now_s
+        )
+        self._gateway.admission.ended(self._place, self._call)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,66 @@
+"""Calls to engines. A call is sent once: only where no connection was made, so that no byte of it can have reached an
+engine, may it be sent to another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from mfsd.serve.gateway.replicas import LiveReplica
+from mfsd.serve.words import HEADERS, OBJECTIVES
+
+CONNECT_S: Final = 3.0
+KEEP_ALIVE_S: Final = 2.0
+"""Below that of engines (uvicorn's is 5 s): a connection that the engine closes while a call is written to it would be
+an error that may not be repeated."""
+HOP: Final = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization te trailer upgrade transfer-encoding "
+    b"content-length".split()
+)
+NOT_SENT_ON: Final = HOP | {b"host", b"expect", b"accept-encoding", *HEADERS, *OBJECTIVES}
+"""What requests say of themselves goes in the body, made safe (`xargs`)."""
+NOT_SENT_BACK: Final = HOP | {b"server", b"date"}
+
+
+class NotSent(Exception):
+    """No connection was made."""
+
+
+class Upstream:
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def post(
+        self, replica: LiveReplica, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], request_id: str
+    ) -> aiohttp.ClientResponse:
+        """The answer's head; its body is still to be read. NotSent; aiohttp.ClientError: it may have been sent."""
+        carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+        carried = [(name, value) for name, value in carried if name.encode("latin-1") not in NOT_SENT_ON]
+        if not any(name == "x-request-id" for name, _ in carried):
+            carried.append(("x-request-id", request_id))
+        try:
+            return await self._session.post(replica.url + path, data=body, headers=carried)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise NotSent(" ".join(str(error).split())) from error
+
+
+def session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        auto_decompress=False,
+        skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
+    )
+
+
+def headers_back(answer: aiohttp.ClientResponse, replica: LiveReplica) -> list[tuple[bytes, bytes]]:
+    kept = [(name.lower(), value) for name, value in answer.raw_headers]
+    kept = [(name, value) for name, value in kept if name not in NOT_SENT_BACK]
+    return [*kept, (b"x-mfs-replica", replica.name.encode("latin-1", "replace"))]
+
+
+FAILED: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+"""What a call can end with whose bytes may have been read."""

@@ -1,0 +1,73 @@
+"""The words by which a request says what it needs, as clients spell them: in headers, and in its body's `vllm_xargs`.
+`mfsd.serve.promise` makes them safe to use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from mfsd.serve.promise import Words
+
+TTFT_KEYS: Final = ("ttft_slo_ms", "slo_ttft_ms")
+TBT_KEYS: Final = ("tbt_slo_ms", "slo_tbt_ms")
+TTLT_KEYS: Final = ("ttlt_slo_ms", "slo_ttlt_ms")
+SESSION_KEYS: Final = ("session", "session_id", "program_id")
+PARENT_KEYS: Final = ("parent", "parent_session")
+QOS_KEYS: Final = ("qos", "qos_class")
+
+HEADERS: Final = {
+    b"x-qos-class": "qos",
+    b"x-tier": "tier",
+    b"x-importance": "importance",
+    b"x-tenant": "tenant",
+    b"x-gateway-inference-fairness-id": "tenant",
+    b"x-gateway-fairness-id": "tenant",
+    b"x-session-id": "session",
+    b"x-session-affinity": "session",
+    b"x-parent-session-id": "parent",
+    b"x-role": "role",
+    b"x-application": "application",
+}
+"""Of two headers for one word the first in this table counts."""
+OBJECTIVES: Final = {b"x-slo-ttft-ms": "ttft_slo_ms", b"x-slo-tbt-ms": "tbt_slo_ms", b"x-slo-ttlt-ms": "ttlt_slo_ms"}
+FIELD: Final = "vllm_xargs"
+"""Of the body, in which engines read them."""
+
+
+def given(sources: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """What is a mapping, and their own "mfs"."""
+    found = [source for source in sources if isinstance(source, Mapping)]
+    return found + [source["mfs"] for source in found if isinstance(source.get("mfs"), Mapping)]
+
+
+def first_given(sources: Iterable[Any], *names: str) -> Any:
+    """The first of these words in what the request carries, as it is; None: it has none."""
+    for source in given(sources):
+        for name in names:
+            if name in source:
+                return source[name]
+    return None
+
+
+def words_in(sources: Iterable[Any], tiers: Collection[str], priority: object, session: object) -> Words:
+    """A class of service (`qos`) that is the name of a tier counts as one; vLLM's priority (smaller goes first) is the
+    importance of a request that names none. session: the engine's own field for it, where the words name none."""
+    carried = given(sources)
+    tier = first_given(carried, "tier")
+    if tier is None and isinstance(qos := first_given(carried, *QOS_KEYS), str) and qos in tiers:
+        tier = qos
+    importance = first_given(carried, "importance")
+    if importance is None and isinstance(priority, int):
+        importance = -priority or None
+    return Words(
+        ttft_ms=first_given(carried, *TTFT_KEYS),
+        tbt_ms=first_given(carried, *TBT_KEYS),
+        ttlt_ms=first_given(carried, *TTLT_KEYS),
+        tier=tier,
+        importance=importance,
+        tenant=first_given(carried, "tenant"),
+        session=first_given(carried, *SESSION_KEYS) or session,
+        parent=first_given(carried, *PARENT_KEYS),
+        role=first_given(carried, "role"),
+        application=first_given(carried, "application"),
+    )

@@ -1,0 +1,238 @@
+"""The gateway's process in front of engines that are processes, too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, gateway, replicas
+from tests.support.openai_engine import MODEL, PROMPT_MAX, StandIn, engines
+from tests.support.waiting import eventually
+
+FAST = "[state]\npoll_ms = 50\n"
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[list[StandIn]]:
+    with engines(3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def front(three: list[StandIn], tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    tiers = "[tiers.chat]\nttft_ms = 500\nimportance = 1\n"
+    urls = [one.url for one in three]
+    with gateway(tmp_path_factory.mktemp("gateway"), replicas(*urls) + FAST + tiers) as made:
+        yield made
+
+
+def marked(made: list[StandIn], mark: str) -> list[dict[str, Any]]:
+    """The requests with this mark that reached any engine."""
+    return [request for one in made for request in one.seen() if request["body"].get("user") == mark]
+
+
+def held(made: list[StandIn], mark: str, count: int = 1) -> bool:
+    return [request["state"] for request in marked(made, mark)] == ["held"] * count
+
+
+def body(mark: str, **more: object) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": "one two three", "user": mark, **more}
+
+
+def test_answers_are_passed_on_whole_and_as_a_stream(front: GatewayProcess, three: list[StandIn]) -> None:
+    status, headers, answer = front.post(body("whole"))
+    assert (status, answer["choices"][0]["text"]) == (200, "a b")
+    assert headers["x-mfs-replica"] in ("a", "b", "c")
+    status, headers, text = front.post(body("stream", stream=True, max_tokens=3))
+    assert text.count("data: ") == 4 and text.endswith("data: [DONE]\n\n")
+    assert headers["content-type"].startswith("text/event-stream")
+    assert [len(marked(three, mark)) for mark in ("whole", "stream")] == [1, 1]
+
+
+def test_the_official_client_works(front: GatewayProcess) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=front.url + "/v1", api_key="none", max_retries=0)
+    assert [model.id for model in client.models.list()] == [MODEL]
+    parts = client.completions.create(model=MODEL, prompt="x", stream=True, max_tokens=5)
+    assert "".join(part.choices[0].text for part in parts) == "t0 t1 t2 t3 t4 "
+
+
+def test_calls_go_to_the_least_loaded_and_long_ones_stay_with_their_program(
+    front: GatewayProcess, three: list[StandIn]
+) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(front.post, body("spread", stream=True, hold=1)) for _ in range(3)]
+        eventually(lambda: held(three, "spread", 3), "all three at engines")
+        for one in three:
+            one.release()
+        assert {answer.result()[1]["x-mfs-replica"] for answer in answers} == {"a", "b", "c"}
+    session = {"x-session-id": "chat-1"}
+    long = body("long", prompt=list(range(3000)))
+    home = front.post(long, session)[1]["x-mfs-replica"]
+    at_home = three["abc".index(home)]
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(front.post, body("busy", stream=True, hold=1), session)
+        eventually(lambda: held(three, "busy"), "the other call")
+        assert front.post(long, session)[1]["x-mfs-replica"] == home
+        for one in three:
+            one.release()
+        busy.result()
+    assert len([r for r in at_home.seen() if r["body"].get("user") == "long"]) == 2
+
+
+def test_words_reach_the_engine_made_safe(front: GatewayProcess, three: list[StandIn]) -> None:
+    headers = {"x-tier": "chat", "x-session-id": "s" * 10_000, "x-slo-tbt-ms": "NaN", "x-gateway-fairness-id": "acme"}
+    front.post(body("words", vllm_xargs={"own": 1, "ttlt_slo_ms": -3}), headers)
+    (request,) = marked(three, "words")
+    xargs = request["body"]["vllm_xargs"]
+    assert set(xargs) == {"own", "ttft_slo_ms", "importance", "tenant", "session", "tier"}
+    assert 0 < xargs["ttft_slo_ms"] <= 500 and xargs["importance"] == 1 and xargs["tenant"] == "acme"
+    assert len(xargs["session"]) == 64
+    assert not {"x-session-id", "x-slo-tbt-ms"} & {name.lower() for name in request["headers"]}
+    front.post(body("words", vllm_xargs={"session": "a\nb\x00"}))
+    assert marked(three, "words")[-1]["body"]["vllm_xargs"]["session"].isprintable()
+    for value in ("nan", "-1", "soon", "1e99"):
+        assert front.post(body("slo"), {"x-slo-ttft-ms": value})[0] == 200
+    assert all("vllm_xargs" not in request["body"] for request in marked(three, "slo"))
+    log = front.log.read_text()
+    assert log.count("ttft_slo_ms") == 1 and log.count("tbt_slo_ms") == 1
+    assert 'mfs_gateway_unusable_words_total{word="ttft"} 4.0' in front.metrics()
+
+
+def test_a_parent_that_is_unknown_or_the_child_of_its_child_is_taken_as_root(front: GatewayProcess) -> None:
+    before = front.status()["programs"]
+    for session, parent in (("x", "y"), ("y", "x"), ("x", "x"), ("z", "nowhere")):
+        assert front.post(body("tree"), {"x-session-id": session, "x-parent-session-id": parent})[0] == 200
+    assert front.status()["programs"] == before + 2  # x with y, and z
+    assert front.log.read_text().count("is not known here") == 1
+
+
+def test_what_cannot_be_served_is_refused_with_the_reason(front: GatewayProcess, three: list[StandIn]) -> None:
+    status, _, answer = front.post(body("long", prompt=[1] * (PROMPT_MAX + 1)))
+    assert status == 413 and answer["error"]["limit"] == PROMPT_MAX and str(PROMPT_MAX) in answer["error"]["message"]
+    assert front.post(body("long", prompt="word " * (PROMPT_MAX + 1)))[0] == 413
+    assert front.post(body("fits", prompt="wordword" * PROMPT_MAX))[0] == 200  # one word: the engine decides
+    assert front.post({**body("other"), "model": "other"})[0] == 404
+    assert front.post(b"{")[0] == 400
+    assert front.post([1])[0] == 400
+    assert not marked(three, "other")
+    status, _, answer = front.post(b'"' + b"x" * 33_554_432 + b'"')
+    assert (status, answer["error"]["limit"]) == (413, 33_554_432)
+
+
+def test_a_client_that_leaves_takes_its_call_with_it(front: GatewayProcess, three: list[StandIn]) -> None:
+    connection = front.begin(body("leaves", stream=True, hold=1))
+    assert connection.getresponse().read1(100)
+    connection.close()
+    eventually(lambda: [r["state"] for r in marked(three, "leaves")] == ["aborted"], "the engine's abort", pause_s=0.02)
+    before_any_byte = front.begin(body("leaves early", hold=0))
+    eventually(lambda: marked(three, "leaves early"), "the call", pause_s=0.02)
+    before_any_byte.close()
+    eventually(lambda: [r["state"] for r in marked(three, "leaves early")] == ["aborted"], "the abort", pause_s=0.02)
+    eventually(lambda: 'outcome="withdrawn",tier="default"} 2.0' in front.metrics(), "the count")
+
+
+def test_at_the_bound_calls_wait_in_order_and_then_are_refused(tmp_path: Path, three: list[StandIn]) -> None:
+    config = (
+        replicas(three[0].url, requests_max=1) + FAST + "[admission]\nqueue_max = 2\n[tiers.chat]\nimportance = 1\n"
+    )
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(front.post, body("q0", hold=0))
+        eventually(lambda: held(three, "q0"), "the first")
+        last = pool.submit(front.post, body("q1"))
+        eventually(lambda: front.status()["queue"] == 1, "one that waits")
+        second = pool.submit(front.post, body("q2"))
+        eventually(lambda: front.status()["queue"] == 2, "two that wait")
+        status, headers, answer = front.post(body("q3"))
+        assert status == 429 and int(headers["retry-after"]) >= 1 and answer["error"]["code"] == "saturated"
+        important = pool.submit(front.post, body("q4"), {"x-tier": "chat"})
+        assert second.result()[0] == 429  # the last in order made room
+        leaver = front.begin(body("q5"))
+        assert leaver.getresponse().status == 429
+        three[0].release()
+        assert [future.result()[0] for future in (first, important, last)] == [200, 200, 200]
+        order = [r["body"]["user"] for r in three[0].seen() if r["body"].get("user") in ("q1", "q4")]
+        assert order == ["q4", "q1"]
+    assert not marked(three, "q2") and not marked(three, "q3")
+
+
+def test_a_tier_has_no_more_requests_at_engines_than_it_may(tmp_path: Path, three: list[StandIn]) -> None:
+    config = replicas(three[0].url) + FAST + "[admission.requests_max]\nbatch = 1\n[tiers.batch]\n"
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(front.post, body("t0", hold=0), {"x-tier": "batch"})
+        eventually(lambda: held(three, "t0"), "the first")
+        second = pool.submit(front.post, body("t1"), {"x-tier": "batch"})
+        eventually(lambda: front.status()["queue"] == 1, "the second waits")
+        assert front.post(body("t2"))[0] == 200
+        assert not marked(three, "t1")
+        three[0].release()
+        assert (first.result()[0], second.result()[0]) == (200, 200)
+
+
+def test_a_killed_replica_loses_only_what_it_had_begun_and_nothing_runs_twice(tmp_path: Path) -> None:
+    with (
+        engines(2) as made,
+        gateway(tmp_path, replicas(*(one.url for one in made)) + "[state]\npoll_ms = 60000\n") as front,
+    ):
+        streams = [front.begin(body(f"k{i}", stream=True, hold=1)) for i in range(2)]
+        answers = [stream.getresponse() for stream in streams]
+        assert all(answer.read1(100) for answer in answers)
+        (own,) = [i for i, answer in enumerate(answers) if answer.headers["x-mfs-replica"] == "a"]
+        made[0].kill()
+        text = answers[own].read().decode()
+        assert '"code":"engine_lost"' in text and "[DONE]" not in text
+        made[1].release()
+        assert answers[1 - own].read().decode().endswith("[DONE]\n\n")
+        assert len([r for r in made[1].seen() if r["body"]["user"] == f"k{own}"]) == 0
+        # No poll has seen it: the first that finds it away goes elsewhere, once.
+        done = [front.post(body(f"after {i}"))[:2] for i in range(10)]
+        assert {(status, headers["x-mfs-replica"]) for status, headers in done} == {(200, "b")}
+        users = [r["body"]["user"] for r in made[1].seen()]
+        assert sorted(u for u in users if u.startswith("after")) == sorted(f"after {i}" for i in range(10))
+        assert 'mfs_gateway_sent_elsewhere_total{replica="a"} 1.0' in front.metrics()
+        made[1].kill()
+        status, headers, answer = front.post(body("none"))
+        assert status == 503 and "retry-after" in headers and answer["error"]["code"] == "no_replica"
+
+
+def test_an_engine_that_dies_before_its_answer_is_an_error_and_not_asked_again(tmp_path: Path) -> None:
+    with engines(2) as made, gateway(tmp_path, replicas(*(one.url for one in made)) + FAST) as front:
+        found: list[Any] = []
+        client = threading.Thread(target=lambda: found.append(front.post(body("dies", hold=0))))
+        client.start()
+        eventually(lambda: marked(made, "dies"), "the call")
+        (at,) = [one for one in made if any(r["body"]["user"] == "dies" for r in one.seen())]
+        (other,) = [one for one in made if one is not at]
+        at.kill()
+        client.join()
+        assert found[0][0] == 502 and found[0][2]["error"]["code"] == "engine_lost"
+        assert not marked([other], "dies")
+
+
+@pytest.mark.parametrize("connector", ["nixl", "mooncake"])
+def test_prefill_and_decode_apart(tmp_path: Path, three: list[StandIn], connector: str) -> None:
+    prefill = replicas(three[0].url, role="prefill", engine_id="P", bootstrap="http://127.0.0.1:9")
+    decode = replicas(three[1].url, role="decode").replace('"a"', '"d"')
+    mark = f"pd {connector}"
+    with gateway(tmp_path, prefill + decode + FAST + f'[disaggregation]\nconnector = "{connector}"\n') as front:
+        status, headers, text = front.post(
+            body(mark, stream=True, max_tokens=2, stream_options={"include_usage": True})
+        )
+    assert (status, headers["x-mfs-replica"]) == (200, "d") and text.endswith("[DONE]\n\n")
+    (first,), (second,) = marked([three[0]], mark), marked([three[1]], mark)
+    sent, got = first["body"], second["body"]
+    assert (sent["max_tokens"], sent["stream"], "stream_options" in sent) == (1, False, False)
+    assert sent["kv_transfer_params"]["do_remote_decode"] is True
+    assert (got["max_tokens"], got["stream"]) == (2, True)
+    if connector == "nixl":
+        assert got["kv_transfer_params"] == {"do_remote_prefill": True, "remote_engine_id": "P", "remote_port": 1}
+    else:
+        assert got["kv_transfer_params"]["transfer_id"] == sent["kv_transfer_params"]["transfer_id"]
+        assert got["kv_transfer_params"]["remote_bootstrap_addr"] == "http://127.0.0.1:9"
+    names = {name.lower(): value for name, value in first["headers"].items()}
+    assert names["x-request-id"] == {n.lower(): v for n, v in second["headers"].items()}["x-request-id"]

@@ -1,0 +1,89 @@
+"""A gateway in a process of its own, and its client."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.ports import free_port
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class GatewayProcess:
+    def __init__(self, folder: Path, config: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.file, self.log = folder / f"gateway-{self.port}.toml", folder / f"gateway-{self.port}.log"
+        self.file.write_text(f'listen = "127.0.0.1:{self.port}"\n{config}')
+        command = (sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", self.file)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        with contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(self.url + "/status.json", timeout=5).status == 200)
+        return False
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.load(urllib.request.urlopen(self.url + "/status.json", timeout=10))
+        return found
+
+    def metrics(self) -> str:
+        return str(urllib.request.urlopen(self.url + "/metrics", timeout=10).read().decode())
+
+    def post(
+        self, body: object, headers: dict[str, str] | None = None, path: str = "/v1/completions"
+    ) -> tuple[int, dict[str, str], Any]:
+        """Status, headers, and the answer: JSON, or the text of a stream."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, content, headers or {})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, dict(answer.headers), _read(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), _read(error.read())
+
+    def begin(self, body: object) -> http.client.HTTPConnection:
+        """A request whose answer is still to be read, or never will be."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        return connection
+
+
+def _read(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content.decode()
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, config: str) -> Iterator[GatewayProcess]:
+    made = GatewayProcess(folder, config)
+    try:
+        eventually(made.answers, "the gateway", pause_s=0.02)
+        yield made
+    finally:
+        made.process.terminate()
+        try:
+            made.process.wait(20)
+        except subprocess.TimeoutExpired:
+            made.process.kill()
+            made.process.wait()
+
+
+def replicas(*urls: str, **each: object) -> str:
+    """Tables of replicas a, b, c, ..., with the same fields each."""
+    more = "".join(f"{name} = {json.dumps(value)}\n" for name, value in each.items())
+    return "".join(f'[[replicas]]\nname = "{name}"\nurl = "{url}"\n{more}' for name, url in zip("abcdef", urls))  # noqa: B905

@@ -1,0 +1,140 @@
+"""An engine's HTTP side without a model: python -m tests.support.openai_engine PORT. It answers as vLLM does, remembers
+every request, and holds those back that ask for it until POST /release."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from bench.ports import free_port
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "stand-in"
+PROMPT_MAX = 4096
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.released = asyncio.Event()
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        """`hold`: after so many tokens nothing more is sent until /release."""
+        body = await request.json()
+        seen = {"path": request.path, "body": body, "headers": dict(request.headers), "state": "running"}
+        self.requests.append(seen)
+        try:
+            answer = await (self.stream(request, seen) if body.get("stream") else self.whole(seen))
+        except (asyncio.CancelledError, ConnectionResetError):
+            seen["state"] = "aborted"
+            raise
+        seen["state"] = "finished"
+        return answer
+
+    async def hold(self, seen: dict[str, Any], sent: int) -> None:
+        if seen["body"].get("hold") == sent:
+            seen["state"] = "held"
+            await self.released.wait()
+
+    async def whole(self, seen: dict[str, Any]) -> web.Response:
+        await self.hold(seen, 0)
+        body = seen["body"]
+        fields: dict[str, Any] = {"object": "text_completion", "choices": [{"index": 0, "text": "a b"}]}
+        asked = body.get("kv_transfer_params") or {}
+        if asked.get("do_remote_decode") and "transfer_id" not in asked:
+            fields["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": "P", "remote_port": 1}
+        return web.json_response({"model": MODEL, **fields})
+
+    async def stream(self, request: web.Request, seen: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        for number in range(int(seen["body"].get("max_tokens") or 4)):
+            await self.hold(seen, number)
+            event = {"object": "text_completion", "choices": [{"index": 0, "text": f"t{number} "}]}
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def seen(self, _: web.Request) -> web.Response:
+        return web.json_response(self.requests)
+
+    async def release(self, _: web.Request) -> web.Response:
+        self.released.set()
+        self.released = asyncio.Event()
+        return web.Response()
+
+    async def models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "max_model_len": PROMPT_MAX}]})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        running = sum(request["state"] in ("running", "held") for request in self.requests)
+        labels = f'{{engine="0",model_name="{MODEL}"}}'
+        values = {"num_requests_running": running, "num_requests_waiting": 0, "kv_cache_usage_perc": 0.25}
+        cache = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="512"} 1.0\n'
+        return web.Response(text=cache + "".join(f"vllm:{name}{labels} {value}\n" for name, value in values.items()))
+
+
+def main(port: int) -> None:
+    engine = Engine()
+    app = web.Application()
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        app.router.add_post(path, engine.complete)
+    app.router.add_post("/release", engine.release)
+    for path, page in (("/seen", engine.seen), ("/v1/models", engine.models), ("/metrics", engine.metrics)):
+        app.router.add_get(path, page)
+    web.run_app(app, host="127.0.0.1", port=port, print=lambda *_: None, handler_cancellation=True)
+
+
+class StandIn:
+    """One in a process of its own."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = (sys.executable, "-m", "tests.support.openai_engine", str(self.port))
+        self.process = subprocess.Popen(command, cwd=ROOT)
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(self.url + "/v1/models", timeout=5).status == 200)
+        return False
+
+    def seen(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.load(urllib.request.urlopen(self.url + "/seen", timeout=10))
+        return found
+
+    def release(self) -> None:
+        urllib.request.urlopen(urllib.request.Request(self.url + "/release", method="POST"), timeout=10)
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def engines(count: int) -> Iterator[list[StandIn]]:
+    made = [StandIn() for _ in range(count)]
+    try:
+        for one in made:
+            eventually(one.answers, "the stand-in engine")
+        yield made
+    finally:
+        for one in made:
+            one.process.kill()
+            one.process.wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
