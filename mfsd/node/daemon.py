@@ -210,7 +210,7 @@ class Daemon:
         )
         if link is not None:
             self.requests.verdict = link.request_ended
-            link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
+            link.beat = LoadReports(arbiter, names, self._nics.names, link, bypass=self._ports.rates).sample
             link.promises = self._outlook
             self._waiting.reports = link
         self._tracer = Tracer(

@@ -130,17 +130,21 @@ class PortWatch:
                 port.counts_pauses[direction] = True
                 port.pauses[direction]["all"] += frames
 
+    def rates(self, name: str) -> tuple[int, int]:
+        """What bypasses, out and in, in bytes per second; 0 where it was not read of late."""
+        port = self._ports.get(name)
+        late_ns = max(VALID_READINGS * self._interval_ns, VALID_LEAST_NS)
+        if port is None or self._clock_ns() - port.read_ns > late_ns:
+            return 0, 0
+        return port.account.rates_bytes_per_s
+
     def status(self, name: str) -> PortStatus | None:
         """None: its counters have not been read twice."""
         port = self._ports.get(name)
         if port is None or port.before is None:
             return None
-        sent, received = port.account.rates_bytes_per_s
-        if self._clock_ns() - port.read_ns > max(VALID_READINGS * self._interval_ns, VALID_LEAST_NS):
-            sent = received = 0
         return PortStatus(
-            sent,
-            received,
+            *self.rates(name),
             dict(port.account.bytes[0]),
             dict(port.account.bytes[1]),
             *(port.pauses[d]["all"] if port.counts_pauses[d] else None for d in (0, 1)),
