@@ -16,6 +16,7 @@ TaskSnapshot = namedtuple(
     "critical lost pruned",
 )
 NicFacts = namedtuple("NicFacts", "rate_bytes_per_s rho unit_slack_ns")
+NicCounted = namedtuple("NicCounted", "posted_bytes unscheduled_bytes outstanding_bytes class_bytes")
 
 
 cdef task_snapshot_write(const mfs_task_snapshot *t):
@@ -468,6 +469,27 @@ cdef class Arbiter:
             "passed_bytes": s.passed_bytes,
             "used": [s.used[d] for d in range(MFS_DIRECTIONS)],
         }
+
+    def counted(self, uint32_t nic):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef mfs_nic_counted s
+        cdef int rc
+        with nogil:
+            rc = mfs_arbiter_counted(arbiter, nic, &s)
+        self.leave(rc)
+        return NicCounted(
+            tuple(s.posted_bytes[d] for d in range(MFS_DIRECTIONS)), s.unscheduled_bytes, s.outstanding_bytes,
+            tuple(tuple(s.class_bytes[d][c] for c in range(MFS_CLASSES_MAX)) for d in range(MFS_DIRECTIONS)),
+        )
+
+    def bypass(self, uint32_t nic, uint64_t sent_bytes_per_s, uint64_t received_bytes_per_s, uint64_t valid_until_ns):
+        cdef mfs_arbiter *arbiter = self.enter()
+        cdef uint64_t bytes_per_s[2]
+        cdef int rc
+        bytes_per_s[:] = [sent_bytes_per_s, received_bytes_per_s]
+        with nogil:
+            rc = mfs_arbiter_bypass(arbiter, nic, bytes_per_s, valid_until_ns)
+        self.leave(rc)
 
     def communicators(self, uint32_t client_id):
         cdef mfs_arbiter *arbiter = self.enter()

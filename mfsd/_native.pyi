@@ -507,6 +507,17 @@ class NicFacts(NamedTuple):
     rho: float
     unit_slack_ns: int | None
 
+class NicCounted(NamedTuple):
+    """What programs with the shim have given to a NIC since the start. By direction: out, in."""
+
+    posted_bytes: tuple[int, ...]
+    unscheduled_bytes: int
+    """Of these in each direction, by stages that never wait."""
+    outstanding_bytes: int
+    """Posted and not completed, in both directions."""
+    class_bytes: tuple[tuple[int, ...], ...]
+    """Completed by tasks, by class."""
+
 EVENT_LAYOUT: int
 EVENT_BYTES: int
 EVENT_SLOTS_MAX: int
@@ -688,6 +699,12 @@ class Arbiter:
     def stats(self) -> ArbiterStats: ...
     def nic_stats(self, nic: int) -> NicStats:
         """ENOENT: no such NIC; indices are 0..stats()["nics"]-1."""
+
+    def counted(self, nic: int) -> NicCounted:
+        """ENOENT: no such NIC."""
+
+    def bypass(self, nic: int, sent_bytes_per_s: int, received_bytes_per_s: int, valid_until_ns: int) -> None:
+        """What the port carries past the programs with the shim: taken for load until then. ENOENT: no such NIC."""
 
     def client_stats(self, client_id: int) -> ClientStats:
         """ENOENT: no such client."""

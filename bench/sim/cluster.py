@@ -76,6 +76,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     decode_choice: str = "load"  # see DECODE_CHOICES
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
+    counter_delay_s: float = 0.0  # of the load of ports: as old as a reading of their counters
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
@@ -134,6 +135,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--belief-error {self.belief_error}: use a share from 0 to below 1")
         if not 0 <= self.coordinator_delay_s < math.inf:
             raise ConfigError(f"--coordinator-delay-ms {1e3 * self.coordinator_delay_s:g}: use at least 0")
+        if not 0 <= self.counter_delay_s < math.inf:
+            raise ConfigError(f"--counter-delay-ms {1e3 * self.counter_delay_s:g}: use at least 0")
 
     @property
     def models(self) -> list[str]:

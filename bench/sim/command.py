@@ -248,6 +248,13 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
     fabric.add_argument(
         "--coordinator-delay-ms", type=float, default=0.0, metavar="T", help="until a new order takes effect"
     )
+    fabric.add_argument(
+        "--counter-delay-ms",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="age of rho (policy paper), as when read from counters",
+    )
 
 
 def numbers(text: str, option: str, kind: type) -> list[Any]:
@@ -308,6 +315,7 @@ def configuration(options: argparse.Namespace) -> Config:
         fetch=options.fetch,
         belief_error=options.belief_error,
         coordinator_delay_s=options.coordinator_delay_ms / 1e3,
+        counter_delay_s=options.counter_delay_ms / 1e3,
         policy=parameters(options.set),
     )
 

@@ -260,6 +260,7 @@ static int run_client_remove(struct mfs_arbiter *arbiter, void *argument)
 			continue;
 		a->session = arbiter->session[i];
 		session_detach(arbiter, a->session, -ESHUTDOWN);
+		bypass_session_ended(arbiter, a->session);
 		epoll_ctl(arbiter->epoll, EPOLL_CTL_DEL, a->session->doorbell, NULL);
 		pthread_mutex_lock(&arbiter->beat_lock);
 		arbiter->session[i] = arbiter->session[--arbiter->sessions];

@@ -196,7 +196,7 @@ bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_
 	return false;
 }
 
-/* What collectives leave of the link: held bytes leave the NIC at no more than that. */
+/* What collectives, and what bypasses, leave of the link: held bytes leave the NIC at no more than that. */
 void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns)
 {
 	struct nic *nic = &arbiter->nic[index];
@@ -208,6 +208,8 @@ void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns)
 		gate->rate += weight * ((double)gate->moved_bytes * 1e9 / (double)elapsed_ns - gate->rate);
 	gate->moved_bytes = 0;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-		mfs_window_set_drain(nic->direction[d].window, (double)nic->rate_bytes_per_s - gate->rate,
+		mfs_window_set_drain(nic->direction[d].window,
+				     (double)nic->rate_bytes_per_s - gate->rate -
+					     bypass_rate(arbiter, nic, d),
 				     arbiter->now_ns);
 }

@@ -393,16 +393,16 @@ static uint64_t direction_carried(const struct direction *direction)
 
 /* How much of the link was really taken, for display: what tasks completed, by their direction; what never waits, in both;
  * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
- * end is heard of here, so those in flight are left out of the difference. */
-static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t others, uint64_t elapsed_ns,
-			    double weight)
+ * end is heard of here, so those in flight are left out of the difference. And what bypasses, as the port tells. */
+static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic, const struct nic_moved *moved,
+			    uint64_t elapsed_ns, double weight)
 {
 	struct direction *out = &nic->direction[MFS_DIRECTION_OUT], *in = &nic->direction[MFS_DIRECTION_IN];
 	uint64_t asked =
 		direction_carried(out) + direction_carried(in) + out->in_flight_bytes + in->in_flight_bytes;
-	uint64_t passed = 0;
+	uint64_t unscheduled = moved->unscheduled, passed = 0;
 
-	nic->others_bytes += others;
+	nic->others_bytes += moved->others;
 	nic->unscheduled_carried_bytes += unscheduled;
 	nic->unscheduled_used +=
 		weight * ((double)unscheduled * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) -
@@ -418,8 +418,9 @@ static void nic_use_measure(struct nic *nic, uint64_t unscheduled, uint64_t othe
 
 		direction->measured_bytes = carried;
 		direction->used +=
-			weight * ((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) -
-				  direction->used);
+			weight *
+			((double)bytes * 1e9 / ((double)elapsed_ns * (double)nic->rate_bytes_per_s) +
+			 bypass_rate(arbiter, nic, d) / (double)nic->rate_bytes_per_s - direction->used);
 	}
 }
 
@@ -440,13 +441,14 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
 }
 
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage; only where the policy has
- * levels, which depend on it. One long interval and several short ones come to the same.
+ * levels, which depend on it. What bypasses goes before, as it never waits. One long interval and several short ones come to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
-static void nic_load_measure(struct nic *nic, uint64_t unscheduled, uint64_t reuse, uint64_t elapsed_ns,
-			     double weight)
+static void nic_load_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
+			     const struct nic_moved *moved, uint64_t elapsed_ns, double weight)
 {
+	uint64_t unscheduled = moved->unscheduled, reuse = moved->reuse;
 	uint64_t reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
 
 	nic->reuse_out_bytes = 0;
@@ -457,6 +459,7 @@ static void nic_load_measure(struct nic *nic, uint64_t unscheduled, uint64_t reu
 		double share = (double)(unscheduled + direction->load_bytes) * 1e9 /
 			       ((double)elapsed_ns * (double)nic->rate_bytes_per_s);
 
+		share += bypass_rate(arbiter, nic, d) / (double)nic->rate_bytes_per_s;
 		direction->load_bytes = 0;
 		direction->load += weight * ((share < 1.0 ? share : 1.0) - direction->load);
 		mfs_rmlq_set_load(direction->queue, direction->load);
@@ -476,10 +479,9 @@ static void nics_measure(struct mfs_arbiter *arbiter)
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		const struct nic_moved *moved = &nic_moved[i];
 
-		nic_use_measure(&arbiter->nic[i], moved->unscheduled, moved->others, elapsed_ns, weight);
+		nic_use_measure(arbiter, &arbiter->nic[i], moved, elapsed_ns, weight);
 		if (arbiter->measures_load)
-			nic_load_measure(&arbiter->nic[i], moved->unscheduled, moved->reuse, elapsed_ns,
-					 weight);
+			nic_load_measure(arbiter, &arbiter->nic[i], moved, elapsed_ns, weight);
 	}
 }
 

@@ -99,16 +99,20 @@ static uint64_t bytes_of_share(double share, uint64_t rate_bytes_per_s)
 	return bytes > 0.0 && bytes < 1e18 ? (uint64_t)bytes : 0;
 }
 
-static void port_write(struct mfs_outlook_port *port, const struct nic *nic,
-		       const struct direction *direction)
+static void port_write(const struct mfs_arbiter *arbiter, struct mfs_outlook_port *port,
+		       const struct nic *nic, unsigned d)
 {
+	const struct direction *direction = &nic->direction[d];
+	double never_waits =
+		nic->unscheduled_used + bypass_rate(arbiter, nic, d) / (double)nic->rate_bytes_per_s;
+
 	put(&port->rate_bytes_per_s, nic->rate_bytes_per_s);
 	for (unsigned t = 0; t < MFS_OUTLOOK_TIERS; t++)
 		put(&port->waiting_bytes[t], direction->waiting_bytes[t]);
 	put(&port->in_flight_bytes, direction->in_flight_bytes);
 	put(&port->achieved_bytes_per_s,
-	    bytes_of_share(direction->used - nic->unscheduled_used, nic->rate_bytes_per_s));
-	put(&port->unscheduled_bytes_per_s, bytes_of_share(nic->unscheduled_used, nic->rate_bytes_per_s));
+	    bytes_of_share(direction->used - never_waits, nic->rate_bytes_per_s));
+	put(&port->unscheduled_bytes_per_s, bytes_of_share(never_waits, nic->rate_bytes_per_s));
 }
 
 /* Of this node's own flows to or from the far port, over all NICs. */
@@ -142,7 +146,7 @@ void outlook_write(struct mfs_arbiter *arbiter, uint64_t next_ns)
 	write_begin(page);
 	atomic_store_explicit(&page->ports, directions_count(arbiter), memory_order_relaxed);
 	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		port_write(&page->port[i], &arbiter->nic[i / MFS_DIRECTIONS], direction_at(arbiter, i));
+		port_write(arbiter, &page->port[i], &arbiter->nic[i / MFS_DIRECTIONS], i % MFS_DIRECTIONS);
 	for (uint32_t i = 0; i < arbiter->fars; i++)
 		put(&page->far[i].achieved_bytes_per_s, far_achieved(arbiter, &arbiter->far[i]));
 	put(&page->written_ns, arbiter->now_ns);

@@ -15,6 +15,7 @@
  *   credit.c     permits in advance where nothing waits
  *   active.c     which clients are polled in each turn
  *   session.c    sessions: segments and what the daemon writes there
+ *   bypass.c     what goes past the programs that the arbiter knows
  *   watch.c      observers of all of them: accounts of requests, events for a recorder
  *   trace.c      the ring of events
  *   ledger.c     what each request has moved
@@ -247,6 +248,13 @@ struct gate {
 	struct session *member[MFS_CLIENTS_MAX];
 };
 
+/* Posted by programs since the daemon started. */
+struct nic_posted {
+	uint64_t unscheduled_bytes; /* of stages that never wait */
+	uint64_t others_bytes;
+	uint64_t outstanding_bytes; /* of both, not completed */
+};
+
 struct nic {
 	char name[32];
 	uint64_t guid;
@@ -264,6 +272,11 @@ struct nic {
 	uint64_t others_bytes;              /* completed in all other stages, permitted or not */
 	uint64_t passed_bytes;              /* of these, without a permit */
 	bool bell;                          /* MFS_GATE_IDLE_BELL is set */
+	struct nic_posted ended;            /* by clients that are gone */
+	struct {
+		double bytes_per_s[MFS_DIRECTIONS];
+		uint64_t valid_until_ns;
+	} bypass; /* as the port's counters tell: bypass.c */
 };
 
 /* A far port of the outlook page. */
@@ -461,6 +474,10 @@ struct task *fifo_first(struct session *session, struct task *task);
 bool gate_closed(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t *at_ns);
 /* Whether the direction has been closed for as long as it may be. */
 bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_t *at_ns);
+/* bypass.c */
+void bypass_session_ended(struct mfs_arbiter *arbiter, const struct session *session);
+double bypass_rate(const struct mfs_arbiter *arbiter, const struct nic *nic, unsigned direction);
+
 void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
 void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
 

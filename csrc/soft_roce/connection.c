@@ -185,6 +185,14 @@ void mfs_connection_close_strangers(struct mfs_context *context)
 	mfs_connection_free_closed(context);
 }
 
+/* Of what arrives, the class of this end is taken, too: TCP does not tell that of the packets, and both ends of a queue
+ * pair usually have the same. */
+void mfs_connection_count(struct mfs_connection *connection, enum mfs_counter direction, uint64_t bytes)
+{
+	mfs_counters_add(&connection->context->counters, direction,
+			 connection->qp ? connection->qp->attr.ah_attr.grh.traffic_class : 0, bytes);
+}
+
 /* How many of the wanted bytes may be sent now under the device's rate limit. */
 uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_bytes)
 {

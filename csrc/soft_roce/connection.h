@@ -17,6 +17,7 @@ void mfs_connection_free_closed(struct mfs_context *context);
 void mfs_connection_drain(struct mfs_connection *connection);
 void mfs_connection_update(struct mfs_connection *connection);
 void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic_class);
+void mfs_connection_count(struct mfs_connection *connection, enum mfs_counter direction, uint64_t bytes);
 uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_bytes);
 void mfs_stranger_add(struct mfs_connection *connection, enum mfs_connection_state state);
 void mfs_stranger_remove(struct mfs_connection *connection);

@@ -158,6 +158,7 @@ static void free_context(struct ibv_context *ibv)
 		mfs_context_stop(context);
 	}
 	mfs_rate_close(&context->rate);
+	mfs_counters_close(&context->counters);
 	free(context->mrs);
 	mfs_rdma_core.uninit_context(&context->verbs);
 	free(context);
@@ -226,6 +227,8 @@ static int start(struct mfs_context *context, struct ibv_device *device)
 
 	if (!ret)
 		ret = mfs_rate_open(&context->rate, device->ibdev_path);
+	if (!ret)
+		ret = mfs_counters_open(&context->counters, device->ibdev_path);
 	return ret ? ret : mfs_context_start(context);
 }
 
@@ -248,6 +251,7 @@ struct verbs_context *mfs_context_open(struct ibv_device *device, int cmd_fd, vo
 		fprintf(stderr, "mfs soft RoCE: cannot open %s: %s\n", device->name, strerror(-ret));
 		release(context);
 		mfs_rate_close(&context->rate);
+		mfs_counters_close(&context->counters);
 		mfs_rdma_core.uninit_context(&context->verbs);
 		free(context);
 		errno = -ret;

@@ -92,9 +92,15 @@ static int transmit(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, str
 				 .msg_control = &control,
 				 .msg_controllen = sizeof(control)};
 	int tos = to->traffic_class;
+	ssize_t size;
 
 	memcpy(CMSG_DATA(&control.header), &tos, sizeof(tos));
-	return sendmsg(qp->port->datagrams.fd, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	size = sendmsg(qp->port->datagrams.fd, &message, MSG_NOSIGNAL);
+	if (size < 0)
+		return -errno;
+	mfs_counters_add(&mfs_context_of(qp->verbs.qp.context)->counters, MFS_SENT, to->traffic_class,
+			 (uint64_t)size);
+	return 0;
 }
 
 /* Sends the oldest request. Returns 0, -EAGAIN when it has to wait, -EIO with the status that it fails with. */
@@ -358,8 +364,11 @@ void mfs_datagrams_event(struct mfs_context *context, struct mfs_port *port, uin
 	struct arrival arrival = {0};
 
 	if (events & (EPOLLIN | EPOLLERR))
-		for (uint32_t i = 0; i < RECEIVE_TURN && read_one(port, context->rx_buffer, &arrival); i++)
+		for (uint32_t i = 0; i < RECEIVE_TURN && read_one(port, context->rx_buffer, &arrival); i++) {
+			mfs_counters_add(&context->counters, MFS_RECEIVED, arrival.traffic_class,
+					 arrival.size);
 			receive_one(context, port, context->rx_buffer, &arrival);
+		}
 	if (events & EPOLLOUT)
 		send_more(context, port);
 }

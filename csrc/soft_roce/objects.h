@@ -40,6 +40,7 @@
  *   library.c        the private functions of libibverbs
  *   provider_abi.h   their types
  *   rate.c           the device's rate limit
+ *   counters.c       what the device has carried
  *   descriptors.c    which descriptors are the provider's
  */
 #ifndef MFS_SOFT_ROCE_OBJECTS_H
@@ -53,6 +54,7 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
+#include "counters.h"
 #include "provider_abi.h"
 #include "rate.h"
 #include "wire.h"
@@ -335,6 +337,7 @@ struct mfs_context {
 	uint32_t forks; /* of this process before it was opened */
 	struct in_addr address;
 	struct mfs_rate rate;
+	struct mfs_counters counters;
 
 	pthread_mutex_t lock; /* for calls of the program, by mfs_context_lock */
 	_Atomic uint32_t lock_waiters;

@@ -96,6 +96,7 @@ static int progress(struct mfs_context *context)
 		/* the timer is checked in every turn, the wake-up only ends the background thread */
 	}
 	send_deferred(context);
+	mfs_counters_show(&context->counters, mfs_clock_ns());
 	mfs_connection_free_closed(context);
 	return count;
 }
@@ -174,7 +175,10 @@ static void *background(void *argument)
 	prctl(PR_SET_NAME, "mfs-soft-roce");
 	prctl(PR_SET_TIMERSLACK, 1UL); /* sleeps are short here */
 	while (!atomic_load(&context->stopping)) {
-		poll(&any, 1, -1);
+		poll(&any, 1,
+		     atomic_load_explicit(&context->counters.pending, memory_order_relaxed)
+			     ? MFS_COUNTERS_SHOWN_MS
+			     : -1);
 		if (is_polled(context)) {
 			sleep_ns(back_off_ns);
 			back_off_ns = mfs_min(back_off_ns * 2, (long)BACK_OFF_MAX_NS);

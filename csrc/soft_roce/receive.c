@@ -175,6 +175,7 @@ static size_t read_buffered(struct mfs_connection *connection, enum mfs_verdict 
 		*verdict = size < 0 && (errno == EAGAIN || errno == EINTR) ? MFS_GO_ON : MFS_LOST;
 		return 0;
 	}
+	mfs_connection_count(connection, MFS_RECEIVED, (size_t)size);
 	used = consume(connection, buffer, (size_t)size, verdict);
 	if (*verdict == MFS_STALL && keep(connection, buffer + used, (size_t)size - used))
 		*verdict = MFS_LOST;
@@ -201,6 +202,7 @@ static size_t read_direct(struct mfs_connection *connection, enum mfs_verdict *v
 		*verdict = size < 0 && (errno == EAGAIN || errno == EINTR) ? MFS_GO_ON : MFS_LOST;
 		return 0;
 	}
+	mfs_connection_count(connection, MFS_RECEIVED, (size_t)size);
 	payload = mfs_min(connection->payload_left, (uint32_t)size);
 	advance(connection, payload);
 	if (!connection->payload_left)

@@ -220,6 +220,7 @@ void mfs_requester_send(struct mfs_qp *qp)
 			return;
 		}
 		sent(qp, (uint32_t)size);
+		mfs_connection_count(connection, MFS_SENT, (uint32_t)size);
 		mfs_pacer_spend(&connection->pacer, (uint32_t)size);
 		total += (uint32_t)size;
 		full = (uint32_t)size < batch.bytes;

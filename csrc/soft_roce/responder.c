@@ -279,6 +279,7 @@ static ssize_t send_from(struct mfs_connection *connection, const void *frame, c
 	uint32_t at = connection->sent_bytes;
 	struct iovec pieces[2];
 	struct msghdr message = {.msg_iov = pieces};
+	ssize_t size;
 
 	if (at < frame_size) {
 		pieces[0].iov_base = (uint8_t *)(uintptr_t)frame + at;
@@ -292,7 +293,10 @@ static ssize_t send_from(struct mfs_connection *connection, const void *frame, c
 		pieces[message.msg_iovlen].iov_len = mfs_min(length - at, limit);
 		message.msg_iovlen++;
 	}
-	return sendmsg(connection->source.fd, &message, MSG_NOSIGNAL);
+	size = sendmsg(connection->source.fd, &message, MSG_NOSIGNAL);
+	if (size > 0)
+		mfs_connection_count(connection, MFS_SENT, (uint32_t)size);
+	return size;
 }
 
 /* One call's worth of the oldest response. Returns bytes sent, 0 when it has to wait, or -errno. */

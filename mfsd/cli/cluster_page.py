@@ -196,6 +196,10 @@ def _requests(n: int) -> str:
 # ---- rows ----------------------------------------------------------------------------------------
 
 
+BYPASS = "past MFS, or posted by peers"
+"""What the port's counters show beyond what its node's programs posted; not in the sum, as peers report theirs."""
+
+
 def class_names(classes: int) -> list[str]:
     return [*(f"class {c}" for c in range(classes)), "collectives and control", "without a permit"]
 
@@ -315,7 +319,8 @@ def port(reply: pb.StatusReply, name: str) -> Fields | None:
                         {"name": n, "permille": v}
                         for n, v in zip(class_names(len(row.used.permille)), shares, strict=False)
                         if v
-                    ],
+                    ]
+                    + [{"name": BYPASS, "permille": row.used.bypass_permille}] * bool(row.used.bypass_permille),
                     "pruned": [str(p.request_id) for p in reply.pruned if p.port == name][:GIVEN_UP],
                 }
     return None

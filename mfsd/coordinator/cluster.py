@@ -207,7 +207,7 @@ class Cluster:
             self.oddities["load that is negative or not a number: ignored"] += 1
 
     def used(self, port: int, use: Use) -> None:
-        self.ports.ports[port].use = use if use.total() else IDLE
+        self.ports.ports[port].use = use if use.total() or use.bypass else IDLE
 
     def ended(self, name: str, request_id: int, met: bool, now_ns: int) -> None:
         """A request has ended at a node."""

@@ -106,7 +106,8 @@ def used(row: pb.Load) -> Use:
     """What a daemon tells of a port; numbers that no port can have are cut."""
     own = row.used
     permille = tuple(min(value, PERMILLE_MAX) for value in own.permille[:CLASSES_MAX])
-    return Use(permille, min(own.unscheduled_permille, PERMILLE_MAX), min(own.passed_permille, PERMILLE_MAX))
+    others = (own.unscheduled_permille, own.passed_permille, own.bypass_permille)
+    return Use(permille, *(min(value, PERMILLE_MAX) for value in others))
 
 
 def fill_history(reply: pb.StatusReply, past: History, intervals_max: int, now_ns: int) -> None:
@@ -178,6 +179,7 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
             if port.use is not IDLE:
                 shown.used.permille.extend(port.use.permille)
                 shown.used.unscheduled_permille, shown.used.passed_permille = port.use.unscheduled, port.use.passed
+                shown.used.bypass_permille = port.use.bypass
 
 
 def _pruned(batch_id: int, request_id: int, for_batch: int, port: int, ports: PortTable) -> pb.Pruned:

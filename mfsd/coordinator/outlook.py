@@ -24,6 +24,8 @@ class PortOutlook(Struct, frozen=True):
     """How long it needs for all that is promised there and that waiting requests will fetch."""
     waiting_bytes: int
     """The part of it of requests that still queue."""
+    bypass_bytes_per_s: int = 0
+    """What its counters show of late and its node's programs did not post."""
 
 
 class TransferQuestion(Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -55,7 +57,8 @@ def ports(cluster: Cluster, first: int, most: int) -> list[PortOutlook]:
         owed_ns = cluster.owed_ns(number)
         if port.declared or owed_ns:
             waiting = cluster.waiting.size_bytes(number)
-            found.append(PortOutlook(port.name, port.rate_bytes_per_s, owed_ns, waiting))
+            bypass = port.rate_bytes_per_s * port.use.bypass // 1000
+            found.append(PortOutlook(port.name, port.rate_bytes_per_s, owed_ns, waiting, bypass))
     return found
 
 

@@ -30,6 +30,8 @@ class Use(NamedTuple):
     """By class."""
     unscheduled: int = 0
     passed: int = 0
+    bypass: int = 0
+    """Also what peers posted for the port, which they report: not in the total."""
 
     def total(self) -> int:
         return sum(self.permille) + self.unscheduled + self.passed

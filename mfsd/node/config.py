@@ -208,6 +208,19 @@ class MetricsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = None
 
 
+class CountersConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Counters of the NICs' ports: what goes past MFS, posted by GPUs or by programs without the shim, is seen in them
+    alone. They correct estimates; nothing waits for them."""
+
+    interval_ns: Annotated[
+        DurationNs,
+        doc(
+            "how often they are read, a twentieth of a core at most; `0ns`: never",
+            between(DurationNs, "0ns", "10s"),
+        ),
+    ] = field(name="interval", default=DurationNs.parse("50ms"))
+
+
 class TelemetryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Spans of requests for OpenTelemetry."""
 
@@ -368,6 +381,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[PolicyKeys, table("coordinator")] = field(default_factory=PolicyKeys)
     wire: Annotated[WireConfig, table("daemon")] = field(default_factory=WireConfig)
     metrics: Annotated[MetricsConfig, table()] = field(default_factory=MetricsConfig)
+    counters: Annotated[CountersConfig, table()] = field(default_factory=CountersConfig)
     telemetry: Annotated[TelemetryConfig, table()] = field(default_factory=TelemetryConfig)
     cluster: Annotated[ClusterConfig, table()] = field(default_factory=ClusterConfig)
     coordinator: Annotated[CoordinatorConfig, table()] = field(default_factory=CoordinatorConfig)

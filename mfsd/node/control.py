@@ -251,6 +251,22 @@ class ClassStatus(Struct, frozen=True):
     """Completed by tasks whose bytes came in."""
 
 
+class PortStatus(Struct, frozen=True):
+    """What the counters of a NIC's port tell, where they can be read."""
+
+    bypass_bytes_per_s: int
+    """Going out, of late, and not posted by a program with the shim on this node: by GPUs, by other programs, or read
+    by peers."""
+    incoming_bypass_bytes_per_s: int
+    """Coming in, likewise; also what peers write here."""
+    bypass_bytes: dict[str, int] = {}
+    """Since the daemon started, by priority; `unknown` where the port or the configuration does not tell."""
+    incoming_bypass_bytes: dict[str, int] = {}
+    pauses: int | None = None
+    """Pause frames sent since the daemon started. None: not counted."""
+    incoming_pauses: int | None = None
+
+
 class NicStatus(Struct, frozen=True):
     index: int
     name: str
@@ -276,6 +292,8 @@ class NicStatus(Struct, frozen=True):
     """Completed by what never waits (collectives, control), since the daemon started; it counts for both directions."""
     passed_bytes: int = 0
     """Completed in other stages without a permit: observed, let go or held too long. It counts as going out."""
+    port: PortStatus | None = None
+    """None: its counters are not read, or cannot be."""
 
 
 class DeadlineStatus(Struct, frozen=True):

@@ -58,6 +58,7 @@ from mfsd.node.nics import NicTable, read_host_rates
 from mfsd.node.notify import Notifier
 from mfsd.node.options import Options
 from mfsd.node.outlook import OutlookWriter
+from mfsd.node.port_watch import PortWatch
 from mfsd.node.questions import Questions
 from mfsd.node.recorder import Recorder, Recording
 from mfsd.node.reload import reloaded
@@ -71,7 +72,7 @@ from mfsd.node.uplink import make_link, node_name, unit_name
 from mfsd.node.values import SizeBytes
 from mfsd.node.waiting import WaitingRequests
 from mfsd.node.why import SAMPLE_S, Why
-from mfsd.node.wire import class_dscps
+from mfsd.node.wire import class_dscps, class_priorities
 from mfsd.policy.native import native_policy
 from mfsd.proto.wire import TlsError
 
@@ -95,6 +96,7 @@ class Daemon:
         self._options = options
         self._config = config
         self._dscp = self._class_dscps(config)
+        self._priorities = class_priorities(config)
         self._mode: Mode = config.mode
         self._address = address
         self._log = log
@@ -134,6 +136,7 @@ class Daemon:
         attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
         control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
+        self._ports = PortWatch(arbiter, self._nics, lambda: self._priorities, int(config.counters.interval_ns))
         link = self._link = self._assemble(arbiter)
         self._outlook.start(loop)
         self._batches.start(loop, link)
@@ -146,6 +149,7 @@ class Daemon:
         for observer in self._observers:
             observing.enter_context(observer(self))
         background = [loop.create_task(self._look_for_detached()), loop.create_task(self._sample_waits())]
+        background.append(loop.create_task(self._ports.run()))
         background.append(loop.create_task(self._discovery.keep(lambda: self._nics.reconfigure(self._config.nic))))
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
@@ -206,7 +210,7 @@ class Daemon:
         )
         if link is not None:
             self.requests.verdict = link.request_ended
-            link.beat = LoadReports(arbiter, names, self._nics.names, link).sample
+            link.beat = LoadReports(arbiter, names, self._nics.names, link, bypass=self._ports.rates).sample
             link.promises = self._outlook
             self._waiting.reports = link
         self._tracer = Tracer(
@@ -262,7 +266,7 @@ class Daemon:
                 refused=dict(self._server.refused),
                 log_lines_dropped=self._log.dropped,
             ),
-            nics=nic_statuses(self._arbiter, self._nics.count),
+            nics=nic_statuses(self._arbiter, self._nics.count, self._ports.status),
             clients=clients,
             totals=self._totals.with_living(clients),
             deadlines=self.requests.deadlines(),
@@ -368,7 +372,7 @@ class Daemon:
         dscp = self._class_dscps(new)
         if dscp != self._dscp and not any(key.startswith("wire.") for key in applied):
             applied.append("wire.policy_file")  # its text, not its name
-        self._dscp = dscp
+        self._dscp, self._priorities = dscp, class_priorities(new)
         self._arbiter.rules(rules.native(new.rule, self._dscp))
         self._arbiter.wire(self._dscp)
         self._limit_clients(new.socket)

@@ -54,9 +54,11 @@ class PortUse(Struct, frozen=True):
     classes: tuple[float, ...] = ()
     unscheduled: float = 0.0
     passed: float = 0.0
+    bypass: float = 0.0
+    """Past MFS, by the port's counters. Among it is what peers posted for this port."""
 
     def differs(self, other: PortUse, step: float) -> bool:
-        mine, theirs = ((*use.classes, use.unscheduled, use.passed) for use in (self, other))
+        mine, theirs = ((*use.classes, use.unscheduled, use.passed, use.bypass) for use in (self, other))
         if len(self.classes) != len(other.classes):
             return True
         return any(abs(a - b) >= step or (a == 0.0) != (b == 0.0) for a, b in zip(mine, theirs, strict=True))

@@ -237,6 +237,7 @@ class LinkState:
                 row.used.permille.extend(map(_permille, use.classes))
                 row.used.unscheduled_permille = _permille(use.unscheduled)
                 row.used.passed_permille = _permille(use.passed)
+                row.used.bypass_permille = _permille(use.bypass)
         self._loads_changed.clear()
         for unit, demands in self._routed:
             self._encode_demands(demands, report.routed.add(unit=unit), report)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
+
 from mfsd._native import Direction
 from mfsd.node.addresses import PortNames
 from mfsd.node.link_interface import PortUse
@@ -54,13 +56,15 @@ class LoadReports:
         nic_names: Callable[[], Mapping[int, str]],
         reports: Loads,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        bypass: Callable[[str], tuple[int, int]] = lambda name: (0, 0),
     ) -> None:
-        """nic_names: device by index."""
+        """nic_names: device by index. bypass: of a device, what its port carries past MFS, out and in, in bytes/s."""
         self._facts = facts
         self._ports = ports
         self._nic_names = nic_names
         self._reports = reports
         self._clock_ns = clock_ns
+        self._bypass = bypass
         self._reported: dict[str, float] = {}
         self._uses_reported: dict[str, PortUse] = {}
         self._counted: dict[int, deque[_Counted]] = {}
@@ -89,7 +93,8 @@ class LoadReports:
                 port = f"{self._ports.own(name)}/{direction_name}"
                 if stats["load"] is not None:
                     self._report_load(port, stats["load"][direction])
-                use = _used(before, now, direction, stats["rate_bytes_per_s"])
+                bypass = self._bypass(name)[direction] / stats["rate_bytes_per_s"]
+                use = msgspec.structs.replace(_used(before, now, direction, stats["rate_bytes_per_s"]), bypass=bypass)
                 if use.differs(self._uses_reported.get(port, PortUse((0.0,) * len(use.classes))), STEP):
                     self._uses_reported[port] = use
                     self._reports.port_use(port, use)

@@ -68,7 +68,7 @@ class NicTable:
         announced, clients = self._announced.get(name, (0, set()))
         if not clients - {client_id} or announced == 0:
             announced = rate_bytes_per_s
-        rate = self._configured(name) or host_rates.get(name, 0) or announced
+        rate = self.configured(name) or host_rates.get(name, 0) or announced
         index = self._registry.nic(name, self._guid.get(name, guid), rate)
         self._guid.setdefault(name, guid)
         if guid:
@@ -76,6 +76,10 @@ class NicTable:
         self._announced[name] = (announced, clients | {client_id})
         self._index[name] = index
         return index
+
+    def watched(self, name: str) -> int:
+        """The index of a device of this host whose traffic is seen, though no program has named it. OSError(ENOSPC)."""
+        return self._index[name] if name in self._index else self.register(0, name, read_guid(name), 0)
 
     def _canonical(self, name: str, guid: int, host_rates: Mapping[str, int]) -> str:
         """By which name the NIC is known here."""
@@ -95,9 +99,10 @@ class NicTable:
         host_rates = self._host_rates()
         for name in self._index:
             announced, _ = self._announced[name]
-            self._registry.nic(name, self._guid[name], self._configured(name) or host_rates.get(name, 0) or announced)
+            self._registry.nic(name, self._guid[name], self.configured(name) or host_rates.get(name, 0) or announced)
 
-    def _configured(self, name: str) -> int:
+    def configured(self, name: str) -> int:
+        """Its rate, 0 where the configuration has none."""
         return int(self._config[name].rate_bytes_per_s) if name in self._config else 0
 
     def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
@@ -124,6 +129,14 @@ def read_physical(name: str, sysfs: Path = SYSFS) -> str:
         return min(os.listdir(sysfs / name / "device/physfn/infiniband"))  # noqa: PTH208 -- names are wanted
     except (OSError, ValueError):
         return name
+
+
+def read_guid(name: str, sysfs: Path = SYSFS) -> int:
+    """0 where it cannot be read."""
+    try:
+        return int((sysfs / name / "node_guid").read_text().replace(":", ""), 16)
+    except (OSError, ValueError):
+        return 0
 
 
 def port_rate(port: Path) -> int:

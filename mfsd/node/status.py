@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mfsd._native import Direction, Role, Stage
 from mfsd.node.config import RuleConfig
-from mfsd.node.control import ClassStatus, ClientStatus, CommunicatorStatus, NicStatus, RuleStatus
+from mfsd.node.control import ClassStatus, ClientStatus, CommunicatorStatus, NicStatus, PortStatus, RuleStatus
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.session import Session
 
@@ -73,7 +73,7 @@ def _communicator_status(communicator: CommunicatorSnapshot) -> CommunicatorStat
     )
 
 
-def nic_status(index: int, stats: NicStats) -> NicStatus:
+def nic_status(index: int, stats: NicStats, port: PortStatus | None = None) -> NicStatus:
     return NicStatus(
         index=index,
         name=stats["name"],
@@ -103,11 +103,15 @@ def nic_status(index: int, stats: NicStats) -> NicStatus:
         incoming_utilization=stats["used"][Direction.IN],
         unscheduled_bytes=stats["unscheduled_carried_bytes"],
         passed_bytes=stats["passed_bytes"],
+        port=port,
     )
 
 
-def nic_statuses(arbiter: Arbiter, count: int) -> list[NicStatus]:
-    return [nic_status(index, arbiter.nic_stats(index)) for index in range(count)]
+def nic_statuses(arbiter: Arbiter, count: int, port: Callable[[str], PortStatus | None]) -> list[NicStatus]:
+    """port: what the counters of a device's port tell."""
+    return [
+        nic_status(index, stats, port(stats["name"])) for index in range(count) if (stats := arbiter.nic_stats(index))
+    ]
 
 
 def rule_statuses(rules: Sequence[RuleConfig], dscp: Sequence[int]) -> list[RuleStatus]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import DEFAULT_PROFILE, PolicyError, Profile, load_profile
 from mfsd.fabric.wire_table import wire_table
 from mfsd.node.config import Config, WireConfig
@@ -19,6 +20,18 @@ def class_dscps(config: Config, file: str) -> tuple[int, ...]:
     except PolicyError as error:
         raise ConfigError(file, "wire.profile", config.wire.profile, str(error)) from error
     return wire_table(profile, config.policy.classes).dscp
+
+
+def class_priorities(config: Config) -> tuple[int, ...]:
+    """The 802.1p priority of class 0, 1, ...; empty: nothing is marked, or the profile cannot be read."""
+    if not config.wire.profile:
+        return ()
+    try:
+        profile = _load(config.wire)
+    except PolicyError:
+        return ()
+    priority = make_plan(config.wire.profile, profile, {}).dscp_to_priority
+    return tuple(priority[dscp] for dscp in wire_table(profile, config.policy.classes).dscp)
 
 
 def fabric_profile(wire: WireConfig) -> tuple[str, Profile]:

@@ -27,6 +27,7 @@ def families(status: StatusReply) -> Iterator[Metric]:
     yield from _daemon(status)
     yield from _nics(status)
     yield from _use(status)
+    yield from _ports(status)
     yield from _programs(status)
     yield from _requests(status)
     yield from _failures(status)
@@ -149,6 +150,34 @@ def _use(status: StatusReply) -> Iterator[Metric]:
         carried.add_metric([nic.name, "in", "none"], nic.unscheduled_bytes)
     yield ratio
     yield carried
+
+
+def _ports(status: StatusReply) -> Iterator[Metric]:
+    """What the counters of ports tell, where they can be read."""
+    bypass = CounterMetricFamily(
+        "mfs_nic_bypass_bytes",
+        "Bytes that the port carried and no program with the shim on this node posted: GPU-initiated RDMA, programs "
+        "without the shim, and what peers read (out) or write (in) here.",
+        labels=["nic", "direction", "priority"],
+    )
+    pauses = CounterMetricFamily(
+        "mfs_nic_pause_frames",
+        "Pause frames of all priorities; in: the network has paused this port.",
+        labels=["nic", "direction"],
+    )
+    for nic in status.nics:
+        if nic.port is None:
+            continue
+        for direction, by_priority, frames in (
+            ("out", nic.port.bypass_bytes, nic.port.pauses),
+            ("in", nic.port.incoming_bypass_bytes, nic.port.incoming_pauses),
+        ):
+            for priority, size in sorted({"unknown": 0, **by_priority}.items()):
+                bypass.add_metric([nic.name, direction, priority], size)
+            if frames is not None:
+                pauses.add_metric([nic.name, direction], frames)
+    yield bypass
+    yield pauses
 
 
 _PROGRAM_COUNTERS = (

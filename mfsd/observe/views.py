@@ -98,6 +98,7 @@ def _nics(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
         old = earlier.get(nic.index, nic)
+        bypass = nic.port.bypass_bytes_per_s if nic.port is not None else 0
         yield Row(
             str(nic.index),
             (
@@ -109,6 +110,7 @@ def _nics(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
                 _bytes(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
                 _bytes(nic.window_bytes),
                 _bytes(nic.unscheduled_in_flight_bytes),
+                Cell(bypass, bit_rate(bypass)),
                 _mean_wait(old, nic),
             ),
         )
@@ -217,7 +219,7 @@ def _failed_open(client: ClientStatus) -> int:
 
 VIEWS = (
     View("Classes", ("NIC ", "CLASS", "SENT/s", "RECV/s", "PERMITS/s", "HELD", "TASKS", "IN FLIGHT"), _classes),
-    View("NICs", ("NIC ", "RATE", "OUT", "IN", "LOAD", "IN FLIGHT", "WINDOW", "UNSCHED", "MEAN WAIT"), _nics),
+    View("NICs", ("NIC ", "RATE", "OUT", "IN", "LOAD", "IN FLIGHT", "WINDOW", "UNSCHED", "BYPASS", "MEAN WAIT"), _nics),
     View("Programs", ("PID", "PROCESS ", "STATE ", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "FAILED OPEN"), _programs),
     View("Stages", ("PROCESS ", "STAGE ", "RATE", "POSTED", "COMPLETED"), _stages),
     View("Units", ("UNIT ", "PROGRAMS", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "REQUESTS", "IN TIME"), _units),

@@ -148,14 +148,16 @@ class Load(_message.Message):
     def __init__(self, port: _Optional[int] = ..., rho: _Optional[float] = ..., used: _Optional[_Union[Used, _Mapping]] = ...) -> None: ...
 
 class Used(_message.Message):
-    __slots__ = ("permille", "unscheduled_permille", "passed_permille")
+    __slots__ = ("permille", "unscheduled_permille", "passed_permille", "bypass_permille")
     PERMILLE_FIELD_NUMBER: _ClassVar[int]
     UNSCHEDULED_PERMILLE_FIELD_NUMBER: _ClassVar[int]
     PASSED_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    BYPASS_PERMILLE_FIELD_NUMBER: _ClassVar[int]
     permille: _containers.RepeatedScalarFieldContainer[int]
     unscheduled_permille: int
     passed_permille: int
-    def __init__(self, permille: _Optional[_Iterable[int]] = ..., unscheduled_permille: _Optional[int] = ..., passed_permille: _Optional[int] = ...) -> None: ...
+    bypass_permille: int
+    def __init__(self, permille: _Optional[_Iterable[int]] = ..., unscheduled_permille: _Optional[int] = ..., passed_permille: _Optional[int] = ..., bypass_permille: _Optional[int] = ...) -> None: ...
 
 class Routing(_message.Message):
     __slots__ = ("unit", "port", "size_bytes")

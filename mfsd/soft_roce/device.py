@@ -2,7 +2,7 @@
 
 A device's files live in a directory of the user's runtime folder, one per device name and network namespace.
 They are mounted over sysfs for every program launched with that device, so all these share one device: the
-same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c).
+same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c), the same counters.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ from pathlib import Path
 
 CLOCK = struct.Struct("<QQQ40x")
 CLOCK_MAGIC = 0x31656B6F6C63664D
+COUNTERS_BYTES = 192
+"""Of the file ``mfs_counters``, layout in csrc/soft_roce/counters.c."""
+COUNTER_TEXT = f"{0:023}\n"
+COUNTERS = (
+    "ports/1/counters/port_xmit_data",
+    "ports/1/counters/port_rcv_data",
+    *(f"ports/1/hw_counters/{direction}_prio{n}_bytes" for direction in ("tx", "rx") for n in range(8)),
+)
+"""As drivers have them: in words of four bytes, and in bytes by priority."""
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,30}")
 
 
@@ -132,7 +141,10 @@ class SharedDevice:
             file = self.sysfs / path
             file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             file.write_text(content + "\n")
-        (self.sysfs / "ports/1/counters").mkdir(exist_ok=True)
+        for path in COUNTERS:
+            (self.sysfs / path).parent.mkdir(exist_ok=True)
+            (self.sysfs / path).write_text(COUNTER_TEXT)
+        (self.sysfs / "mfs_counters").write_bytes(bytes(COUNTERS_BYTES))
         clock = CLOCK.pack(CLOCK_MAGIC, self.device.rate_bytes_per_s or 0, 0)
         (self.sysfs / "mfs_clock").write_bytes(clock)
 

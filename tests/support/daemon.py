@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -65,16 +65,18 @@ class Daemon(Logged):
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
         patient: bool = True,
+        launcher: Sequence[str] = (),
     ) -> None:
         """Starts mfsd on ``folder/run/mfsd.sock`` with this configuration text; ``prepare`` runs in it before
         Python does. Where it says nothing of the arbiter, programs take the daemon for dead late (``patient``),
-        so that a machine that stalls is no fault."""
+        so that a machine that stalls is no fault. ``launcher``: a command that starts it."""
         self.socket = folder / "run" / "mfsd.sock"
         self.control = control_beside(self.socket)
         self.config_file = folder / "mfsd.toml"
         self.config_file.write_text(config + (PATIENT if patient and "[arbiter]" not in config else ""))
         self.process = subprocess.Popen(
             [
+                *launcher,
                 *(sys.executable, "-m", "mfsd.cli.daemon"),
                 *("--config", str(self.config_file), "--socket", str(self.socket)),
                 *arguments,

@@ -4,6 +4,7 @@ This file only carries facts to those rules and their answers back; it decides n
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,8 @@ class Mfs(Policy):
         self.collective_class = self.rules.place(collective, self.rules.first(), 0).wire_class
         self.has_levels = self.config.variant is rules.Variant.PAPER  # they depend on rho
         self.loads: dict[int, tuple[Load, int]] = {}  # per link: load and when it was measured
+        self.readings: dict[int, deque[tuple[Load, int]]] = {}  # per link: the one that is read, and later ones
+        self.counter_delay_ns = int(simulation.cluster.config.counter_delay_s * NS)
         self.queues: RmlqNetwork | None = None
         self.evaluate_at: dict[Flow, int | None] = {}  # of last stages, ns
         self.pace = Pace(simulation)
@@ -185,8 +188,17 @@ class Mfs(Policy):
                 elapsed = min(now_ns - at_ns, 10 * config.load_time_constant_ns)
                 load = load.observe(int(rate * elapsed / NS), elapsed, self.capacity[link], config)
                 measured[link] = (load, now_ns)
-            loads.append(load)
+            loads.append(self.as_read(link, load, now_ns) if self.counter_delay_ns else load)
         return bottleneck_rho(loads)
+
+    def as_read(self, link: int, load: Load, now_ns: int) -> Load:
+        """The load as a reading of the port's counters has it, which is as old as the delay. At first there is none."""
+        readings = self.readings.setdefault(link, deque())
+        if not readings or readings[-1][1] != now_ns:
+            readings.append((load, now_ns))
+        while len(readings) > 1 and readings[1][1] <= now_ns - self.counter_delay_ns:
+            readings.popleft()
+        return readings[0][0] if readings[0][1] <= now_ns - self.counter_delay_ns else Load()
 
     def unit_slack_ns(self, unit: int) -> int | None:
         """Smallest laxity among the requests of the unit that can still make it; None when it computes

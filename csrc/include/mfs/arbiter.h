@@ -60,6 +60,14 @@ struct mfs_nic_stats {
 	double used[MFS_DIRECTIONS]; /* moving average of the share of the rate that was really taken */
 };
 
+/* What programs with the shim have given to a NIC since the daemon started. */
+struct mfs_nic_counted {
+	uint64_t posted_bytes[MFS_DIRECTIONS];
+	uint64_t unscheduled_bytes; /* of these in each direction, of stages that never wait */
+	uint64_t outstanding_bytes; /* posted and not completed, in both directions */
+	uint64_t class_bytes[MFS_DIRECTIONS][MFS_CLASSES_MAX]; /* completed by tasks */
+};
+
 struct mfs_client_stats {
 	uint32_t client_id;
 	uint32_t state;                                      /* enum mfs_segment_state */
@@ -106,6 +114,12 @@ int mfs_arbiter_rules(struct mfs_arbiter *arbiter, const struct mfs_rule *rules,
 int mfs_arbiter_mode(struct mfs_arbiter *arbiter, enum mfs_mode mode);
 /* DSCP of each class on the wire, for all clients; MFS_DSCP_KEEP: none. */
 int mfs_arbiter_wire(struct mfs_arbiter *arbiter, const uint8_t dscp[MFS_CLASSES_MAX]);
+
+/* -ENOENT: no such NIC. Waits for the arbiter, and reads all clients' counters on the caller's thread. */
+int mfs_arbiter_counted(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_counted *counted);
+/* What else the port carries, by direction: it is taken for load until then, and after that for none. -ENOENT. */
+int mfs_arbiter_bypass(struct mfs_arbiter *arbiter, uint32_t nic, const uint64_t bytes_per_s[MFS_DIRECTIONS],
+		       uint64_t valid_until_ns);
 
 /* ---- contexts and order ------------------------------------------------------------------------------------------ */
 

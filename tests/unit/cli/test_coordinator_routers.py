@@ -12,11 +12,13 @@ import pytest
 
 from mfsd.cli.coordinator_routers import routers
 from mfsd.coordinator.cluster import Cluster
+from mfsd.coordinator.messages import used
 from mfsd.coordinator.service import Service
 from mfsd.coordinator.state import BatchReport, RequestReport
 from mfsd.coordinator.waiting import WaitingReport
 from mfsd.observe.web import Answer, Posting, application
 from mfsd.policy.config import PolicyConfig
+from mfsd.proto import mfs_pb2 as pb
 
 MS = 1_000_000
 GB = 10**9
@@ -60,6 +62,20 @@ def test_ports_say_what_they_owe() -> None:
         "a/in": (0, 0),
         "b/out": (0, 0),
         "b/in": (GB, 0),
+    }
+
+
+def test_ports_say_what_bypasses() -> None:
+    state = cluster()
+    load = pb.Load()
+    load.used.bypass_permille = 250
+    state.used(state.ports.number("a/out"), used(load))
+    _, reply = asked(state, lambda got, _: got["/v1/ports"]({}))
+    assert {row["name"]: row["bypass_bytes_per_s"] for row in reply["ports"]} == {
+        "a/out": GB // 4,
+        "a/in": 0,
+        "b/out": 0,
+        "b/in": 0,
     }
 
 

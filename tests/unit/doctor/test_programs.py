@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mfsd.node.control import ClientStatus, DaemonStatus, StatusReply
+from mfsd.node.control import ClientStatus, DaemonStatus, NicStatus, PortStatus, StatusReply
 from mfsd.observe.doctor.checks import Check
 from mfsd.observe.doctor.checks.limits import read_limits
 from mfsd.observe.doctor.elf import read_elf
@@ -154,6 +154,18 @@ def client(**changes: Any) -> ClientStatus:
 def daemon_with(doctor: Any, *clients: ClientStatus) -> None:
     status = DaemonStatus("0", 1, 0, "enforce", 0.0, "", None, 0.0, 0, 0, 0, {}, 0)
     doctor.host.__dict__["status"] = StatusReply(status, [], list(clients))
+
+
+@pytest.mark.parametrize(("rate_bytes_per_s", "seen"), [(2_000_000_000, True), (900_000_000, False)])
+def test_what_bypasses_is_measured_by_the_port(doctor: Any, checks: Checks, rate_bytes_per_s: int, seen: bool) -> None:
+    daemon_with(doctor)
+    numbers = dict.fromkeys(NicStatus.__struct_fields__, 0) | {"rate_bytes_per_s": 10**10, "name": "mlx5_0"}
+    port = PortStatus(rate_bytes_per_s, 10**10)
+    nic = NicStatus(**{**numbers, "guid": "", "classes": [], "port": port})  # type: ignore[arg-type]
+    doctor.host.status.nics.append(nic)
+    findings = doctor(checks("bypass"))
+    assert ("bypass.measured" in findings) is seen
+    assert not seen or findings["bypass.measured"].reason.startswith("20% of the rate")
 
 
 def test_a_process_without_the_shim(doctor: Any, checks: Checks) -> None:

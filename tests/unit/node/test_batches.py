@@ -286,6 +286,15 @@ def test_variant_mfs_reports_no_load(node) -> None:
     assert link.reports == [] and link.uses, "uses are reported all the same"
 
 
+def test_what_bypasses_is_reported_by_direction(node) -> None:
+    arbiter, link, batches = node
+    seconds = iter(range(3))
+    clock = lambda: next(seconds) * 10**9  # noqa: E731
+    loads = LoadReports(arbiter, batches._ports, lambda: {0: "a"}, link, clock, lambda name: (RATE // 2, RATE // 4))
+    loads.sample()
+    assert {port: use.bypass for port, use in link.uses} == {"10.0.0.1/out": 0.5, "10.0.0.1/in": 0.25}
+
+
 @pytest.mark.parametrize(("variant", "scavenged"), [(Variant.PAPER, {1}), (Variant.MFS, set())])
 def test_an_infeasible_request(variant: Variant, scavenged: set[int]) -> None:
     arbiter, _, batches = new_node(variant)

@@ -8,7 +8,15 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mfsd.node.control import ClassStatus, ClientStatus, DaemonStatus, DeadlineStatus, NicStatus, StatusReply
+from mfsd.node.control import (
+    ClassStatus,
+    ClientStatus,
+    DaemonStatus,
+    DeadlineStatus,
+    NicStatus,
+    PortStatus,
+    StatusReply,
+)
 from mfsd.node.totals import NAMES_MAX, OTHERS, Totals
 from mfsd.observe.metrics import StatusCollector
 from tests.support.debian import program
@@ -53,6 +61,7 @@ NIC = NicStatus(
     promotions=4,
     wait_s=1.5,
     classes=[ClassStatus(11, 1, 0, 22, 2), ClassStatus(0, 0, 7, 33, 3)],
+    port=PortStatus(1000, 500, {"4": 900, "unknown": 100}, {}, None, 12),
 )
 
 
@@ -118,6 +127,11 @@ def test_values_carry_their_labels() -> None:
     assert samples["mfs_nic_incoming_load_ratio", (("nic", "mlx5_0"),)] == 0.5
     assert samples["mfs_nic_incoming_in_flight_bytes", (("nic", "mlx5_0"),)] == 5
     assert samples["mfs_posted_bytes_total", (("process", "vllm"), ("stage", "p2d"))] == 4096
+    bypass = "mfs_nic_bypass_bytes_total"
+    assert samples[bypass, (("direction", "out"), ("nic", "mlx5_0"), ("priority", "4"))] == 900
+    assert samples[bypass, (("direction", "in"), ("nic", "mlx5_0"), ("priority", "unknown"))] == 0
+    assert samples["mfs_nic_pause_frames_total", (("direction", "in"), ("nic", "mlx5_0"))] == 12
+    assert ("mfs_nic_pause_frames_total", (("direction", "out"), ("nic", "mlx5_0"))) not in samples
     assert samples["mfs_failed_open_total", (("process", "vllm"), ("reason", "daemon_gone"))] == 3
     assert samples["mfs_refused_clients_total", (("error", "EPROTO"),)] == 1
     assert samples["mfs_clients", (("state", "active"),)] == 1

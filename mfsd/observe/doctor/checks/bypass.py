@@ -1,6 +1,7 @@
 """Paths on which the GPU or a library drives the NIC itself, past libibverbs and so past the shim.
 
-Seen by the environment (of --pid, else of this shell), by what --pid has mapped, by packages, and by the driver.
+Seen by the environment (of --pid, else of this shell), by what --pid has mapped, by packages, by the driver, and by the
+counters of ports that the daemon reads.
 """
 
 from __future__ import annotations
@@ -85,6 +86,14 @@ UNREADABLE = Kind(
     "The variables or mapped files of the process may not be read by this user: it may drive the NIC past the shim.",
     "run the doctor as root or as the program's user",
 )
+MEASURED = Kind(
+    "bypass.measured",
+    "warn",
+    "The port sends more than a tenth of its rate that no program with the shim on this node has posted.",
+    "start every program with mfs-run, and see the other findings of this check; what peers read from here (RDMA READ) "
+    "is counted, too, and needs nothing",
+)
+MEASURED_SHARE = 0.1
 NONE = Kind("bypass.none", "ok", "Nothing was seen that drives the NIC past the shim.")
 MAPPED_DIRECT = ("nvshmem_transport_ibgda", "libdoca_gpunetio", "deep_ep_cpp")
 
@@ -100,6 +109,7 @@ def run(host: Host) -> Iterator[Finding]:
     problems += _direct(mapped, host.pid)
     problems += _deepep(host)
     problems += _driver(host)
+    problems += _measured(host)
     yield from problems
     if unread:
         yield UNREADABLE(unread, owner)
@@ -171,6 +181,14 @@ def _deepep(host: Host) -> Iterator[Finding]:
         return  # preload.probe-failed says it
     if "deep_ep" in packages:
         yield DEEPEP(f"{packages['deep_ep']} is installed for {python(host)}", "DeepEP")
+
+
+def _measured(host: Host) -> Iterator[Finding]:
+    daemon = host.daemon()
+    for nic in daemon.nics if daemon is not None else ():
+        if nic.port is not None and nic.port.bypass_bytes_per_s > MEASURED_SHARE * nic.rate_bytes_per_s:
+            share = nic.port.bypass_bytes_per_s / nic.rate_bytes_per_s
+            yield MEASURED(f"{share:.0%} of the rate, by the port's counters less what programs posted", nic.name)
 
 
 def _driver(host: Host) -> Iterator[Finding]:

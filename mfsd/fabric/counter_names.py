@@ -1,0 +1,60 @@
+"""What drivers call the counters of a port: bytes and pause frames, in `ethtool -S` or in sysfs (`hw_counters`).
+
+A scheme fits a port whose statistics have the names of its bytes. `{n}` is a priority, 0 to 7. Names of pause frames
+that a device does not have are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+PRIORITIES = 8
+
+
+class Names(NamedTuple):
+    """Sent, then received."""
+
+    driver: str
+    bytes: tuple[str, str]
+    """With `{n}`: one counter for each priority; without: one for the port."""
+    pauses: tuple[tuple[str, ...], tuple[str, ...]]
+    """Frames that tell the other end to pause: their sum."""
+
+    def fit(self, statistics: Mapping[str, int]) -> bool:
+        return all(name.format(n=0) in statistics for name in self.bytes)
+
+
+SCHEMES = (
+    # also soft RoCE, in hw_counters
+    Names(
+        "mlx5_core",
+        ("tx_prio{n}_bytes", "rx_prio{n}_bytes"),
+        (("tx_prio{n}_pause", "tx_global_pause"), ("rx_prio{n}_pause", "rx_global_pause")),
+    ),
+    Names(
+        "bnxt_en",
+        ("tx_bytes_pri{n}", "rx_bytes_pri{n}"),
+        (("tx_pfc_ena_frames_pri{n}", "tx_pause_frames"), ("rx_pfc_ena_frames_pri{n}", "rx_pause_frames")),
+    ),
+    Names(
+        "ionic",
+        ("octets_tx_ok", "octets_rx_ok"),
+        (("tx_pripause_{n}", "frames_tx_pause"), ("rx_pripause_{n}", "frames_rx_pause")),
+    ),
+    Names(
+        "ice",
+        ("tx_bytes.nic", "rx_bytes.nic"),
+        (("tx_priority_{n}_xoff.nic", "tx_link_xoff.nic"), ("rx_priority_{n}_xoff.nic", "rx_link_xoff.nic")),
+    ),
+)
+
+
+def scheme_of(statistics: Mapping[str, int]) -> Names | None:
+    return next((names for names in SCHEMES if names.fit(statistics)), None)
+
+
+def values(statistics: Mapping[str, int], name: str) -> list[int]:
+    """Of one name: eight values by priority, or one, or as many as there are."""
+    names = [name.format(n=n) for n in range(PRIORITIES)] if "{n}" in name else [name]
+    return [statistics[each] for each in names if each in statistics]

@@ -1,0 +1,156 @@
+"""Reads the ports' counters in a slow loop of its own, and hands what bypasses MFS to the arbiter as a load.
+
+Files and drivers are read in a thread: they may take milliseconds, and neither the arbiter nor the daemon's loop waits
+for them. Reading takes a twentieth of a core at most: where it is slow it is rare. A load expires where it is not
+confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from mfsd._native import NicCounted
+from mfsd.fabric.port_counters import SYSFS, PortCounters, PortReader
+from mfsd.fabric.port_moved import Moved, moved
+from mfsd.node.bypass import LEAST_SHARE, BypassAccount
+from mfsd.node.control import PortStatus
+from mfsd.node.nics import read_host_rates, read_physical
+
+NO_DEVICE_S = 1.0
+"""A host without devices is asked for them this often."""
+COST_SHARE = 20
+VALID_READINGS = 4
+VALID_LEAST_NS = 500_000_000
+RATE_DEFAULT_BYTES_PER_S = 125_000_000_000
+"""Of a port whose rate is unknown, for what is believed of its counters alone."""
+
+
+class Arbiter(Protocol):
+    def counted(self, nic: int) -> NicCounted: ...
+    def bypass(self, nic: int, sent_bytes_per_s: int, received_bytes_per_s: int, valid_until_ns: int) -> None: ...
+
+
+class Nics(Protocol):
+    def names(self) -> dict[int, str]: ...
+    def watched(self, name: str) -> int: ...
+    def configured(self, name: str) -> int: ...
+
+
+class _Port:
+    def __init__(self, name: str, sysfs: Path) -> None:
+        self.reader = PortReader(name, sysfs)
+        self.before: PortCounters | None = None
+        self.read_ns = 0
+        self.account = BypassAccount()
+        self.pauses: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self.counts_pauses = [False, False]
+        self.loaded = False
+
+
+class PortWatch:
+    """Owned by the daemon's loop."""
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        nics: Nics,
+        priorities: Callable[[], Sequence[int]],
+        interval_ns: int,
+        sysfs: Path = SYSFS,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`priorities`: of each class of MFS; empty: not known."""
+        self._arbiter = arbiter
+        self._nics = nics
+        self._priorities = priorities
+        self._interval_ns = interval_ns
+        self._sysfs = sysfs
+        self._clock_ns = clock_ns
+        self._ports: dict[str, _Port] = {}
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._interval_ns:
+            begun_ns = time.monotonic_ns()
+            rates, readings = await loop.run_in_executor(None, self.read)
+            took_s = (time.monotonic_ns() - begun_ns) / 1e9
+            self.take(rates, readings)
+            pause_s = max(self._interval_ns / 1e9, took_s * (COST_SHARE - 1))
+            await asyncio.sleep(pause_s if readings else NO_DEVICE_S)
+
+    def read(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
+        """Rates and counters by device, without virtual functions: they use the port of another. In a thread."""
+        rates = {
+            name: rate
+            for name, rate in read_host_rates(self._sysfs).items()
+            if read_physical(name, self._sysfs) == name
+        }
+        for name in rates:
+            if name not in self._ports:
+                self._ports[name] = _Port(name, self._sysfs)
+        return rates, {name: self._ports[name].reader.read() for name in rates}
+
+    def take(self, rates: Mapping[str, int], readings: Mapping[str, PortCounters]) -> None:
+        for name in self._ports.keys() - readings.keys():
+            del self._ports[name]
+        numbers = {name: index for index, name in self._nics.names().items()}
+        for name, reading in readings.items():
+            port = self._ports[name]
+            rate = self._nics.configured(name) or rates[name] or RATE_DEFAULT_BYTES_PER_S
+            before, port.before, port.read_ns = port.before, reading, reading.at_ns
+            if before is None:
+                if name in numbers:
+                    port.account.add(Moved(0), self._arbiter.counted(numbers[name]), rate)
+                continue
+            news = moved(before, reading, rate)
+            self._count_pauses(port, news)
+            if name not in numbers and _notable(news, rate):
+                numbers[name] = self._nics.watched(name)
+            if name in numbers:
+                self._take_bypass(port, numbers[name], news, rate)
+
+    def _take_bypass(self, port: _Port, nic: int, news: Moved, rate: int) -> None:
+        if not any(news.bytes) and not port.loaded:
+            return  # nothing moves: the arbiter is not asked
+        port.account.add(news, self._arbiter.counted(nic), rate, self._priorities())
+        load = port.account.load_bytes_per_s
+        if any(load) or port.loaded:
+            port.loaded = any(load)
+            valid_ns = max(VALID_READINGS * self._interval_ns, VALID_LEAST_NS)
+            self._arbiter.bypass(nic, *load, self._clock_ns() + valid_ns)
+
+    def _count_pauses(self, port: _Port, news: Moved) -> None:
+        for direction, frames in enumerate(news.pauses):
+            if frames is not None:
+                port.counts_pauses[direction] = True
+                port.pauses[direction]["all"] += frames
+
+    def rates(self, name: str) -> tuple[int, int]:
+        """What bypasses, out and in, in bytes per second; 0 where it was not read of late."""
+        port = self._ports.get(name)
+        late_ns = max(VALID_READINGS * self._interval_ns, VALID_LEAST_NS)
+        if port is None or self._clock_ns() - port.read_ns > late_ns:
+            return 0, 0
+        return port.account.rates_bytes_per_s
+
+    def status(self, name: str) -> PortStatus | None:
+        """None: its counters have not been read twice."""
+        port = self._ports.get(name)
+        if port is None or port.before is None:
+            return None
+        return PortStatus(
+            *self.rates(name),
+            dict(port.account.bytes[0]),
+            dict(port.account.bytes[1]),
+            *(port.pauses[d]["all"] if port.counts_pauses[d] else None for d in (0, 1)),
+        )
+
+
+def _notable(news: Moved, rate_bytes_per_s: int) -> bool:
+    least = LEAST_SHARE * rate_bytes_per_s * news.elapsed_ns / 1e9
+    return any((size or 0) > least for size in news.bytes)
