@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from mfsd.serve.words import FIELD, HEADERS, OBJECTIVES
+from mfsd.serve.headers import FIELD, HEADERS, OBJECTIVES
 from mooncake_adapter.slo import objective_ms
 from mooncake_adapter.warn_once import WarnOnce
 

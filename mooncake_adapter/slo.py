@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mfsd.serve.words import QOS_KEYS, SESSION_KEYS, TTFT_KEYS, first_given, given
+from mfsd.serve.headers import QOS_KEYS, SESSION_KEYS, TTFT_KEYS, first_given, given
 from mooncake_adapter.warn_once import WarnOnce
 
 TTFT_MS_MAX = 24 * 3600 * 1000.0

@@ -37,6 +37,7 @@ BY_NAME = {
     "buffer_updated": "asyncio",
     "__getattr__": "Python",
     "pytest_configure": "pytest",
+    "pytest_collection_modifyitems": "pytest",
     "visit_*": "pycparser, by the type of a node",
     "teardown": "hypothesis",
 }

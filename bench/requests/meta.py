@@ -34,7 +34,7 @@ class Controller:
         for number, (record, service_s) in list(self._undecided.items()):
             late = first_late(record) if record.first_token_s is not None else _overdue(record, now_s)
             if late or record.first_token_s is not None:
-                self._qos.judged(now_s, record.tier, service_s, late)
+                self._qos.evaluated(now_s, record.tier, service_s, late)
                 del self._undecided[number]
         for number, record in list(self._waiting.items()):
             if record.first_token_s is not None:

@@ -32,11 +32,11 @@ Ask = Callable[[Meta, str], bytes]
 class _Followed:
     """A request while it is here."""
 
-    __slots__ = ("entry", "judged", "service_s", "timed")
+    __slots__ = ("entry", "evaluated", "service_s", "timed")
 
     def __init__(self, entry: Entry, service_s: float) -> None:
         self.entry, self.service_s = entry, service_s
-        self.judged = self.timed = False
+        self.evaluated = self.timed = False
 
 
 class Controller:
@@ -116,12 +116,12 @@ class Controller:
         if at_s is not None and not followed.timed:
             followed.timed = True
             self._qos.first_token(now_s, at_s - entry.arrival_s)
-        if limit_s is None or followed.judged:
+        if limit_s is None or followed.evaluated:
             return
         late = (now_s if at_s is None else at_s) > entry.arrival_s + limit_s
         if late or at_s is not None:
-            followed.judged = True
-            self._qos.judged(now_s, entry.wanted.tenant, followed.service_s, late)
+            followed.evaluated = True
+            self._qos.evaluated(now_s, entry.wanted.tenant, followed.service_s, late)
 
     def _ended(self, followed: _Followed, now_s: float) -> None:
         entry = followed.entry

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from mfsd.serve.headers import words_in
 from mfsd.serve.promise import Words
-from mfsd.serve.words import words_in
 
 
 def words_of(request: Any, tiers: Collection[str]) -> Words:

@@ -106,6 +106,25 @@ int mfs_client_batch_end(struct mfs_client *client, uint32_t batch)
 	return 0;
 }
 
+int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request_info *info, uint32_t batch)
+{
+	(void)client, (void)info, (void)batch;
+	return -1;
+}
+
+int mfs_client_request_end(struct mfs_client *client, uint32_t request)
+{
+	(void)client, (void)request;
+	return 0;
+}
+
+int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t bytes, const uint8_t peer[16],
+			uint64_t deadline_ns, uint64_t *ns)
+{
+	(void)client, (void)nic, (void)bytes, (void)peer, (void)deadline_ns, (void)ns;
+	return -ENODATA;
+}
+
 static struct mfs_client *client_now(void)
 {
 	return the_client;

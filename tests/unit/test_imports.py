@@ -49,6 +49,7 @@ BELOW: dict[str, set[str]] = {
         "mfsd.policy",
         "mfsd.proto",
         "mfsd.serve",
+        "mfsd.text",
     },
     "nccl_shim": {"mfsd.fabric", "mfsd.node", "mfsd.policy"},
     "mooncake_adapter": {"mfsd._native", "mfsd.client", "mfsd.policy", "mfsd.serve", "mfsd.transfer"},

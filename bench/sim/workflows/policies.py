@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 import msgspec
+from msgspec.structs import replace
 
 
 class Order(str, Enum):
@@ -38,30 +39,25 @@ class WorkflowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """One model a GPU at a time; each switch starts a process."""
 
 
-_MAESTRO = {"order": Order.REMAINING, "keeps_turn": True, "preempt": True}
+_MAESTRO = WorkflowPolicy(
+    help="expected remaining time, preemption between stages, placed by fitness",
+    order=Order.REMAINING,
+    placement=Placement.FITNESS,
+    keeps_turn=True,
+    preempt=True,
+)
 POLICIES: dict[str, WorkflowPolicy] = {
     "fcfs": WorkflowPolicy(help="jobs in the order of arrival, least loaded node", order=Order.FCFS),
-    "edf": WorkflowPolicy(
-        help="interactive jobs first, then by deadline, least loaded node", order=Order.EDF
-    ),
+    "edf": WorkflowPolicy(help="interactive jobs first, then by deadline, least loaded node", order=Order.EDF),
     "edf-fitness": WorkflowPolicy(help="edf, placed by fitness", order=Order.EDF, placement=Placement.FITNESS),
     "srtf": WorkflowPolicy(
-        help="the least left to compute first, known beforehand: a bound", order=Order.HINDSIGHT,
+        help="the least left to compute first, known beforehand: a bound",
+        order=Order.HINDSIGHT,
         placement=Placement.FITNESS,
     ),
-    "maestro": WorkflowPolicy(
-        help="expected remaining time, preemption between stages, placed by fitness",
-        placement=Placement.FITNESS, **_MAESTRO,
-    ),
-    "maestro-no-preempt": WorkflowPolicy(
-        help="maestro, jobs go on until they end", order=Order.REMAINING, placement=Placement.FITNESS, keeps_turn=True,
-    ),
-    "maestro-pack": WorkflowPolicy(
-        help="maestro, placed without the network", placement=Placement.PACK, **_MAESTRO
-    ),
-    "maestro-balance": WorkflowPolicy(help="maestro, least loaded node", **_MAESTRO),
-    "maestro-restart": WorkflowPolicy(
-        help="maestro, one model a GPU, started anew at each switch", placement=Placement.FITNESS, restart=True,
-        **_MAESTRO,
-    ),
-}  # fmt: skip
+    "maestro": _MAESTRO,
+    "maestro-no-preempt": replace(_MAESTRO, help="maestro, jobs go on until they end", preempt=False),
+    "maestro-pack": replace(_MAESTRO, help="maestro, placed without the network", placement=Placement.PACK),
+    "maestro-balance": replace(_MAESTRO, help="maestro, least loaded node", placement=Placement.BALANCE),
+    "maestro-restart": replace(_MAESTRO, help="maestro, one model a GPU, started anew at each switch", restart=True),
+}

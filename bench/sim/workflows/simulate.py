@@ -71,7 +71,7 @@ class _Waiting(NamedTuple):
     """A stage that can start."""
 
     run: _Running
-    index: int
+    position: int
     ready_s: float
     first: bool
     """Its job goes on without queueing."""
@@ -80,7 +80,7 @@ class _Waiting(NamedTuple):
 
     @property
     def stage(self) -> Stage:
-        return self.run.job.stages[self.index]
+        return self.run.job.stages[self.position]
 
 
 class _Placed(NamedTuple):
@@ -139,7 +139,7 @@ class _Simulation:
     def _ready(self, waiting: _Waiting, now_s: float) -> None:
         """Joins the queue; a job that goes on may have to give way."""
         run, first = waiting.run, waiting.first
-        run.keys[waiting.index] = self._stage_key(run.job, waiting.stage)
+        run.keys[waiting.position] = self._stage_key(run.job, waiting.stage)
         value = self._key(waiting)
         others = next((w.key[1] for w in self._waiting if w.key[0]), None)
         if first and self._policy.preempt and others is not None:
@@ -148,7 +148,7 @@ class _Simulation:
             if preempts(self._config.rules, value + aged_s, others + aged_s, since_s, run.job.interactive):
                 run.preempted_s, first = now_s, False
                 self._preemptions += 1
-        key = (0 if first else 1, value, run.number, waiting.index)
+        key = (0 if first else 1, value, run.number, waiting.position)
         insort(self._waiting, waiting._replace(first=first, key=key), key=lambda w: w.key)
 
     def _end(self, placed: _Placed, now_s: float) -> None:
@@ -158,9 +158,9 @@ class _Simulation:
         self._reserved[placed.node] -= placed.need_bytes
         self._margin.ended(placed.predicted_bytes, _true_kv_bytes(stage))
         self._prior.ended(_call(run.job, stage).role, stage.output_tokens)
-        run.ends[waiting.index] = now_s
+        run.ends[waiting.position] = now_s
         for index, other in enumerate(run.job.stages):
-            if waiting.index in other.after and all(i in run.ends for i in other.after):
+            if waiting.position in other.after and all(i in run.ends for i in other.after):
                 at_s = max(run.ends[i] + run.job.stages[i].tool_s for i in other.after)
                 self._push(at_s, _READY, _Waiting(run, index, at_s, self._policy.keeps_turn))
         if len(run.ends) == len(run.job.stages):
@@ -204,7 +204,7 @@ class _Simulation:
     def _remaining_s(self, waiting: _Waiting) -> float:
         stage = waiting.stage
         own_s = exec_s(MODELS[stage.model], stage.prompt_tokens, self._expected_tokens(waiting))
-        return self._times.remaining_s(waiting.run.keys[waiting.index], own_s)
+        return self._times.remaining_s(waiting.run.keys[waiting.position], own_s)
 
     def _expected_tokens(self, waiting: _Waiting) -> float:
         return self._prior.predict(_call(waiting.run.job, waiting.stage))[1]
@@ -249,7 +249,7 @@ class _Simulation:
         self._kv_reserved += need
         self._kv_needed += true_bytes
         waiting.run.waited_s += begin_s - waiting.ready_s
-        waiting.run.left.discard(waiting.index)
+        waiting.run.left.discard(waiting.position)
         self._push(begin_s + took_s, _END, _Placed(waiting, number, need, predicted))
         return True
 

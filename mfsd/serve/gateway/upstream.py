@@ -10,7 +10,7 @@ from typing import Final
 import aiohttp
 
 from mfsd.serve.gateway.replicas import LiveReplica
-from mfsd.serve.words import HEADERS, OBJECTIVES
+from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 CONNECT_S: Final = 3.0
 KEEP_ALIVE_S: Final = 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from mfsd.serve.headers import FIELD, HEADERS, OBJECTIVES, QOS_KEYS, TTFT_KEYS, words_in
 from mfsd.serve.promise import NO_TIER, Wanted, Words
-from mfsd.serve.words import FIELD, HEADERS, OBJECTIVES, QOS_KEYS, TTFT_KEYS, words_in
 
 READ: Final = frozenset(
     {*TTFT_KEYS, "tbt_slo_ms", "slo_tbt_ms", "ttlt_slo_ms", "slo_ttlt_ms", "session", "session_id", "program_id"}

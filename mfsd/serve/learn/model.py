@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ import msgspec
 from mfsd.policy.serve import LengthBounds
 from mfsd.policy.serve.conformal import SHORTEST_TOKENS
 from mfsd.serve.learn.features import CallInfo, features_hash, vector
-from mfsd.serve.learn.prior import UNKNOWN_TOOL, Prior
+from mfsd.serve.learn.prior import UNKNOWN_TOOL
 
 FORMAT: Final = "mfs-output-lengths"
 VERSION: Final = 1
@@ -170,14 +170,3 @@ def read(path: Path) -> Model:
         return msgspec.json.decode(body, type=Model)
     except msgspec.DecodeError as error:
         raise ModelError(f"{path}: {error}; {again}") from error
-
-
-def predictor_or_prior(path: Path | None, warn: Callable[[str], object]) -> Predictor | Prior:
-    """What predicts: the file's model, or the prior where there is none or it cannot be used, which `warn` says."""
-    if path is None:
-        return Prior()
-    try:
-        return Predictor(read(path))
-    except ModelError as error:
-        warn(f"{error}; lengths are expected from what ended before")
-        return Prior()

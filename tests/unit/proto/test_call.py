@@ -454,4 +454,5 @@ async def test_calls_that_are_given_up_at_any_moment_leave_nothing(
                 assert task.cancelled() or isinstance(task.exception(), CallEnded)
         await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= descriptors, "all are closed")
         assert len(asyncio.all_tasks()) <= 8
-    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+    warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [r for r in warnings if "PollerCompletionQueue" not in r.getMessage()] == []  # grpcio's own, of its server

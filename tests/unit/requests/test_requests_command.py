@@ -121,7 +121,7 @@ def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
         (["run", "--set", "kv_tokens=2000"], ["kv_tokens=2000", "tokens of KV"]),
         (["run", "--policy", "silo"], ["replicas=1", "at least 3"]),
         (["run", "--traces", "/nowhere"], ["--traces /nowhere", "azure2023_code", "generated"]),
-        (["run", "--what", "drift", "--traces", "/nowhere"], ["--traces /nowhere", "generated"]),
+        (["run", "--what", "drift", "--traces", "/nowhere"], ["--traces /nowhere", "--workload replay"]),
         (["run", "--figure"], ["--figure", "--json"]),
         (["capacity", "--step", "9"], ["--step 9", "below"]),
         (["capacity", "--requests", "9"], ["--requests 9", "--seconds"]),

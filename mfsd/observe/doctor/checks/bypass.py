@@ -187,8 +187,8 @@ def _measured(host: Host) -> Iterator[Finding]:
     daemon = host.daemon()
     for nic in daemon.nics if daemon is not None else ():
         if nic.port is not None and nic.port.bypass_bytes_per_s > MEASURED_SHARE * nic.rate_bytes_per_s:
-            share = nic.port.bypass_bytes_per_s / nic.rate_bytes_per_s
-            yield MEASURED(f"{share:.0%} of the rate, by the port's counters less what programs posted", nic.name)
+            rates = f"{nic.port.bypass_bytes_per_s / 1e6:.0f} of {nic.rate_bytes_per_s / 1e6:.0f} MB/s"
+            yield MEASURED(f"{rates}, by the port's counters less what programs posted", nic.name)
 
 
 def _driver(host: Host) -> Iterator[Finding]:

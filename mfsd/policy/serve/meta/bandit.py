@@ -42,7 +42,7 @@ def context_of(views: Views) -> tuple[float, ...]:
 
 def choose(config: MetaConfig, views: Views, now: Policy, arms: dict[str, Arm]) -> Chosen:
     pool = rules.allowed(config, views)
-    if views.long.judged < config.requests_min:
+    if views.long.evaluated < config.requests_min:
         return Chosen(rules.first_of((now,), pool, now), "too few requests to say", None)
     context = context_of(views)
     best = max(pool, key=lambda p: (_bound(arms.get(p.value), context, config.exploration), p is now))

@@ -10,6 +10,6 @@ from mfsd.policy.serve.meta.view import Views
 
 def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
     pool = rules.allowed(config, views)
-    if views.long.judged < config.requests_min:
+    if views.long.evaluated < config.requests_min:
         return rules.first_of((now,), pool, now), "too few requests to say"
     return rules.first_of(table.nearest(views), pool, now), "nearest regime"

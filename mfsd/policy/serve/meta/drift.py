@@ -14,7 +14,7 @@ def choose(config: MetaConfig, views: Views, now: Policy, drifted: bool) -> tupl
     pool = rules.allowed(config, views)
     if not drifted and now in pool:
         return now, "no drift"
-    if views.long.judged < config.requests_min:
+    if views.long.evaluated < config.requests_min:
         return rules.first_of((now,), pool, now), "too few requests to say"
     return rules.first_of(table.nearest(views), pool, now), "the requests have changed"
 

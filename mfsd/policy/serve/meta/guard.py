@@ -31,7 +31,7 @@ class Watch(msgspec.Struct, frozen=True):
 def bypassed(config: MetaConfig, state: Bypass, short: ShortView, now_s: float) -> Bypass:
     """Begins when more than bypass_share were late for bypass_after_s. Ends when that has not been so for as long, and
     after bypass_max_s in any case; then it does not begin again for every_s, in which the strategy has its turn."""
-    over = short.judged >= config.requests_min and short.late_share > config.bypass_share
+    over = short.evaluated >= config.requests_min and short.late_share > config.bypass_share
     if state.began_s is not None:
         under_s = None if over else now_s if state.under_since_s is None else state.under_since_s
         calm = under_s is not None and now_s - under_s >= config.bypass_after_s
@@ -47,7 +47,7 @@ def bypassed(config: MetaConfig, state: Bypass, short: ShortView, now_s: float) 
 
 def worse(config: MetaConfig, watch: Watch, short: ShortView) -> bool:
     """Eq 12. A window with few requests says nothing."""
-    if short.judged < config.requests_min:
+    if short.evaluated < config.requests_min:
         return False
     late = short.late_share > config.rollback_ratio * max(watch.late_share, config.rollback_floor)
     return late or (watch.ttft_p99_s > 0 and short.ttft_p99_s > config.rollback_ratio * watch.ttft_p99_s)

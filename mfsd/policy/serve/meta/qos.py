@@ -46,7 +46,7 @@ class Qos:
     def arrived(self, now_s: float, service_s: float, known: bool) -> None:
         self._arrived.append(_Arrived(now_s, service_s, known))
 
-    def judged(self, now_s: float, tenant: str, service_s: float, late: bool) -> None:
+    def evaluated(self, now_s: float, tenant: str, service_s: float, late: bool) -> None:
         """Once a request: when its first token comes in time, or when the deadline for it passes."""
         self._first.append(_First(now_s, tenant, service_s, late))
 
@@ -74,7 +74,7 @@ class Qos:
         late = [one.late for one in _since(self._first, since_s)]
         ttft = sorted(one.value for one in _since(self._ttft, since_s))
         return ShortView(
-            judged=len(late),
+            evaluated=len(late),
             late_share=_mean(late),
             ttft_p99_s=ttft[(99 * (len(ttft) - 1) + 99) // 100] if ttft else 0.0,
         )
@@ -91,7 +91,7 @@ class Qos:
             unknown_share=_mean([not one.known for one in self._arrived]),
             service_mean_s=mean,
             service_cv=_deviation(services, mean) / mean if mean > 0 else 0.0,
-            judged=len(first),
+            evaluated=len(first),
             late_share=_mean([one.late for one in first]),
             late_short=_mean([one.late for one in first if one.service_s <= middle]),
             late_long=_mean([one.late for one in first if one.service_s > middle]),

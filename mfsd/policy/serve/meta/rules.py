@@ -27,7 +27,7 @@ def first_of(wanted: tuple[Policy, ...], pool: tuple[Policy, ...], otherwise: Po
 def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
     """The order and why."""
     pool, long = allowed(config, views), views.long
-    if long.judged < config.requests_min:
+    if long.evaluated < config.requests_min:
         return first_of((now,), pool, now), "too few requests to say"
     if long.late_share <= config.late_share:
         return first_of((now,), pool, now), "nothing is wrong"

@@ -8,7 +8,7 @@ import msgspec
 class ShortView(msgspec.Struct, frozen=True, kw_only=True):
     """Of the short window: for the guards."""
 
-    judged: int = 0
+    evaluated: int = 0
     """Requests whose first token came or became late in the window."""
     late_share: float = 0.0
     ttft_p99_s: float = 0.0
@@ -24,7 +24,7 @@ class LongView(msgspec.Struct, frozen=True, kw_only=True):
     """T_tot of those that arrived."""
     service_cv: float = 0.0
     """Its standard deviation over its mean: how mixed lengths are."""
-    judged: int = 0
+    evaluated: int = 0
     late_share: float = 0.0
     late_short: float = 0.0
     """Late share of those up to the median T_tot."""

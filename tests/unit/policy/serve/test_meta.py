@@ -33,13 +33,13 @@ from mfsd.policy.serve.meta import (
 shares = st.floats(0, 1)
 views = st.builds(
     Views,
-    short=st.builds(ShortView, judged=st.integers(0, 60), late_share=shares, ttft_p99_s=st.floats(0, 100)),
+    short=st.builds(ShortView, evaluated=st.integers(0, 60), late_share=shares, ttft_p99_s=st.floats(0, 100)),
     long=st.builds(
         LongView,
         arrived=st.integers(0, 5000),
         unknown_share=shares,
         service_cv=st.floats(0, 10),
-        judged=st.integers(0, 5000),
+        evaluated=st.integers(0, 5000),
         late_share=shares,
         late_short=shares,
         late_long=shares,
@@ -89,8 +89,8 @@ def test_a_decision_is_a_function_of_its_recorded_view(config: MetaConfig, ticks
 
 # -- guards
 
-ALL_LATE = Views(short=ShortView(judged=50, late_share=1.0, ttft_p99_s=9.0))
-CALM = Views(short=ShortView(judged=50, late_share=0.1, ttft_p99_s=1.0))
+ALL_LATE = Views(short=ShortView(evaluated=50, late_share=1.0, ttft_p99_s=9.0))
+CALM = Views(short=ShortView(evaluated=50, late_share=0.1, ttft_p99_s=1.0))
 
 
 def run(
@@ -139,8 +139,8 @@ def test_a_bypass_is_first_come_first_served_without_any_cap() -> None:
 
 
 BLOCKED = Views(
-    short=ShortView(judged=50, late_share=0.2, ttft_p99_s=2.0),
-    long=LongView(judged=500, late_share=0.2, late_short=0.4, late_long=0.1),
+    short=ShortView(evaluated=50, late_share=0.2, ttft_p99_s=2.0),
+    long=LongView(evaluated=500, late_share=0.2, late_short=0.4, late_long=0.1),
 )
 POOL = (Policy.EDF, Policy.TWO_LANE)
 
@@ -149,7 +149,7 @@ def test_a_switch_that_makes_it_worse_is_taken_back_and_barred() -> None:
     config = MetaConfig(pool=POOL)
     (switch,), state = run(config, MetaState(), BLOCKED, 0, 1)
     assert switch.policy is Policy.TWO_LANE
-    worse = msgspec.structs.replace(BLOCKED, short=ShortView(judged=50, late_share=0.5, ttft_p99_s=2.0))
+    worse = msgspec.structs.replace(BLOCKED, short=ShortView(evaluated=50, late_share=0.5, ttft_p99_s=2.0))
     after, _ = run(config, state, worse, 1, 200)
     assert {d.policy for d in after[: int(config.barred_s)]} == {Policy.EDF}
     assert after[0].reason == "two-lane made it worse"
@@ -157,15 +157,15 @@ def test_a_switch_that_makes_it_worse_is_taken_back_and_barred() -> None:
 
 
 @pytest.mark.parametrize(
-    ("late", "ttft_s", "judged", "taken_back"),
+    ("late", "ttft_s", "evaluated", "taken_back"),
     [(0.23, 2.0, 50, False), (0.25, 2.0, 50, True), (0.2, 2.5, 50, True), (1.0, 9.0, 5, False)],
 )
 def test_a_rollback_needs_growth_by_a_fifth_and_evidence(
-    late: float, ttft_s: float, judged: int, taken_back: bool
+    late: float, ttft_s: float, evaluated: int, taken_back: bool
 ) -> None:
     config = MetaConfig(pool=POOL)
     _, state = run(config, MetaState(), BLOCKED, 0, 1)
-    seen = msgspec.structs.replace(BLOCKED, short=ShortView(judged=judged, late_share=late, ttft_p99_s=ttft_s))
+    seen = msgspec.structs.replace(BLOCKED, short=ShortView(evaluated=evaluated, late_share=late, ttft_p99_s=ttft_s))
     after, _ = run(config, state, seen, 1, 2)
     assert (after[0].policy is Policy.EDF) == taken_back
 
@@ -173,7 +173,7 @@ def test_a_rollback_needs_growth_by_a_fifth_and_evidence(
 def test_a_switch_is_not_taken_back_after_the_window() -> None:
     config = MetaConfig(pool=POOL)
     _, state = run(config, MetaState(), BLOCKED, 0, 22)
-    worse = msgspec.structs.replace(BLOCKED, short=ShortView(judged=50, late_share=0.5, ttft_p99_s=9.0))
+    worse = msgspec.structs.replace(BLOCKED, short=ShortView(evaluated=50, late_share=0.5, ttft_p99_s=9.0))
     after, _ = run(config, state, worse, 22, 29)
     assert {d.policy for d in after} == {Policy.TWO_LANE}
 
@@ -182,13 +182,13 @@ def test_a_switch_is_not_taken_back_after_the_window() -> None:
 
 
 def long(**given: float) -> Views:
-    return Views(long=msgspec.convert({"judged": 500, **given}, LongView))
+    return Views(long=msgspec.convert({"evaluated": 500, **given}, LongView))
 
 
 @pytest.mark.parametrize(
     ("seen", "wanted"),
     [
-        (long(judged=5, late_share=1.0, late_short=1.0), Policy.EDF),
+        (long(evaluated=5, late_share=1.0, late_short=1.0), Policy.EDF),
         (long(late_share=0.01), Policy.EDF),
         (long(late_share=0.3, late_short=0.5, late_long=0.1), Policy.TWO_LANE),
         (long(late_share=0.3, late_short=0.5, late_long=0.1, unknown_share=0.8), Policy.SRPF),
@@ -311,12 +311,12 @@ def test_windows_forget_and_count_what_they_are_given() -> None:
     for now_s in range(200):
         late = now_s >= 150
         qos.arrived(now_s, 1.0 if now_s % 2 else 3.0, known=now_s % 4 != 0)
-        qos.judged(now_s, "a" if now_s % 2 else "b", 1.0 if now_s % 2 else 3.0, late and now_s % 2 == 1)
+        qos.evaluated(now_s, "a" if now_s % 2 else "b", 1.0 if now_s % 2 else 3.0, late and now_s % 2 == 1)
         qos.first_token(now_s, float(now_s))
         qos.ended(now_s, not late, late)
     seen = qos.views(199.0, 4.0, 2.0)
     assert seen.load == 2.0
-    assert (seen.short.judged, seen.short.ttft_p99_s) == (6, 199.0)
+    assert (seen.short.evaluated, seen.short.ttft_p99_s) == (6, 199.0)
     assert seen.short.late_share == 0.5
     assert (seen.long.arrived, seen.long.service_mean_s, seen.long.service_cv) == (
         101,

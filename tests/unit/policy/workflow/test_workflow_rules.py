@@ -54,7 +54,7 @@ def models(*weights: int) -> dict[str, ModelProfile]:
 @pytest.mark.parametrize(("field", "value"), [("preempt_gain", 1.5), ("margin_quantile", math.nan), ("aging_s", -1)])
 def test_a_number_outside_its_range_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{field} is .*: use "):
-        WorkflowConfig(**{field: value})
+        WorkflowConfig(**{field: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"margin_min is 2.*use at most margin_max"):
         WorkflowConfig(margin_min=2)
 
@@ -264,8 +264,7 @@ def test_interactive_stages_weigh_the_network_more() -> None:
     config = WorkflowConfig(network_share=0.1, network_share_interactive=0.9)
     nodes = [candidate(0, head=5000), candidate(1, head=200, rtt=50.0)]
     chosen = {who: Fitness(config).choose(nodes, 100, interactive=who) for who in (False, True)}
-    assert chosen[False] is not None and chosen[False].node == 1
-    assert chosen[True] is not None and chosen[True].node == 0
+    assert [choice and choice.node for choice in (chosen[False], chosen[True])] == [1, 0]
 
 
 def test_what_cannot_hold_the_stage_or_is_not_allowed_is_no_candidate() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from mfsd.cli.ctl import main
 from mfsd.serve.learn import model as models
 from mfsd.serve.learn.features import FEATURES, CallInfo, calls_of, vector
-from mfsd.serve.learn.model import Model, ModelError, Predictor, calibrated, predictor_or_prior, read, write
+from mfsd.serve.learn.model import Model, ModelError, Predictor, calibrated, read, write
 from mfsd.serve.learn.prior import UNKNOWN_TOKENS, Prior
 from mfsd.serve.learn.rows import RequestRow, RowsError, checked, read_rows
 
@@ -142,15 +142,13 @@ def written(folder: Path, data: bytes) -> Path:
         ("truncated", "bytes; copy it again"), ("changed", "changed after it was written"),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_the_prior_predicts(
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(
     how: str, says: str, learned: tuple[Path, Path, dict[str, object]], tmp_path: Path
 ) -> None:
     path = damaged(learned[1], tmp_path, how)
     with pytest.raises(ModelError, match=says) as refused:
         read(path)
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
-    warnings: list[str] = []
-    assert isinstance(predictor_or_prior(path, warnings.append), Prior) and len(warnings) == 1
 
 
 def test_a_missing_file_and_trees_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -160,7 +158,6 @@ def test_a_missing_file_and_trees_that_are_none_are_refused(tmp_path: Path) -> N
     write(path, Model(roles=(), intent="", calibration=(), lengths={"": "no trees"}, errors=(), requests=1))
     with pytest.raises(ModelError, match="cannot read the trees"):
         Predictor(read(path))
-    assert isinstance(predictor_or_prior(None, pytest.fail), Prior)
 
 
 def test_without_lightgbm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

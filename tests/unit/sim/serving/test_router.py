@@ -83,7 +83,7 @@ def test_a_controller_sees_all_replicas_at_once_and_rules_each() -> None:
     outcome = simulate(ReplicaConfig(), calls(60, 10.0), replicas=3, control=control, control_every_s=2.0)
     assert all([s.replica for s in replicas] == [0, 1, 2] for replicas in seen)
     assert [len(t.policies) for t in outcome.replicas] == [1, 2, 1]
-    assert sum(s.arrived for replicas in seen for s in replicas) == 60
+    assert sum(len(s.arrived) for replicas in seen for s in replicas) == 60
     ended = [r.call for replicas in seen for s in replicas for r in s.ended]
     assert len(ended) == len(set(ended)) <= 60
 
