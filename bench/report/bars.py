@@ -89,6 +89,9 @@ BARS = (
         "window", "free_share_min", "free destinations beside a slow one, worst case, enforce / observe", "", 0.9, False
     ),
     Bar("window", "slow_share_min", "slow destinations, worst case, enforce / observe", "", 0.9, False),
+    Bar("gateway", "whole/added_ms_p99", "gateway, added to a request at 500/s, whole answers (p99)", "ms", 2),
+    Bar("gateway", "stream/first_added_ms_p99", "gateway, added to a first event at 500/s, streams (p99)", "ms", 2),
+    Bar("gateway", "stream/added_ms_p99", "gateway, added to a request at 500/s, streams of 8 events (p99)", "ms", 2),
     Bar("idle", "cpu_fraction", "idle daemon, share of one core", "", 0.01),
     Bar("idle", "rss_mib", "idle daemon, resident memory", "MiB", 60),
 )
