@@ -36,6 +36,7 @@ BY_NAME = {
     "get_buffer": "asyncio",
     "buffer_updated": "asyncio",
     "__getattr__": "Python",
+    "data_received": "asyncio",
     "pytest_configure": "pytest",
     "pytest_collection_modifyitems": "pytest",
     "visit_*": "pycparser, by the type of a node",
