@@ -28,6 +28,7 @@ from bench.micro.daemon import ROOT
 from bench.micro.paired import median_interval
 from bench.ports import free_port
 from bench.programs.openai_stand_in import DONE, MODEL, WHOLE
+from mfsd.children import python_module
 
 EVENTS, GAP_MS = 8, 5
 PROMPT = "word " * 400
@@ -129,15 +130,16 @@ def programs() -> Iterator[tuple[dict[str, int], Callable[[], int]]]:
         if len(cores) > 1:
             os.sched_setaffinity(0, cores[:-1])
             stack.callback(os.sched_setaffinity, 0, cores)
-        _start(stack, [stand_in, str(ports["direct"]), str(EVENTS), str(GAP_MS)], cores[:-1])
+        _start(stack, [sys.executable, stand_in, str(ports["direct"]), str(EVENTS), str(GAP_MS)], cores[:-1])
         _until_answers(ports["direct"])
-        gateway = _start(stack, ["-m", "mfsd.cli.daemon", "--gateway", "--config", str(config)], cores[-1:])
+        daemon = python_module("mfsd.cli.daemon")
+        gateway = _start(stack, [*daemon, "--gateway", "--config", str(config)], cores[-1:])
         _until_answers(ports["gateway"])
         yield ports, lambda: int(Path(f"/proc/{gateway}/schedstat").read_text().split()[0])
 
 
-def _start(stack: contextlib.ExitStack, arguments: list[str], cores: list[int]) -> int:
-    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT)
+def _start(stack: contextlib.ExitStack, command: list[str], cores: list[int]) -> int:
+    process = subprocess.Popen(command, cwd=ROOT)
     os.sched_setaffinity(process.pid, cores or os.sched_getaffinity(0))
     stack.callback(process.wait)
     stack.callback(process.kill)
