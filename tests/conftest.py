@@ -26,9 +26,9 @@ WAIT_S = 100
 ALONE = {
     *("fault/test_soak.py", "fault/test_coordinator_fails.py"),
     *("integration/test_playground.py", "integration/test_testbed.py", "integration/test_link_benches.py"),
-    *("integration/test_fabric_separation.py", "integration/test_fabric_probe.py"),
+    *("integration/test_fabric_separation.py", "integration/test_fabric_probe.py", "integration/test_doctor.py"),
 }
-"""Files whose programs fill links or wait for leases: they get the machine to themselves, others share it."""
+"""Files whose programs fill links, wait for leases, or list the programs of the machine: they get it to themselves."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

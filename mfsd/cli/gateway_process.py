@@ -42,8 +42,8 @@ def run(config_file: Path | None, check_config: bool, print_default_config: bool
 
     log = Log(journal="JOURNAL_STREAM" in os.environ)
     try:
-        serve(settings, log)
+        listened = serve(settings, log)
     except OSError as error:
         click.echo(f"mfsd: cannot start: listen = {settings.listen}: {plain_error(error)}", err=True)
         return EXIT_CANNOT_START
-    return 0
+    return 0 if listened else EXIT_CANNOT_START

@@ -83,6 +83,7 @@ def furnish(folder: Path) -> None:
     os.environ["PATH"] = os.pathsep.join([str(folder / "bin"), str(BIN), os.environ["PATH"]])
     os.environ["RUNTIME"] = str(folder)
     (folder / "mfsd.toml").write_text("")
+    (folder / "gateway.toml").write_text('[[replicas]]\nurl = "http://127.0.0.1:8001"\n')
     os.chdir(folder)
 
 
@@ -94,8 +95,13 @@ def run_all(folder: Path) -> int:
             server.wait_line("event=ready")
             server.process.terminate()
             assert server.wait_end() == 0, f"{line}: {server.lines}"
-    with Process("mfsd", "--coordinator") as coordinator, Process("mfsd", "--config", "mfsd.toml") as daemon:
+    with (
+        Process("mfsd", "--coordinator") as coordinator,
+        Process("mfsd", "--config", "mfsd.toml") as daemon,
+        Process("mfsd", "--gateway", "--config", "gateway.toml") as gateway,
+    ):
         coordinator.wait_line("event=leads")
+        gateway.wait_line("event=ready")
         daemon.wait_line("event=ready")
         for line in lines:
             if line.startswith("mfs-soft-roce") and "ib_write_bw" in line:

@@ -31,6 +31,8 @@ NEVER_HERE = {
     "mfs_coordinator_port_load_ratio": "variant paper, and a NIC",
     "mfs_nic_load_ratio": "variant paper",
     "mfs_nic_incoming_load_ratio": "variant paper",
+    "mfs_nic_bypass_bytes_total": "a port with counters",
+    "mfs_nic_pause_frames_total": "a port with counters by priority",
 }
 """Series that only come with these. They are exported all the same: a family without samples."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import uvicorn
@@ -79,8 +81,21 @@ def _json(fields: object) -> Response:
     return Response(msgspec.json.encode(fields), media_type="application/json")
 
 
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._listens()
+
+
 def serve(settings: GatewaySettings, log: Log) -> bool:
     """Until a signal. False: it could not listen, which uvicorn has said."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises again what ended it; that is to be an ordinary end
+        signal.signal(number, lambda *_: None)
     host, port = settings.host_and_port
     config = uvicorn.Config(
         application(settings, log),
@@ -92,7 +107,7 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_S,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, lambda: log.info("ready", listen=settings.listen, replicas=len(settings.replicas)))
     with contextlib.suppress(SystemExit):
         server.run()
     return server.started
