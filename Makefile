@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v -e _native.c$$ -e _headers.pxi$$ -e capi.c$$) $(wildcard mfsd/_build/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e-vllm e2e-nixl lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
+.PHONY: help setup demo demo-serve test e2e-vllm e2e-nixl lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,10 @@ setup: $(VENV)/built ## install system packages (as root), Python packages, buil
 
 demo: setup ## a serving cluster in network namespaces: no scheduler, fixed priorities, MFS, MFS with requests (three minutes)
 	$(BIN)/python -m bench.testbed.demo
+
+demo-serve: setup ## three vLLM servers behind one gateway, one killed while requests stream (installs 4 GB, then three minutes)
+	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
+	$(BIN)/python -m tests.e2e.demo_serve
 
 # Two at a time, each in namespaces or on ports of its own; then those that need the links and the cores to themselves.
 test: setup ## set up and run every test

@@ -42,7 +42,11 @@ def given(sources: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 def first_given(sources: Iterable[Any], *names: str) -> Any:
     """The first of these words in what the request carries, as it is; None: it has none."""
-    for source in given(sources):
+    return _first(given(sources), *names)
+
+
+def _first(carried: Iterable[Mapping[str, Any]], *names: str) -> Any:
+    for source in carried:
         for name in names:
             if name in source:
                 return source[name]
@@ -52,22 +56,22 @@ def first_given(sources: Iterable[Any], *names: str) -> Any:
 def words_in(sources: Iterable[Any], tiers: Collection[str], priority: object, session: object) -> Words:
     """A class of service (`qos`) that is the name of a tier counts as one; vLLM's priority (smaller goes first) is the
     importance of a request that names none. session: the engine's own field for it, where the words name none."""
-    carried = given(sources)
-    tier = first_given(carried, "tier")
-    if tier is None and isinstance(qos := first_given(carried, *QOS_KEYS), str) and qos in tiers:
+    carried = given(sources)  # once: each request of a gateway passes here
+    tier = _first(carried, "tier")
+    if tier is None and isinstance(qos := _first(carried, *QOS_KEYS), str) and qos in tiers:
         tier = qos
-    importance = first_given(carried, "importance")
+    importance = _first(carried, "importance")
     if importance is None and isinstance(priority, int):
         importance = -priority or None
     return Words(
-        ttft_ms=first_given(carried, *TTFT_KEYS),
-        tbt_ms=first_given(carried, *TBT_KEYS),
-        ttlt_ms=first_given(carried, *TTLT_KEYS),
+        ttft_ms=_first(carried, *TTFT_KEYS),
+        tbt_ms=_first(carried, *TBT_KEYS),
+        ttlt_ms=_first(carried, *TTLT_KEYS),
         tier=tier,
         importance=importance,
-        tenant=first_given(carried, "tenant"),
-        session=first_given(carried, *SESSION_KEYS) or session,
-        parent=first_given(carried, *PARENT_KEYS),
-        role=first_given(carried, "role"),
-        application=first_given(carried, "application"),
+        tenant=_first(carried, "tenant"),
+        session=_first(carried, *SESSION_KEYS) or session,
+        parent=_first(carried, *PARENT_KEYS),
+        role=_first(carried, "role"),
+        application=_first(carried, "application"),
     )

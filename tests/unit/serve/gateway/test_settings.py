@@ -1,0 +1,54 @@
+"""What a gateway's file may hold, and the error where it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mfsd.serve.gateway.settings import read_file
+from mfsd.serve.settings import SettingsError
+
+ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "replicas"),
+        ("replicas = []\n", "add a table"),
+        *((f'[[replicas]]\nurl = "{url}"\n', "use http://HOST:PORT") for url in (
+            *("10.0.0.1:8000", "ftp://10.0.0.1", "http://", "http://a:b", "http://a:0", "http://a:99999"),
+            *("http://a/v1", "http://a?x=1", ""),
+        )),
+        (ONE + ONE, "a name of its own"),
+        (ONE + 'role = "prefill"\n', "add the other role"),
+        (ONE + "requests_max = 0\n", "requests_max is 0"),
+        (ONE + 'tiers = ["chat"]\n', "add a table [tiers.chat]"),
+        (ONE + "nonsense = 1\n", "nonsense"),
+        ('listen = "8080"\n' + ONE, "use HOST:PORT"),
+        (ONE + "[admission]\nwait_max_s = 0\n", "wait_max_s is 0"),
+        (ONE + "[state]\npoll_ms = 1\n", "poll_ms is 1"),
+        (ONE + '[state]\ncoordinators = ["coord-1"]\n', "coordinators[0]"),
+        (ONE + '[route]\nrouter = "owed"\n', "use transfer"),
+        (ONE + '[route]\ndecode = "prefix"\n', "use owed"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_name_the_field_and_the_remedy(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        read_file(file)
+    assert named in str(error.value) and str(error.value).startswith(f"{file}: ") and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        read_file(tmp_path / "none.toml")
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('listen = "[::1]:9000"\n' + ONE)
+    settings = read_file(file)
+    assert settings.host_and_port == ("::1", 9000) and settings.replicas[0].shown_name == "10.0.0.1:8000"
