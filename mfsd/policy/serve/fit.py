@@ -36,8 +36,6 @@ class Step:
         self._prefill = self._busiest = 0
         self._most_pairs = 0.0
         self._pieces = [self._constants(piece) for piece in self._ordered()]
-        self._grows = all(term >= 0 for piece in self._pieces for term in piece[1:])
-        """Whether no token makes the step shorter, by either piece of the estimate."""
         self.full = False
         """No other prompt is computed in it. `fill` still asks for each whether there is memory."""
 
@@ -75,12 +73,16 @@ class Step:
     def exceeds(self, tokens: int, limit_s: float, now_s: float) -> bool:
         """Whether any chunk of at least so many tokens, whatever its context, makes the step end after limit_s; False
         where that is not known. The second piece of the estimate may begin below where the first ends."""
-        if not self._grows or len(self._tokens) > 1:
+        if len(self._tokens) > 1 or not self._grows():
             return False
         least_s, until_split = self.seconds_with(tokens, 0, 0), SPLIT_TOKENS - self._prefill - self._decodes
         if until_split >= tokens:
             least_s = min(least_s, self.seconds_with(until_split + 1, 0, 0))
         return now_s + least_s > limit_s and least_s > limit_s - now_s
+
+    def _grows(self) -> bool:
+        """Whether no token makes the step shorter, by either piece of the estimate. Few steps ask."""
+        return all(term >= 0 for piece in self._pieces for term in piece[1:])
 
     def add(self, tokens: int, context: int, rank: int) -> None:
         self._prefill += tokens
