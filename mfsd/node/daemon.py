@@ -155,6 +155,8 @@ class Daemon:
             background.append(loop.create_task(self._keep_link(link)))
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
+        for task in background:
+            task.add_done_callback(self._background_ended)
         self._log.info(
             "ready",
             socket=config.socket.path,
@@ -441,6 +443,13 @@ class Daemon:
             await asyncio.sleep(SAMPLE_S)
             if self._server.sessions:
                 self._why.sample()
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        """An error in one of them must not be silent until the process ends. Permits go on without it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error(
+                "background-task-ended", task=getattr(task.get_coro(), "__qualname__", ""), problem=repr(error)
+            )
 
     async def _keep_link(self, link: Link) -> None:
         """Without the link this node orders its own batches, so nothing ends with it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -123,19 +124,25 @@ class Publisher:
 
 
 def want(where: list[Path], engine: str, policy: str) -> bool:
-    """Leaves the policy for the engine of that name; whether it was found. OSError where that cannot be written."""
+    """Leaves the policy for the engine of that name; whether it was found. OSError where that cannot be written.
+
+    Root writes in folders of other users, who may replace what lies there at any time: so the file is a new one, and
+    its owner is changed by its descriptor."""
     for folder in where:
         if not (folder / f"{engine}{SUFFIX}").is_file():
             continue
-        path = folder / f"{engine}{WANTED_SUFFIX}"
-        partial = path.with_suffix(".wanted")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(partial, flags, 0o600), "w") as file:
-            file.write(policy)
-        owner = folder.stat()
-        if owner.st_uid != os.geteuid():  # root asks an engine of another user
-            os.chown(partial, owner.st_uid, owner.st_gid)
-        partial.replace(path)
+        handle, partial = tempfile.mkstemp(prefix=f"{engine}-", suffix=".wanted", dir=folder)
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(policy)
+                owner = folder.stat()
+                if owner.st_uid != os.geteuid():  # root asks an engine of another user
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            Path(partial).replace(folder / f"{engine}{WANTED_SUFFIX}")
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(partial).unlink()
+            raise
         return True
     return False
 

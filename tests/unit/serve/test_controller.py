@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,20 @@ def test_an_operator_chooses_and_gives_back(tmp_path: Path) -> None:
     assert want([folder], "e", "edf")
     publisher.close()
     assert list(folder.iterdir()) == [], "nothing is left for an engine that comes later"
+
+
+def test_what_another_user_has_put_into_its_folder_is_neither_written_nor_given_away(tmp_path: Path) -> None:
+    mine, folder = tmp_path / "mine", tmp_path / "status"
+    mine.write_text("mine")
+    folder.mkdir()
+    (folder / "e.json").write_text("{}")
+    for name in ("e.policy", "e.wanted", "e.partial"):
+        os.link(mine, folder / name)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+    assert want([folder], "e", "edf")
+    assert (folder / "e.policy").read_text() == "edf" and mine.read_text() == "mine"
+    assert mine.stat().st_uid == os.geteuid() and (folder / "e.policy").stat().st_uid == folder.stat().st_uid
 
 
 # -- the controller
