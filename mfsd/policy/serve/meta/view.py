@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+LOAD_MAX: Final = 1e6
 
 
 class ShortView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,4 +53,5 @@ class Views(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def load(self) -> float:
-        return self.queued_s / self.tightest_s if self.tightest_s > 0 else 0.0
+        """At most LOAD_MAX: a time limit next to zero must not make it infinite, which no record could hold."""
+        return min(LOAD_MAX, self.queued_s / self.tightest_s) if self.tightest_s > 0 else 0.0

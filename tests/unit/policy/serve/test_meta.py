@@ -87,6 +87,12 @@ def test_a_decision_is_a_function_of_its_recorded_view(config: MetaConfig, ticks
         state = first[1]
 
 
+def test_a_time_limit_next_to_zero_is_a_finite_load() -> None:
+    seen = Views(queued_s=1.0, tightest_s=5e-324)
+    _, state = decide(MetaConfig(strategy=Strategy.DRIFT), MetaState(), seen, 0.0)
+    assert msgspec.json.decode(msgspec.json.encode(state), type=MetaState) == state
+
+
 # -- guards
 
 ALL_LATE = Views(short=ShortView(evaluated=50, late_share=1.0, ttft_p99_s=9.0))
