@@ -392,8 +392,9 @@ static uint64_t direction_carried(const struct direction *direction)
 }
 
 /* How much of the link was really taken, for display: what tasks completed, by their direction; what never waits, in both;
- * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
- * end is heard of here, so those in flight are left out of the difference. And what bypasses, as the port tells. */
+ * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before the
+ * message about its end is read here, so those in flight are left out of the difference. And what bypasses, by the port's
+ * counters. */
 static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic, const struct nic_moved *moved,
 			    uint64_t elapsed_ns, double weight)
 {
@@ -441,7 +442,8 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
 }
 
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage; only where the policy has
- * levels, which depend on it. What bypasses goes before, as it never waits. One long interval and several short ones come to the same.
+ * levels, which depend on it. What bypasses goes before, as it never waits. One long interval and several short ones come
+ * to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */

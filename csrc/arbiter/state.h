@@ -276,7 +276,7 @@ struct nic {
 	struct {
 		double bytes_per_s[MFS_DIRECTIONS];
 		uint64_t valid_until_ns;
-	} bypass; /* as the port's counters tell: bypass.c */
+	} bypass; /* by the port's counters: bypass.c */
 };
 
 /* A far port of the outlook page. */
@@ -303,7 +303,7 @@ struct mfs_arbiter {
 	bool behind;           /* this turn did */
 	uint64_t load_read_ns;
 	bool measures_load; /* the policy has levels, which depend on it */
-	/* when a client that cost too much is heard again; MFS_TIME_NEVER: there is none */
+	/* when the rings of a client that cost too much are read again; MFS_TIME_NEVER: there is none */
 	uint64_t resume_ns;
 	uint64_t key_secret;
 	uint32_t next_client_id;
@@ -474,12 +474,12 @@ struct task *fifo_first(struct session *session, struct task *task);
 bool gate_closed(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t *at_ns);
 /* Whether the direction has been closed for as long as it may be. */
 bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_t *at_ns);
+void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
+void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
+
 /* bypass.c */
 void bypass_session_ended(struct mfs_arbiter *arbiter, const struct session *session);
 double bypass_rate(const struct mfs_arbiter *arbiter, const struct nic *nic, unsigned direction);
-
-void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
-void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* nic.c */
 struct nic_parts {
