@@ -37,7 +37,7 @@
 
 #define DIRECTIONS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
 
-typedef unsigned __int128 direction_set; /* one bit each */
+typedef unsigned __int128 direction_set __attribute__((aligned(8))); /* one bit each */
 _Static_assert(DIRECTIONS_MAX <= 8 * sizeof(direction_set), "a set has room for all of them");
 
 enum task_phase {
@@ -183,7 +183,6 @@ struct session {
 	uint64_t key_salt;
 	uint64_t submits, grants, taken, completes, cancels, bad_messages;
 	uint64_t held_bytes;
-	struct session_nic nic[MFS_NICS_MAX];
 	uint64_t batches_known;   /* those with an id, one bit each */
 	uint64_t batches_stale;   /* requests came or went since they were announced, one bit each */
 	uint64_t batches_changed; /* since the daemon's Python read them, one bit each */
@@ -191,6 +190,8 @@ struct session {
 	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];
 	bool waiting_changed; /* its requests that still queue, since the daemon's Python read them */
 	bool ending;          /* any of both */
+	/* behind what a turn reads of all clients: those use the first few NICs */
+	struct session_nic nic[MFS_NICS_MAX];
 	struct batch batch[MFS_BATCHES_MAX];
 	uint32_t batch_request[MFS_BATCHES_MAX];  /* first of the chain of its requests, slot + 1 */
 	uint32_t batch_requests[MFS_BATCHES_MAX]; /* length of that chain */
