@@ -165,7 +165,9 @@ cdef class Client:
 
     def nic_name(self, uint32_t nic):
         cdef mfs_segment *segment = mfs_client_segment(self.here())
-        return name_read(segment.nic[nic].name, 32) if nic < MFS_NICS_MAX else ""
+        if nic < MFS_NICS_FIRST:
+            return name_read(segment.nic[nic].name, 32)
+        return name_read(segment.nic_tables[nic - MFS_NICS_FIRST].nic.name, 32) if nic < MFS_NICS_MAX else ""
 
     def hung_up(self):
         return bool(mfs_client_hung_up(self.here()))

@@ -42,7 +42,7 @@ static uint64_t batch_deadline_ns(const struct session *session, const struct ba
 }
 
 static void batch_announce(struct mfs_arbiter *arbiter, struct session *session, struct batch *batch,
-			   uint32_t directions)
+			   direction_set directions)
 {
 	struct mfs_batch_context context = {
 		.layer_current = batch->layer_current,
@@ -53,13 +53,13 @@ static void batch_announce(struct mfs_arbiter *arbiter, struct session *session,
 	};
 
 	for (; directions; directions &= directions - 1) {
-		uint32_t i = (uint32_t)__builtin_ctz(directions);
+		uint32_t i = direction_first(directions);
 		struct direction *direction = direction_at(arbiter, i);
 
 		session->work_ns +=
 			WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
 		if (mfs_rmlq_batch(direction->queue, batch->key, &context, arbiter->now_ns) == 0)
-			batch->announced_directions |= 1u << i;
+			batch->announced_directions |= direction_bit(i);
 		direction->dirty = true;
 	}
 }
@@ -70,8 +70,9 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 
 	watch_batch_end(arbiter, session, batch);
 	session->batches_known &= ~(1ull << slot);
-	for (uint32_t directions = batch->announced_directions; directions; directions &= directions - 1) {
-		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(directions));
+	for (direction_set directions = batch->announced_directions; directions;
+	     directions &= directions - 1) {
+		struct direction *direction = direction_at(arbiter, direction_first(directions));
 
 		mfs_rmlq_batch_end(direction->queue, batch->key);
 		direction->dirty = true;
@@ -176,7 +177,7 @@ uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_
 	struct batch *batch = batch_refresh(arbiter, session, slot);
 
 	if (batch->id && !(batch->announced_directions >> direction & 1))
-		batch_announce(arbiter, session, batch, 1u << direction);
+		batch_announce(arbiter, session, batch, direction_bit(direction));
 	return batch->id ? batch->key : 0;
 }
 

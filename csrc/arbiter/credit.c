@@ -19,7 +19,7 @@
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
 {
-	const struct session_direction *share = &session->direction[index];
+	const struct session_direction *share = session_direction_at(session, index);
 	const struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
 
 	if (!share->holder || session->state != MFS_SEGMENT_ACTIVE ||
@@ -33,8 +33,8 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 static void credit_write(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
 	bool silent = arbiter->now_ns - arbiter->nic[index / MFS_DIRECTIONS].gate.busy_ns > SILENT_NS;
-	struct mfs_gate *gate = &session->segment->gate[index / MFS_DIRECTIONS];
-	struct session_direction *share = &session->direction[index];
+	struct mfs_gate *gate = mfs_gate_of(session->segment, index / MFS_DIRECTIONS);
+	struct session_direction *share = session_direction_at(session, index);
 	uint64_t class_marked = direction_at(arbiter, index)->open ? credit_of(arbiter, session, index) : 0,
 		 any = silent ? class_marked : 0;
 
@@ -49,7 +49,7 @@ static void credit_write(struct mfs_arbiter *arbiter, struct session *session, u
 
 void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
-	struct session_direction *share = &session->direction[index];
+	struct session_direction *share = session_direction_at(session, index);
 	struct direction *direction = direction_at(arbiter, index);
 
 	share->used_ns = arbiter->now_ns;
@@ -62,7 +62,7 @@ void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t 
 
 static void holder_remove(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
-	struct session_direction *share = &session->direction[index];
+	struct session_direction *share = session_direction_at(session, index);
 	struct direction *direction = direction_at(arbiter, index);
 	struct session *last;
 
@@ -70,7 +70,7 @@ static void holder_remove(struct mfs_arbiter *arbiter, struct session *session, 
 		return;
 	last = arbiter->holder[index][--direction->holders];
 	arbiter->holder[index][share->holder - 1] = last;
-	last->direction[index].holder = share->holder;
+	session_direction_at(last, index)->holder = share->holder;
 	share->holder = 0;
 	credit_write(arbiter, session, index);
 }
@@ -86,7 +86,7 @@ static void direction_credits_write(struct mfs_arbiter *arbiter, uint32_t index)
 	for (uint32_t i = direction_at(arbiter, index)->holders; i-- > 0;) {
 		struct session *session = arbiter->holder[index][i];
 
-		if (arbiter->now_ns - session->direction[index].used_ns >= USED_NS)
+		if (arbiter->now_ns - session_direction_at(session, index)->used_ns >= USED_NS)
 			holder_remove(arbiter, session, index);
 	}
 	for (uint32_t i = 0; i < direction_at(arbiter, index)->holders; i++)
@@ -130,6 +130,6 @@ void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, cons
 
 	if (pick->tier != MFS_TIER_CRITICAL && !demoted && !near)
 		return;
-	task->session->direction[task->direction].critical_ns = arbiter->now_ns;
+	session_direction_at(task->session, task->direction)->critical_ns = arbiter->now_ns;
 	credit_write(arbiter, task->session, task->direction);
 }

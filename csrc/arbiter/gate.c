@@ -196,7 +196,8 @@ bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_
 	return false;
 }
 
-/* What collectives, and what bypasses, leave of the link: held bytes leave the NIC at no more than that. */
+/* Measures the rate of collectives, and sets the rate at which the windows expect the NIC to send permitted bytes: the
+ * link's, less that of collectives and of what bypasses. */
 void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns)
 {
 	struct nic *nic = &arbiter->nic[index];

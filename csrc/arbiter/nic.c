@@ -61,14 +61,14 @@ static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer,
 				       arbiter->now_ns);
 	task->placed = true;
 	if (mfs_window_destination_users(window, task->destination) == 1)
-		session->direction[task->direction].destinations++;
+		session_direction_at(session, task->direction)->destinations++;
 }
 
 void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
 {
 	if (task->placed &&
 	    mfs_window_destination_give(direction_at(arbiter, task->direction)->window, task->destination))
-		task->session->direction[task->direction].destinations--;
+		session_direction_at(task->session, task->direction)->destinations--;
 	task->placed = false;
 }
 
@@ -77,7 +77,7 @@ void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
  * that. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
 {
-	const struct session_direction *share = &task->session->direction[task->direction];
+	const struct session_direction *share = session_direction_at(task->session, task->direction);
 
 	place(arbiter, task, peer, !peer || session_suspect(arbiter, task->session, task->direction));
 	if (task->own || share->destinations <= destinations_each(arbiter))
@@ -128,7 +128,7 @@ static void load_count(struct mfs_arbiter *arbiter, const struct task *task)
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 {
 	struct direction *direction = direction_at(arbiter, task->direction);
-	struct session_direction *share = &task->session->direction[task->direction];
+	struct session_direction *share = session_direction_at(task->session, task->direction);
 
 	share->in_flight_tasks--;
 	share->in_flight_bytes -= task->bytes;
@@ -159,7 +159,7 @@ static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 			return;
 		if (arbiter->now_ns < task->passage.due_ns)
 			continue;
-		task->session->direction[index].overdue_ns = arbiter->now_ns;
+		session_direction_at(task->session, index)->overdue_ns = arbiter->now_ns;
 		watch_open(arbiter, task->session, MFS_OPEN_WRITTEN_OFF);
 		mfs_window_leave(direction->window, &task->passage, true, arbiter->now_ns);
 		window_left(arbiter, task);
@@ -201,7 +201,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	struct session *session = task->session;
 	struct nic *nic = &arbiter->nic[task->direction / MFS_DIRECTIONS];
 	struct direction *direction = direction_at(arbiter, task->direction);
-	struct session_direction *share = &session->direction[task->direction];
+	struct session_direction *share = session_direction_at(session, task->direction);
 
 	fifo_remove(session, task);
 	task->phase = TASK_IN_FLIGHT;
@@ -362,15 +362,15 @@ struct nic_moved {
  * may wait. */
 static void counters_read(struct session *session, uint32_t index, struct nic_moved *nic_moved)
 {
-	const struct mfs_usage_half *completed = &session->segment->usage[index].completed;
+	const struct mfs_usage_half *completed = &mfs_usage_of(session->segment, index)->completed;
 	uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED),
 			    usage_sum(completed, 1u << MFS_STAGE_REUSE),
 			    usage_sum(completed, ~MFS_STAGES_UNSCHEDULED)};
 	struct session_nic *last = &session->nic[index];
 
-	session->nics_counted &= ~(1u << index);
+	session->nics_counted &= ~(1ull << index);
 	if (sums[0] != last->load_bytes || sums[2] != last->others_bytes)
-		session->nics_counted |= 1u << index;
+		session->nics_counted |= 1ull << index;
 	if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
 		nic_moved->unscheduled += sums[0] - last->load_bytes;
 	if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
@@ -392,8 +392,9 @@ static uint64_t direction_carried(const struct direction *direction)
 }
 
 /* How much of the link was really taken, for display: what tasks completed, by their direction; what never waits, in both;
- * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before its
- * end is heard of here, so those in flight are left out of the difference. And what bypasses, as the port tells. */
+ * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before the
+ * message about its end is read here, so those in flight are left out of the difference. And what bypasses, by the port's
+ * counters. */
 static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic, const struct nic_moved *moved,
 			    uint64_t elapsed_ns, double weight)
 {
@@ -427,21 +428,22 @@ static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic, 
 /* Those that have moved lately are read with every heartbeat, the others in their turn. */
 static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic_moved)
 {
-	uint32_t all = (1u << arbiter->nics) - 1;
+	uint64_t all = arbiter->nics ? ~0ull >> (64 - arbiter->nics) : 0;
 
 	for (uint32_t i = 0; i < arbiter->sessions; i++) {
 		struct session *session = arbiter->session[i];
 		bool turn = i >= arbiter->slice && i < arbiter->slice_end;
 
 		if (session->state == MFS_SEGMENT_ACTIVE)
-			for (uint32_t nics = turn ? all : session->nics_counted; nics; nics &= nics - 1)
-				counters_read(session, (uint32_t)__builtin_ctz(nics),
-					      &nic_moved[__builtin_ctz(nics)]);
+			for (uint64_t nics = turn ? all : session->nics_counted; nics; nics &= nics - 1)
+				counters_read(session, (uint32_t)__builtin_ctzll(nics),
+					      &nic_moved[__builtin_ctzll(nics)]);
 	}
 }
 
 /* rho: moving average of the share of the rate that was taken by what goes before the last stage; only where the policy has
- * levels, which depend on it. What bypasses goes before, as it never waits. One long interval and several short ones come to the same.
+ * levels, which depend on it. What bypasses goes before, as it never waits. One long interval and several short ones come
+ * to the same.
  *
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
@@ -500,6 +502,7 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		    struct nic_parts *parts)
 {
 	struct nic *nic;
+	bool added;
 	uint32_t i;
 	int rc;
 
@@ -509,7 +512,8 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 	if (i == MFS_NICS_MAX)
 		return -ENOSPC;
 	nic = &arbiter->nic[i];
-	if (i == arbiter->nics) {
+	added = i == arbiter->nics;
+	if (added) {
 		if (!parts->queue[0])
 			return -ENOENT;
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
@@ -538,7 +542,10 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		}
 		nic->rate_bytes_per_s = rate_bytes_per_s;
 	}
-	for (uint32_t j = 0; j < arbiter->sessions; j++)
+	for (uint32_t j = 0; j < arbiter->sessions; j++) {
+		if (added)
+			arbiter->session[j]->nic[i].read_ns = arbiter->now_ns;
 		session_nic_write(arbiter, arbiter->session[j], i);
+	}
 	return (int)i;
 }

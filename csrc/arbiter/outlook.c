@@ -140,12 +140,15 @@ static void far_write(struct mfs_outlook_far *to, const struct mfs_far_port *inf
 void outlook_write(struct mfs_arbiter *arbiter, uint64_t next_ns)
 {
 	struct mfs_outlook *page = arbiter->outlook;
+	uint32_t ports = directions_count(arbiter);
 
 	if (!page)
 		return;
+	if (ports > MFS_OUTLOOK_PORTS_MAX)
+		ports = MFS_OUTLOOK_PORTS_MAX;
 	write_begin(page);
-	atomic_store_explicit(&page->ports, directions_count(arbiter), memory_order_relaxed);
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
+	atomic_store_explicit(&page->ports, ports, memory_order_relaxed);
+	for (uint32_t i = 0; i < ports; i++)
 		port_write(arbiter, &page->port[i], &arbiter->nic[i / MFS_DIRECTIONS], i % MFS_DIRECTIONS);
 	for (uint32_t i = 0; i < arbiter->fars; i++)
 		put(&page->far[i].achieved_bytes_per_s, far_achieved(arbiter, &arbiter->far[i]));

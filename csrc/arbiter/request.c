@@ -81,9 +81,9 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 	batch_stale(session, request->batch);
 	waiting_note(arbiter, session, request);
 	watch_request_end(arbiter, session, request);
-	for (uint32_t left = request->announced_directions | request->pruned_directions; left;
+	for (direction_set left = request->announced_directions | request->pruned_directions; left;
 	     left &= left - 1) {
-		struct direction *direction = direction_at(arbiter, (uint32_t)__builtin_ctz(left));
+		struct direction *direction = direction_at(arbiter, direction_first(left));
 
 		mfs_rmlq_request_end(direction->queue, request->key);
 		direction->dirty = true;
@@ -151,8 +151,9 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 /* Last-stage bytes that take each direction, and the part that exists only once the last layer is computed. */
 static void request_tell(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
 {
-	uint32_t layers = 0, directions = 0;
-	uint64_t ahead[DIRECTIONS_MAX] = {0}, tail[DIRECTIONS_MAX] = {0};
+	uint32_t layers = 0;
+	direction_set directions = 0;
+	uint64_t ahead[DIRECTIONS_MAX], tail[DIRECTIONS_MAX]; /* of those in the set */
 
 	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
 		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers,
@@ -162,13 +163,15 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 
 		if (demand->stage != MFS_STAGE_P2D || !demand->bytes)
 			continue;
-		directions |= 1u << demand->direction;
+		if (!(directions >> demand->direction & 1))
+			ahead[demand->direction] = tail[demand->direction] = 0;
+		directions |= direction_bit(demand->direction);
 		ahead[demand->direction] += demand->bytes;
 		if (layers && demand->layer + 1u >= layers)
 			tail[demand->direction] += demand->bytes;
 	}
 	for (; directions; directions &= directions - 1) {
-		uint32_t i = (uint32_t)__builtin_ctz(directions);
+		uint32_t i = direction_first(directions);
 		struct direction *direction = direction_at(arbiter, i);
 		struct mfs_request_context context = {
 			.deadline_ns = request->deadline_ns,
@@ -178,7 +181,7 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 		};
 
 		if (mfs_rmlq_request(direction->queue, request->key, &context, arbiter->now_ns) == 0)
-			request->announced_directions |= 1u << i;
+			request->announced_directions |= direction_bit(i);
 		direction->dirty = true;
 	}
 }
@@ -232,7 +235,7 @@ static void request_prune_at(struct mfs_arbiter *arbiter, struct request *reques
 	struct direction *direction = direction_at(arbiter, i);
 
 	if (mfs_rmlq_prune(direction->queue, request->key) == 0)
-		request->pruned_directions |= 1u << i;
+		request->pruned_directions |= direction_bit(i);
 	direction->dirty = true;
 }
 
@@ -247,7 +250,7 @@ void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uin
 	if (!(request->announced_directions >> direction & 1) &&
 	    mfs_rmlq_request(direction_at(arbiter, direction)->queue, request->key, &context,
 			     arbiter->now_ns) == 0)
-		request->announced_directions |= 1u << direction;
+		request->announced_directions |= direction_bit(direction);
 	if (request->pruned && !(request->pruned_directions >> direction & 1))
 		request_prune_at(arbiter, request, direction);
 }

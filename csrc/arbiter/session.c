@@ -95,7 +95,7 @@ void session_admit(struct mfs_arbiter *arbiter, struct session *session)
 	atomic_store_explicit(&header->mode, arbiter->config.mode, memory_order_release);
 	session_rules_write(arbiter, session);
 	session_dscp_write(arbiter, session);
-	for (uint32_t i = 0; i < MFS_NICS_MAX; i++) {
+	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		session->nic[i].read_ns = arbiter->now_ns;
 		session_nic_write(arbiter, session, i);
 	}
@@ -123,7 +123,7 @@ void session_destroy(struct session *session)
 void session_nic_write(const struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
 {
 	const struct nic *nic = &arbiter->nic[index];
-	struct mfs_nic *shared = &session->segment->nic[index];
+	struct mfs_nic *shared = mfs_nic_of(session->segment, index);
 
 	if (session->state != MFS_SEGMENT_ACTIVE)
 		return;
@@ -138,7 +138,7 @@ void session_gate_write(const struct mfs_arbiter *arbiter, struct session *sessi
 	bool bell = arbiter->nic[index].bell && session->nic[index].member;
 
 	if (session->state == MFS_SEGMENT_ACTIVE)
-		atomic_store_explicit(&session->segment->gate[index].word,
+		atomic_store_explicit(&mfs_gate_of(session->segment, index)->word,
 				      arbiter->gate_mask | (bell ? MFS_GATE_IDLE_BELL : 0),
 				      memory_order_release);
 }

@@ -35,6 +35,11 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#define DIRECTIONS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
+
+typedef unsigned __int128 direction_set __attribute__((aligned(8))); /* one bit each */
+_Static_assert(DIRECTIONS_MAX <= 8 * sizeof(direction_set), "a set has room for all of them");
+
 enum task_phase {
 	TASK_FREE = 0,
 	TASK_WAITING = 1,
@@ -85,7 +90,7 @@ struct batch {
 	uint32_t layers;
 	uint32_t layer_current;
 	uint32_t rank;
-	uint32_t announced_directions; /* whose queue knows it, one bit each */
+	direction_set announced_directions; /* whose queue knows it, one bit each */
 };
 
 /* The daemon's copy of a request. Slots of it and of its demands are those of the segment, plus one in links. */
@@ -99,13 +104,13 @@ struct request {
 	uint32_t batch; /* slot, MFS_NONE_U32: none */
 	uint32_t value;
 	uint32_t flags;
-	uint32_t rank, tokens_left;    /* while it still queues */
-	uint32_t demand;               /* first of the chain */
-	uint32_t demands;              /* length of the chain */
-	uint32_t next, prev;           /* of the same batch */
-	uint32_t hash_next;            /* of the same bucket */
-	uint32_t announced_directions; /* whose queue knows it, one bit each */
-	uint32_t pruned_directions;    /* whose queue knows that it is pruned */
+	uint32_t rank, tokens_left;         /* while it still queues */
+	uint32_t demand;                    /* first of the chain */
+	uint32_t demands;                   /* length of the chain */
+	uint32_t next, prev;                /* of the same batch */
+	uint32_t hash_next;                 /* of the same bucket */
+	direction_set announced_directions; /* whose queue knows it, one bit each */
+	direction_set pruned_directions;    /* whose queue knows that it is pruned */
 	bool pruned;
 };
 
@@ -125,22 +130,6 @@ struct demand {
 #define RINGS_ALL ((1u << MFS_SUBMIT_RINGS) - 1)
 #define MESSAGES_PER_TURN 64 /* of one client, so that a busy one cannot keep the others waiting */
 
-/* One client on one NIC. */
-struct session_nic {
-	/* of collectives, as last read */
-	uint64_t posted;
-	uint64_t completed;
-	uint64_t read_ns;
-	uint64_t moved_ns;     /* when a counter of it was last seen to move; 0: never */
-	uint64_t load_bytes;   /* completed bytes of stages that never wait, as last read */
-	uint64_t reuse_bytes;  /* completed bytes of stage 1, as last read */
-	uint64_t others_bytes; /* completed bytes of all stages that may wait, as last read */
-	bool member;           /* its collectives are read for each permit */
-};
-
-#define DIRECTIONS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
-_Static_assert(DIRECTIONS_MAX <= 32, "contexts keep one bit a direction in a word");
-
 /* What one client has on one direction. */
 struct session_direction {
 	uint32_t in_flight_tasks;
@@ -152,6 +141,20 @@ struct session_direction {
 	uint64_t used_ns;                     /* when a task of it was last submitted there */
 	/* place in the table of those that have used it lately, plus one; 0: it has not */
 	uint32_t holder;
+};
+
+/* One client on one NIC. */
+struct session_nic {
+	/* of collectives, as last read */
+	uint64_t posted;
+	uint64_t completed;
+	uint64_t read_ns;
+	uint64_t moved_ns;     /* when a counter of it was last seen to move; 0: never */
+	uint64_t load_bytes;   /* completed bytes of stages that never wait, as last read */
+	uint64_t reuse_bytes;  /* completed bytes of stage 1, as last read */
+	uint64_t others_bytes; /* completed bytes of all stages that may wait, as last read */
+	bool member;           /* its collectives are read for each permit */
+	struct session_direction direction[MFS_DIRECTIONS];
 };
 
 /* The waiting tasks of one queue pair, in the order in which they were sent. */
@@ -173,15 +176,13 @@ struct session {
 	bool read_whole; /* all rings were polled when its messages were last taken */
 	uint32_t active; /* place among those that are polled in each turn, plus one; 0: it has to ring */
 	uint32_t rings, ring_next; /* that gave messages lately, one bit each; the other one to poll next */
-	uint32_t nics_counted;     /* where its counters of bytes have moved lately, one bit each */
+	uint64_t nics_counted;     /* where its counters of bytes have moved lately, one bit each */
 	uint64_t received_ns;      /* when a message of it was last read, or its bell heard */
 	struct mfs_submit_reader reader;
 	uint64_t grant_tail;
 	uint64_t key_salt;
 	uint64_t submits, grants, taken, completes, cancels, bad_messages;
 	uint64_t held_bytes;
-	struct session_nic nic[MFS_NICS_MAX];
-	struct session_direction direction[DIRECTIONS_MAX];
 	uint64_t batches_known;   /* those with an id, one bit each */
 	uint64_t batches_stale;   /* requests came or went since they were announced, one bit each */
 	uint64_t batches_changed; /* since the daemon's Python read them, one bit each */
@@ -189,6 +190,8 @@ struct session {
 	uint64_t requests_ending[MFS_REQUESTS_MAX / 64];
 	bool waiting_changed; /* its requests that still queue, since the daemon's Python read them */
 	bool ending;          /* any of both */
+	/* behind what a turn reads of all clients: those use the first few NICs */
+	struct session_nic nic[MFS_NICS_MAX];
 	struct batch batch[MFS_BATCHES_MAX];
 	uint32_t batch_request[MFS_BATCHES_MAX];  /* first of the chain of its requests, slot + 1 */
 	uint32_t batch_requests[MFS_BATCHES_MAX]; /* length of that chain */
@@ -276,7 +279,7 @@ struct nic {
 	struct {
 		double bytes_per_s[MFS_DIRECTIONS];
 		uint64_t valid_until_ns;
-	} bypass; /* as the port's counters tell: bypass.c */
+	} bypass; /* by the port's counters: bypass.c */
 };
 
 /* A far port of the outlook page. */
@@ -303,7 +306,7 @@ struct mfs_arbiter {
 	bool behind;           /* this turn did */
 	uint64_t load_read_ns;
 	bool measures_load; /* the policy has levels, which depend on it */
-	/* when a client that cost too much is heard again; MFS_TIME_NEVER: there is none */
+	/* when the rings of a client that cost too much are read again; MFS_TIME_NEVER: there is none */
 	uint64_t resume_ns;
 	uint64_t key_secret;
 	uint32_t next_client_id;
@@ -374,6 +377,27 @@ static inline struct direction *direction_at(struct mfs_arbiter *arbiter, uint32
 	return &arbiter->nic[direction / MFS_DIRECTIONS].direction[direction % MFS_DIRECTIONS];
 }
 
+static inline struct session_direction *session_direction_at(const struct session *session,
+							     uint32_t direction)
+{
+	return &((struct session *)session)
+			->nic[direction / MFS_DIRECTIONS]
+			.direction[direction % MFS_DIRECTIONS];
+}
+
+static inline direction_set direction_bit(uint32_t direction)
+{
+	return (direction_set)1 << direction;
+}
+
+/* The lowest of a set that is not empty. */
+static inline uint32_t direction_first(direction_set set)
+{
+	uint64_t low = (uint64_t)set;
+
+	return (uint32_t)(low ? __builtin_ctzll(low) : 64 + __builtin_ctzll((uint64_t)(set >> 64)));
+}
+
 static inline uint32_t directions_count(const struct mfs_arbiter *arbiter)
 {
 	return arbiter->nics * MFS_DIRECTIONS;
@@ -385,8 +409,9 @@ static inline uint32_t directions_count(const struct mfs_arbiter *arbiter)
 static inline bool session_suspect(const struct mfs_arbiter *arbiter, const struct session *session,
 				   uint32_t direction)
 {
-	return session->direction[direction].overdue_ns &&
-	       arbiter->now_ns - session->direction[direction].overdue_ns < SUSPECT_NS;
+	uint64_t overdue_ns = session_direction_at(session, direction)->overdue_ns;
+
+	return overdue_ns && arbiter->now_ns - overdue_ns < SUSPECT_NS;
 }
 
 /* Keys of different clients do not meet in the queues unless they guess the salt. */
@@ -474,12 +499,12 @@ struct task *fifo_first(struct session *session, struct task *task);
 bool gate_closed(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t *at_ns);
 /* Whether the direction has been closed for as long as it may be. */
 bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_t *at_ns);
+void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
+void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
+
 /* bypass.c */
 void bypass_session_ended(struct mfs_arbiter *arbiter, const struct session *session);
 double bypass_rate(const struct mfs_arbiter *arbiter, const struct nic *nic, unsigned direction);
-
-void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
-void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* nic.c */
 struct nic_parts {

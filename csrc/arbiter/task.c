@@ -68,7 +68,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	active_remove(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
-		atomic_store_explicit(&segment->gate[i].word, 0, memory_order_release);
+		atomic_store_explicit(&mfs_gate_of(segment, i)->word, 0, memory_order_release);
 	session->announce = true; /* a thread that waits for a permit checks the state */
 	session_announce(session);
 }

@@ -142,6 +142,7 @@ static size_t segment_known_bytes(uint32_t minor)
 {
 	return minor < MINOR_REQUESTS           ? offsetof(struct mfs_segment, request)
 	       : minor < MFS_USAGE_SHARDS_MINOR ? offsetof(struct mfs_segment, posted_shard)
+	       : minor < MFS_NICS_MINOR         ? offsetof(struct mfs_segment, nic_tables)
 						: sizeof(struct mfs_segment);
 }
 

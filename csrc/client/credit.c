@@ -55,7 +55,7 @@ static unsigned class_of(const struct mfs_segment *segment, const struct mfs_tas
 int credit_take(struct mfs_client *client, const struct mfs_task *task)
 {
 	struct mfs_segment *segment = client->segment;
-	const struct mfs_gate *gate = &segment->gate[task->nic % MFS_NICS_MAX];
+	const struct mfs_gate *gate = mfs_gate_of(segment, task->nic % MFS_NICS_MAX);
 	unsigned direction = (unsigned)(task->nic * MFS_DIRECTIONS + task->incoming), wire_class;
 	uint64_t credit;
 

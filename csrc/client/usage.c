@@ -9,7 +9,7 @@ static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t byte
 void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
 {
 	if (nic < MFS_NICS_MAX)
-		usage_add(&client->segment->usage[nic].posted,
+		usage_add(&mfs_usage_of(client->segment, nic)->posted,
 			  stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
 }
 
@@ -29,9 +29,9 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 
 	if (nic >= MFS_NICS_MAX)
 		return;
-	usage_add(&segment->usage[nic].completed, stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND,
-		  bytes);
-	if (__builtin_expect(!(atomic_load_explicit(&segment->gate[nic].word, memory_order_relaxed) &
+	usage_add(&mfs_usage_of(segment, nic)->completed,
+		  stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
+	if (__builtin_expect(!(atomic_load_explicit(&mfs_gate_of(segment, nic)->word, memory_order_relaxed) &
 			       MFS_GATE_IDLE_BELL),
 			     1))
 		return;

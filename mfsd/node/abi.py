@@ -18,6 +18,7 @@ ADDED = {
     3: "a daemon that sleeps while nothing moves",
     4: "a window for each destination, and counters that a posting thread has alone",
     5: "the outlook page, and requests that still queue",
+    6: "NICs beyond the first 16",
 }
 """What each minor version has brought."""
 

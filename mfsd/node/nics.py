@@ -64,7 +64,11 @@ class NicTable:
         host_rates = self._host_rates()
         name = self._canonical(name, guid, host_rates)
         if name not in self._index and self._free_slots(name, host_rates) <= 0:
-            raise OSError(errno.ENOSPC, f"{NICS_MAX} NICs are known, the most")
+            raise OSError(
+                errno.ENOSPC,
+                f"{NICS_MAX} NICs are known or kept for this host's devices, the most: its traffic is not scheduled; "
+                "give fewer devices to programs under MFS, then restart mfsd",
+            )
         announced, clients = self._announced.get(name, (0, set()))
         if not clients - {client_id} or announced == 0:
             announced = rate_bytes_per_s

@@ -18,6 +18,8 @@ from typing import Protocol
 
 from mfsd._native import (
     HELLO_BYTES,
+    NICS_FIRST,
+    NICS_MINOR,
     OUTLOOK_MINOR,
     Hello,
     HelloKind,
@@ -248,6 +250,11 @@ class AttachServer:
             return
         try:
             index = self._nics.register(session.client_id, name, hello.nic_guid, hello.nic_rate_bytes_per_s)
+            if index >= NICS_FIRST and hello.minor < NICS_MINOR:
+                older = (
+                    f"{NICS_FIRST} NICs are known to a program of ABI {hello.major}.{hello.minor}: update its library"
+                )
+                raise OSError(errno.ENOSPC, older)
             session.nics[index] = self._nics.names()[index]
             reply = nic_reply_encode(nic=index)
             self._log.info("nic", client=session.client_id, nic=name, index=index)

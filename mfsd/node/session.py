@@ -8,9 +8,10 @@ import os
 import socket
 from collections.abc import Callable
 
+from mfsd._native import NICS_MAX
 from mfsd.node.admission import Peer
 
-PACKETS_PER_S = 64
+PACKETS_PER_S = 2 * NICS_MAX
 """More than a client ever needs: it names a NIC once for each device it opens."""
 
 

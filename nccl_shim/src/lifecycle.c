@@ -75,6 +75,12 @@ static void name_nic(struct mfs_client *client, struct shim_context *context)
 		shim_log(SHIM_REASON_NIC_LATE,
 			 "the daemon is late with device %s: its traffic is not scheduled until it answers",
 			 context->name);
+	else if (nic == -ENOSPC)
+		shim_log(
+			SHIM_REASON_NIC,
+			"the daemon has no room for device %s (%d NICs at most, less for older libraries): its traffic is "
+			"not scheduled; give fewer devices to programs under MFS",
+			context->name, MFS_NICS_MAX);
 	else if (nic < 0 || nic >= MFS_NICS_MAX)
 		shim_log(SHIM_REASON_NIC,
 			 "the daemon does not take device %s (%s): its traffic is not scheduled",

@@ -68,17 +68,19 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 		} else {
 			segment = mfs_client_segment(client);
 			q->report = &segment->report;
-			q->quantum_bytes = quantum_bytes(segment->nic[nic].rate_bytes_per_s);
-			atomic_store(&q->gate, &segment->gate[nic].word);
-			atomic_store(&q->usage, &segment->usage[nic]);
+			q->quantum_bytes =
+				quantum_bytes(mfs_nic_of(segment, (uint32_t)nic)->rate_bytes_per_s);
+			atomic_store(&q->gate, &mfs_gate_of(segment, (uint32_t)nic)->word);
+			atomic_store(&q->usage, mfs_usage_of(segment, (uint32_t)nic));
 			shim_owner_shards(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR
 						     ? NULL
-						     : segment->posted_shard[nic]);
+						     : mfs_shards_of(segment, (uint32_t)nic));
 			atomic_fetch_add_explicit(&segment->report.queue_pairs[q->role], 1,
 						  memory_order_relaxed);
 			shim_in_flight(q, in_flight);
 			for (int i = 0; i < MFS_STAGES_MAX; i++)
-				shim_count(&segment->usage[nic].posted.bytes[i], in_flight[i]);
+				shim_count(&mfs_usage_of(segment, (uint32_t)nic)->posted.bytes[i],
+					   in_flight[i]);
 		}
 	}
 	shim_release(&q->polling);

@@ -140,6 +140,24 @@ def test_too_many_nics_are_refused_and_existing_ones_stay(daemon: Daemon, bystan
                 hoarder.nic(f"fake{n}", n)
         assert caught.value.errno == errno.ENOSPC
         assert len(daemon.status().nics) == _native.NICS_MAX
+        assert f"{_native.NICS_MAX} NICs are known" in daemon.wait_line("event=nic-refused")
+        task = hoarder.submit(1000, stage=Stage.P2D, nic=_native.NICS_MAX - 1)
+        eventually(lambda: hoarder.wait(100_000_000) and hoarder.permits(), "a permit on the last NIC")
+        hoarder.complete(task)
+        page = eventually(hoarder.outlook)
+        assert len(page.ports) == 2 * _native.NICS_FIRST, "the page has the first NICs only"
+
+
+def test_an_older_library_gets_no_index_that_it_does_not_know(daemon: Daemon, bystander: Bystander) -> None:
+    minor = _native.NICS_MINOR - 1
+    with RawClient(daemon.socket) as raw:
+        assert raw.attach(_native.hello_encode(HelloKind.ATTACH, minor=minor)).error == 0
+        answers = []
+        for n in range(_native.NICS_FIRST):
+            raw.socket.send(_native.hello_encode(HelloKind.NIC, minor=minor, nic_name=f"more{n}"))
+            answers.append(_native.nic_reply_decode(raw.socket.recv(4096)))
+    assert [a.error for a in answers] == [0] * (_native.NICS_FIRST - 1) + [-errno.ENOSPC], "the bystander has one"
+    assert "update its library" in daemon.wait_line("event=nic-refused")
 
 
 @pytest.mark.parametrize("seed", range(3))

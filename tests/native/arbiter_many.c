@@ -124,7 +124,7 @@ int main(void)
 	must(client[i]->active && reported(client[i]) == MFS_AWAKE, "a client that has sent is not left out");
 
 	for (i = 0; i < CLIENTS; i++)
-		must(client[i]->segment->gate[0].credit_class_marked[0] == 0 || client[i]->direction[0].holder,
+		must(client[i]->segment->gate[0].credit_class_marked[0] == 0 || client[i]->nic[0].direction[0].holder,
 		     "a client that does not use a direction has no credit");
 	i = left_out();
 	before = client[i]->submits;

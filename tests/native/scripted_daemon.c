@@ -76,7 +76,8 @@ static uint16_t minor_of(const struct daemon *d)
 /* Before minor 1 the segment ended where the requests are now, before minor 4 where the lanes of counters are. */
 static size_t segment_bytes(const struct daemon *d)
 {
-	return minor_of(d) >= 4	 ? sizeof(struct mfs_segment)
+	return minor_of(d) >= 6	 ? sizeof(struct mfs_segment)
+	       : minor_of(d) >= 4 ? offsetof(struct mfs_segment, nic_tables)
 	       : minor_of(d) ? offsetof(struct mfs_segment, posted_shard)
 			     : offsetof(struct mfs_segment, request);
 }
@@ -132,7 +133,7 @@ static void give_segment(struct daemon *d, int fd)
 	write_rules(s, d->options.rules, d->options.rules_count);
 	for (int i = 0; i < MFS_CLASSES_MAX; i++)
 		atomic_store(&s->header.dscp[i], d->options.dscp[i]);
-	for (int i = 0; i < MFS_NICS_MAX; i++)
+	for (int i = 0; i < MFS_NICS_FIRST; i++)
 		atomic_store(&s->gate[i].word, d->options.gate);
 	d->segment = s; /* an earlier one stays mapped: its client may still read it */
 	d->reader = (struct mfs_submit_reader){0};
@@ -312,7 +313,7 @@ void daemon_grant_all(struct daemon *d, bool yes)
 
 void daemon_gate(struct daemon *d, uint32_t gate)
 {
-	LOCKED(d->options.gate = gate; for (int i = 0; d->segment && i < MFS_NICS_MAX; i++)
+	LOCKED(d->options.gate = gate; for (int i = 0; d->segment && i < MFS_NICS_FIRST; i++)
 					       atomic_store(&d->segment->gate[i].word, gate));
 }
 

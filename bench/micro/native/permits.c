@@ -89,7 +89,7 @@ static void permits_drop(struct client *client)
 static void collectives_post(void)
 {
 	for (uint32_t nic = 0; nic < nics && held; nic++)
-		atomic_fetch_add_explicit(&clients[0].session->segment->usage[nic].posted.bytes[MFS_STAGE_COLLECTIVE],
+		atomic_fetch_add_explicit(&mfs_usage_of(clients[0].session->segment, nic)->posted.bytes[MFS_STAGE_COLLECTIVE],
 					  RATE / 20, memory_order_relaxed);
 }
 

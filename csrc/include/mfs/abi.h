@@ -40,10 +40,12 @@
 #define MFS_ABI_MAGIC \
 	0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 5
+#define MFS_ABI_MINOR 6
 
 #define MFS_CACHE_LINE 64
-#define MFS_NICS_MAX 16       /* NICs of one node */
+#define MFS_NICS_MAX 64       /* NICs of one node */
+#define MFS_NICS_FIRST 16     /* of these, before minor 6; the tables of the others: struct mfs_nic_tables */
+#define MFS_NICS_MINOR 6      /* either side of a lower minor version knows the first NICs only */
 #define MFS_STAGES_MAX 8      /* stages counted apart; the set is open, see enum mfs_stage */
 #define MFS_CLASSES_MAX 8     /* priorities on the wire, 0 highest */
 #define MFS_ROLES_MAX 8       /* queue-pair roles, see enum mfs_role */
@@ -433,14 +435,23 @@ struct mfs_nic {
 };
 _Static_assert(sizeof(struct mfs_nic) == 64, "NIC: one cache line");
 
+/* All tables of one NIC whose index is MFS_NICS_FIRST or higher: nic_tables.h. */
+struct mfs_nic_tables {
+	struct mfs_gate gate;
+	struct mfs_nic nic;
+	struct mfs_usage usage;
+	struct mfs_usage_shard posted_shard[MFS_USAGE_SHARDS];
+};
+_Static_assert(sizeof(struct mfs_nic_tables) == 640, "tables of a NIC: ten cache lines");
+
 /* ---- the whole segment ----------------------------------------------------------------------------------------- */
 
 struct mfs_segment {
 	struct mfs_segment_header header;
-	struct mfs_gate gate[MFS_NICS_MAX];
-	struct mfs_nic nic[MFS_NICS_MAX];
+	struct mfs_gate gate[MFS_NICS_FIRST];
+	struct mfs_nic nic[MFS_NICS_FIRST];
 	struct mfs_client_report report;
-	struct mfs_usage usage[MFS_NICS_MAX];
+	struct mfs_usage usage[MFS_NICS_FIRST];
 	struct mfs_batch batch[MFS_BATCHES_MAX];
 	struct mfs_rules rules;
 	struct mfs_mpsc submit[MFS_SUBMIT_RINGS];
@@ -452,10 +463,13 @@ struct mfs_segment {
 	struct mfs_demand demand[MFS_DEMANDS_MAX];
 	struct mfs_communicator communicator[MFS_COMMUNICATORS_MAX];
 	/* since minor 4 */
-	struct mfs_usage_shard posted_shard[MFS_NICS_MAX][MFS_USAGE_SHARDS];
+	struct mfs_usage_shard posted_shard[MFS_NICS_FIRST][MFS_USAGE_SHARDS];
+	/* since minor 6 */
+	struct mfs_nic_tables nic_tables[MFS_NICS_MAX - MFS_NICS_FIRST];
 };
 _Static_assert(sizeof(struct mfs_segment) % MFS_CACHE_LINE == 0, "whole cache lines");
 _Static_assert(offsetof(struct mfs_segment, submit) % MFS_CACHE_LINE == 0, "rings start on a line");
+_Static_assert(MFS_NICS_MAX <= 64, "the arbiter keeps one bit a NIC in a word");
 
 /* ---- the unix socket: SOCK_SEQPACKET, one message a packet ----------------------------------------------------- */
 

@@ -23,7 +23,8 @@
 #define MFS_OUTLOOK_MAGIC 0x004b4f4f4c53464dULL /* "MFSLOOK\0" in memory order */
 #define MFS_OUTLOOK_MINOR 5                     /* the first version of the ABI that has the page */
 #define MFS_OUTLOOK_TIERS 4                     /* enum mfs_tier */
-#define MFS_OUTLOOK_PORTS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
+/* of the first NICs; of one with a higher index the page says nothing */
+#define MFS_OUTLOOK_PORTS_MAX (MFS_NICS_FIRST * MFS_DIRECTIONS)
 #define MFS_OUTLOOK_FARS_MAX 256
 #define MFS_OUTLOOK_PRUNED_MAX 1024
 #define MFS_OUTLOOK_UNKNOWN UINT64_MAX

@@ -5,23 +5,25 @@
 #ifndef MFS_USAGE_H
 #define MFS_USAGE_H
 
-#include <mfs/abi.h>
+#include <mfs/nic_tables.h>
 
 #define MFS_USAGE_SHARDS_MINOR 4 /* a daemon of a lower minor version does not read them */
 
 static inline uint64_t mfs_usage_posted(const struct mfs_segment *segment, uint32_t nic, unsigned stage)
 {
-	uint64_t bytes = atomic_load_explicit(&segment->usage[nic].posted.bytes[stage], memory_order_relaxed);
+	const struct mfs_usage_shard *shards = mfs_shards_of(segment, nic);
+	uint64_t bytes =
+		atomic_load_explicit(&mfs_usage_of(segment, nic)->posted.bytes[stage], memory_order_relaxed);
 
 	for (unsigned shard = 0; shard < MFS_USAGE_SHARDS; shard++)
-		bytes += atomic_load_explicit(&segment->posted_shard[nic][shard].bytes[stage],
-					      memory_order_relaxed);
+		bytes += atomic_load_explicit(&shards[shard].bytes[stage], memory_order_relaxed);
 	return bytes;
 }
 
 static inline uint64_t mfs_usage_completed(const struct mfs_segment *segment, uint32_t nic, unsigned stage)
 {
-	return atomic_load_explicit(&segment->usage[nic].completed.bytes[stage], memory_order_relaxed);
+	return atomic_load_explicit(&mfs_usage_of(segment, nic)->completed.bytes[stage],
+				    memory_order_relaxed);
 }
 
 #endif

@@ -82,7 +82,7 @@ def test_made_up_names_leave_room_for_real_devices() -> None:
     for n in range(NICS_MAX - 2):
         table.register(1, f"fake{n}", n + 10, 0)
     for guid in range(2):
-        with pytest.raises(OSError, match="16 NICs are known"):
+        with pytest.raises(OSError, match=f"{NICS_MAX} NICs are known .* fewer devices"):
             table.register(1, "fake", 99 + guid, 0)
     table.register(2, "mlx5_0", 5, 0)
     table.register(1, "mlx5_0", 6, 0)
