@@ -44,10 +44,17 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
     load = GaugeMetricFamily(
         "mfs_coordinator_port_load_ratio", "Share of a port's rate taken by what goes first (rho).", labels=["port"]
     )
+    bypass = GaugeMetricFamily(
+        "mfs_coordinator_port_bypass_ratio",
+        "Share of a port's rate taken by what no program with the shim posted there (GPU-initiated RDMA and others).",
+        labels=["port"],
+    )
     for node in status["nodes"]:
         for port in node["ports"]:
             load.add_metric([port["name"]], port["rho"])
+            bypass.add_metric([port["name"]], port["used"]["bypass_permille"] / 1000)
     yield load
+    yield bypass
     ended = CounterMetricFamily(
         "mfs_coordinator_ended_requests",
         "Requests that ended since this leader began, by whether they met their deadline.",

@@ -44,9 +44,12 @@ class Server:
                     client_id, memfd, doorbell = self.arbiter.client_add()
                     self.segments[client_id] = mmap.mmap(memfd, _native.SEGMENT_BYTES)
                     welcome = _native.welcome_encode(client_id=client_id)
-                    socket.send_fds(connection, [welcome], [memfd, doorbell])
-                    os.close(memfd)
-                    os.close(doorbell)
+                    descriptors = [memfd, doorbell]
+                    if (outlook := self.arbiter.outlook_fd()) is not None:
+                        descriptors.append(outlook)
+                    socket.send_fds(connection, [welcome], descriptors)
+                    for descriptor in descriptors:
+                        os.close(descriptor)
                 else:
                     connection.send(self._nic(hello))
         except OSError:

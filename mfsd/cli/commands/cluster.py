@@ -52,6 +52,8 @@ class NodeLine(Struct, frozen=True):
     silent_s: float
     load: float
     """Share of the rate that is used of its busiest port."""
+    bypass: float = 0.0
+    """Share of the rate that passes MFS by, of the port that has most of it. It is not in `load`."""
     mode: str = ""
     doctor: str = ""
     """Its verdict: scheduled, not scheduled or cannot tell. Empty: there was no answer."""
@@ -108,7 +110,7 @@ def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
     health = _health(reached, tls) if leader is not None and leader.leads and leader.nodes else {}
     reply = verdict_of(leader, len(addresses), silent, advice(list(silent.values())), health)
     if not printed(reply, form):
-        _show(reply, form)
+        show(reply, form)
     sys.exit({"well": 0, "no answer": EXIT_UNREACHABLE}.get(reply.verdict, EXIT_NOT_WELL))
 
 
@@ -257,6 +259,7 @@ def _line(node: pb.Node, health: Health) -> NodeLine:
         node.batches,
         node.silent_ns / 1e9,
         max((_used(port.used) for port in node.ports), default=0.0),
+        max((port.used.bypass_permille for port in node.ports), default=0) / 1000,
         health.reply.mode if health.reply is not None else "",
         health.reply.verdict if health.reply is not None else "",
         health.clock_s if health.reply is not None else None,
@@ -271,12 +274,13 @@ NODES = (
     Column("BATCHES", right=True),
     Column("SILENT", right=True),
     Column("BUSIEST PORT", right=True),
+    Column("BYPASS", right=True),
     Column("VERSION", wide=True),
     Column("CLOCK", right=True, wide=True),
 )
 
 
-def _show(reply: ClusterReply, form: Form) -> None:
+def show(reply: ClusterReply, form: Form) -> None:
     color = "green" if reply.verdict == "well" else "red"
     click.echo(
         f"The cluster is {click.style(reply.verdict, fg=color)}."
@@ -298,6 +302,7 @@ def _show(reply: ClusterReply, form: Form) -> None:
                 str(node.batches),
                 duration(node.silent_s),
                 share(node.load),
+                share(node.bypass),
                 node.version,
                 "-" if node.clock_s is None else f"{node.clock_s:+.3f} s",
             ]

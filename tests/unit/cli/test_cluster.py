@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mfsd.cli.commands.cluster import Health, verdict_of
+import pytest
+
+from mfsd.cli.commands.cluster import Health, show, verdict_of
 from mfsd.node.control import HealthFinding, HealthReply
 from mfsd.proto import mfs_pb2 as pb
 
@@ -88,3 +90,22 @@ def test_a_node_that_cannot_be_asked_is_reported() -> None:
     assert ("a", "its doctor did not answer: mfsd 0.0.9 is too old to answer") in {
         (p.subject, p.reason) for p in found.points
     }
+
+
+def bypassed(name: str, *permille: int) -> pb.Node:
+    found = pb.Node(node=name, connected=True)
+    for value in permille:
+        found.ports.add(name=f"{name}/{value}").used.bypass_permille = value
+    return found
+
+
+def test_what_bypasses_is_shown_of_the_port_that_has_most_of_it_and_is_no_load() -> None:
+    found = verdict_of(leader(bypassed("a", 20, 250), bypassed("b")), 1, {}, "", {})
+    assert [(n.node, n.bypass, n.load) for n in found.nodes] == [("a", 0.25, 0.0), ("b", 0.0, 0.0)]
+
+
+def test_the_table_has_a_column_for_what_bypasses(capsys: pytest.CaptureFixture[str]) -> None:
+    show(verdict_of(leader(bypassed("a", 20, 250), bypassed("b")), 1, {}, "", {}), "table")
+    title, first, second = capsys.readouterr().out.splitlines()[-3:]
+    assert title.split()[-1] == "BYPASS"
+    assert (first.split()[-1], second.split()[-1]) == ("25%", "-")

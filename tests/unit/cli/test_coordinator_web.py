@@ -72,7 +72,8 @@ def test_metrics_are_prometheus_own() -> None:
     reply = pb.StatusReply(address="own:1", **LEADER)
     reply.attainment.met, reply.attainment.missed = 9, 1
     node = reply.nodes.add(node="a", connected=True)
-    node.ports.add(name="10.0.0.1/in", rate_bytes_per_s=1000, rho=0.5)
+    node.ports.add(name="10.0.0.1/in", rate_bytes_per_s=1000, rho=0.5).used.bypass_permille = 250
+    node.ports.add(name="10.0.0.1/out", rate_bytes_per_s=1000)
     answer = get(Shown(reply), "/metrics")
     samples = {
         (sample.name, *sample.labels.values()): sample.value
@@ -82,4 +83,6 @@ def test_metrics_are_prometheus_own() -> None:
     assert samples["mfs_coordinator_leads",] == 1
     assert samples["mfs_coordinator_nodes", "connected"] == 1
     assert samples["mfs_coordinator_port_load_ratio", "10.0.0.1/in"] == 0.5
+    assert samples["mfs_coordinator_port_bypass_ratio", "10.0.0.1/in"] == 0.25
+    assert samples["mfs_coordinator_port_bypass_ratio", "10.0.0.1/out"] == 0
     assert samples["mfs_coordinator_ended_requests_total", "missed"] == 1
