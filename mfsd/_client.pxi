@@ -167,7 +167,11 @@ cdef class Client:
         cdef mfs_segment *segment = mfs_client_segment(self.here())
         if nic < MFS_NICS_FIRST:
             return name_read(segment.nic[nic].name, 32)
-        return name_read(segment.nic_tables[nic - MFS_NICS_FIRST].nic.name, 32) if nic < MFS_NICS_MAX else ""
+        return name_read(segment.nic_tables[nic - MFS_NICS_FIRST].nic.name, 32) if nic < self.nics() else ""
+
+    cdef int nics(self):
+        """Of the segment that is mapped: a daemon of a lower minor version gave a shorter one."""
+        return MFS_NICS_FIRST if mfs_client_minor(self.here()) < MFS_NICS_MINOR else MFS_NICS_MAX
 
     def hung_up(self):
         return bool(mfs_client_hung_up(self.here()))
@@ -188,9 +192,13 @@ cdef class Client:
         return [None if d == MFS_DSCP_KEEP else d for d in [mfs_dscp(segment, i) for i in range(MFS_CLASSES_MAX)]]
 
     def gate(self, nic):
-        if not 0 <= nic < MFS_NICS_MAX:
-            raise IndexError(f"nic: {nic}, allowed 0..{MFS_NICS_MAX - 1}")
-        return mfs_load_u32(&mfs_client_segment(self.here()).gate[<int>nic].word)
+        cdef mfs_segment *segment = mfs_client_segment(self.here())
+        cdef int most = self.nics()
+        if not 0 <= nic < most:
+            raise IndexError(f"nic: {nic}, allowed 0..{most - 1}")
+        if nic < MFS_NICS_FIRST:
+            return mfs_load_u32(&segment.gate[<int>nic].word)
+        return mfs_load_u32(&segment.nic_tables[<int>nic - MFS_NICS_FIRST].gate.word)
 
     def nic(self, name, uint64_t guid=0, uint64_t rate_bytes_per_s=0):
         cdef char text[32]

@@ -22,7 +22,7 @@ int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint6
 	int rc;
 
 	*task_id = 0;
-	if (task->nic >= MFS_NICS_MAX || !mfs_nic_of(segment, task->nic)->name[0])
+	if (task->nic >= client_nics(client) || !mfs_nic_of(segment, task->nic)->name[0])
 		return -ENODEV;
 	gate = atomic_load_explicit(&mfs_gate_of(segment, task->nic)->word, memory_order_acquire);
 	if (!(gate >> (task->stage < MFS_STAGES_MAX ? task->stage : MFS_STAGES_MAX - 1) & 1))

@@ -377,7 +377,7 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 	if (rc < 0)
 		return rc;
 	if (reply.magic != MFS_ABI_MAGIC || reply.error > 0 || reply.error <= -4096 ||
-	    reply.nic >= MFS_NICS_MAX)
+	    reply.nic >= client_nics(client))
 		return -EPROTO;
 	return reply.error ? reply.error : (int)reply.nic;
 }

@@ -55,12 +55,14 @@ static unsigned class_of(const struct mfs_segment *segment, const struct mfs_tas
 int credit_take(struct mfs_client *client, const struct mfs_task *task)
 {
 	struct mfs_segment *segment = client->segment;
-	const struct mfs_gate *gate = mfs_gate_of(segment, task->nic % MFS_NICS_MAX);
+	const struct mfs_gate *gate;
 	unsigned direction = (unsigned)(task->nic * MFS_DIRECTIONS + task->incoming), wire_class;
 	uint64_t credit;
 
-	if (client->minor < MINOR_CREDIT || task->nic >= MFS_NICS_MAX ||
-	    !atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed))
+	if (client->minor < MINOR_CREDIT || task->nic >= client_nics(client))
+		return -EAGAIN;
+	gate = mfs_gate_of(segment, task->nic);
+	if (!atomic_load_explicit(&gate->credit_class_marked[task->incoming], memory_order_relaxed))
 		return -EAGAIN;
 	wire_class = class_of(segment, task);
 	if (wire_class >= segment->header.classes)

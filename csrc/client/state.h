@@ -89,6 +89,12 @@ struct mfs_client {
 	struct task_slot task[MFS_TASKS_MAX];
 };
 
+/* Of the segment that is mapped: a daemon of a lower minor version gave a shorter one. */
+static inline unsigned client_nics(const struct mfs_client *client)
+{
+	return client->minor < MFS_NICS_MINOR ? MFS_NICS_FIRST : MFS_NICS_MAX;
+}
+
 /* Counts the tasks of a ring that wait. */
 static inline void waiting_add(struct mfs_client *client, uint32_t slot, uint32_t change)
 {

@@ -8,7 +8,7 @@ static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t byte
 
 void mfs_client_count_posted(struct mfs_client *client, unsigned nic, unsigned stage, uint64_t bytes)
 {
-	if (nic < MFS_NICS_MAX)
+	if (nic < client_nics(client))
 		usage_add(&mfs_usage_of(client->segment, nic)->posted,
 			  stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
 }
@@ -27,7 +27,7 @@ void mfs_client_count_completed(struct mfs_client *client, unsigned nic, unsigne
 {
 	struct mfs_segment *segment = client->segment;
 
-	if (nic >= MFS_NICS_MAX)
+	if (nic >= client_nics(client))
 		return;
 	usage_add(&mfs_usage_of(segment, nic)->completed,
 		  stage < MFS_STAGES_MAX ? stage : MFS_STAGE_BACKGROUND, bytes);
