@@ -247,11 +247,34 @@ static void *run(void *argument)
 	return NULL;
 }
 
+/* A child has the daemon's counts but not its thread, which must not hold the lock at that moment. */
+static struct daemon *forked;
+
+static void fork_begins(void)
+{
+	forked = latest;
+	if (forked)
+		pthread_mutex_lock(&forked->lock);
+}
+
+static void fork_ended(void)
+{
+	if (forked)
+		pthread_mutex_unlock(&forked->lock);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(fork_begins, fork_ended, fork_ended);
+}
+
 struct daemon *daemon_start(const struct daemon_options *options)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct daemon *d = calloc(1, sizeof(*d));
 
+	pthread_once(&once, watch_forks);
 	d->options = *options;
 	d->peer = -1;
 	pthread_mutex_init(&d->lock, NULL);
