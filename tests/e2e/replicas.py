@@ -29,6 +29,7 @@ RECEIVED = re.compile(r"Received request cmpl-(demo-\d+)-0\b")
 
 class Outcome(NamedTuple):
     number: int
+    session: str
     status: int
     replica: str
     events: int
@@ -126,7 +127,7 @@ class Replicas:
         """By replica, how often each request has reached it, by vLLM's own log."""
         return {name: Counter(RECEIVED.findall(self.log(name).read_text(errors="replace"))) for name in NAMES}
 
-    def stream(self, number: int, first: threading.Semaphore | None = None) -> Outcome:
+    def stream(self, number: int, session: str, first: threading.Semaphore | None = None) -> Outcome:
         """One request through the gateway; `first` is released as its first token is there."""
         connection = http.client.HTTPConnection("127.0.0.1", self.gateway_port, timeout=300)
         body = {
@@ -137,7 +138,7 @@ class Replicas:
             "temperature": 0,
             "ignore_eos": True,
         }
-        headers = {"x-request-id": f"demo-{number}", "content-type": "application/json"}
+        headers = {"x-request-id": f"demo-{number}", "x-session-id": session, "content-type": "application/json"}
         connection.request("POST", "/v1/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
@@ -154,7 +155,7 @@ class Replicas:
                     if first is not None and events == 1:
                         first.release()
         connection.close()
-        return Outcome(number, answer.status, answer.headers.get("x-mfs-replica", ""), events, end)
+        return Outcome(number, session, answer.status, answer.headers.get("x-mfs-replica", ""), events, end)
 
 
 @contextlib.contextmanager
@@ -168,14 +169,15 @@ def running(folder: Path) -> Iterator[Replicas]:
 
 
 def with_a_death(made: Replicas, killed: str, before: int, after: int) -> list[Outcome]:
-    """`before` requests at a time; once all of them have a first token the replica is killed, and `after` more come."""
+    """`before` requests at a time, each of a session of its own; once all of them have a first token the replica is
+    killed, and `after` more of these sessions come."""
     first = threading.Semaphore(0)
     with ThreadPoolExecutor(before + after) as pool:
-        streams = [pool.submit(made.stream, number, first) for number in range(before)]
+        streams = [pool.submit(made.stream, number, f"chat-{number}", first) for number in range(before)]
         for _ in streams:
             while not first.acquire(timeout=1):
                 for failed in (stream for stream in streams if stream.done()):
                     failed.result()
         made.kill(killed)
-        streams += [pool.submit(made.stream, before + number) for number in range(after)]
+        streams += [pool.submit(made.stream, before + number, f"chat-{number % before}") for number in range(after)]
         return [stream.result() for stream in streams]

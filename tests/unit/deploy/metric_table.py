@@ -1,4 +1,4 @@
-"""Every metric that a daemon or a coordinator exports, and where the dashboard shows it.
+"""Every metric that a daemon, an engine, a gateway or a coordinator exports, and where the dashboard shows it.
 
 ``python -m tests.unit.deploy.metric_table docs/metrics.md`` brings the tables of that page up to date.
 """
@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import Counter
 from prometheus_client.core import Metric
+from prometheus_client.metrics import MetricWrapperBase
 
 from mfsd.cli.message_json import plain
 from mfsd.node.totals import Totals
@@ -20,12 +22,14 @@ from mfsd.observe import coordinator_metrics
 from mfsd.observe.metrics import families
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.serve import metrics as metrics_of_serve
+from mfsd.serve.gateway.metrics import Metrics as MetricsOfGateway
 from mfsd.text import with_part
 from tests.unit.observe.test_metrics import CLIENT, status
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "deploy" / "grafana" / "mfs.json"
 BEGIN, END = "<!-- begin of generated table -->", "<!-- end of generated table -->"
 BEGIN_3, END_3 = "<!-- begin of engines' table -->", "<!-- end of engines' table -->"
+BEGIN_4, END_4 = "<!-- begin of gateways' table -->", "<!-- end of gateways' table -->"
 BEGIN_2, END_2 = "<!-- begin of coordinators' table -->", "<!-- end of coordinators' table -->"
 LEFT_OUT = {
     "mfs_arbiter_messages_total": "the arbiter's processor time says what they cost",
@@ -109,10 +113,29 @@ def table_of_engines() -> str:
     return "\n".join(lines) + "\n"
 
 
+def exported_by_gateways() -> dict[str, tuple[str, tuple[str, ...], str]]:
+    """Name of each metric as Prometheus asks for it -> kind, labels, meaning."""
+    found = {}
+    for metric in vars(MetricsOfGateway()).values():
+        if isinstance(metric, MetricWrapperBase):
+            ((family,), ending) = metric.describe(), "_total" if isinstance(metric, Counter) else ""
+            found[family.name + ending] = family.type, metric._labelnames, family.documentation
+    return found
+
+
+def table_of_gateways() -> str:
+    """Which no panel shows yet."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for name, (kind, labels, meaning) in sorted(exported_by_gateways().items()):
+        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
 def updated(page: str) -> str:
     """The page with the tables between their marks written anew."""
     page = with_part(page, BEGIN, table(exported()), END)
     page = with_part(page, BEGIN_3, table_of_engines(), END_3)
+    page = with_part(page, BEGIN_4, table_of_gateways(), END_4)
     return with_part(page, BEGIN_2, table(exported_by_coordinators()), END_2)
 
 

@@ -15,12 +15,14 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from mfsd.serve.gateway.metrics import Metrics
 from tests.support.debian import program
 from tests.unit.deploy import runbook
 from tests.unit.deploy.metric_table import (
     LEFT_OUT,
     exported,
     exported_by_coordinators,
+    exported_by_gateways,
     metrics_of,
     panels,
     rows,
@@ -121,6 +123,12 @@ def test_every_metric_is_on_a_panel_or_left_out_for_a_reason() -> None:
 def test_the_page_of_metrics_has_them_all() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert page == updated(page), "run: python -m tests.unit.deploy.metric_table docs/metrics.md"
+
+
+def test_the_gateways_table_names_metrics_as_they_are_served() -> None:
+    served = re.findall(r"^# TYPE (\w+) (\w+)$", Metrics().text().decode(), re.MULTILINE)
+    listed = {(name, kind) for name, (kind, _, _) in exported_by_gateways().items()}
+    assert {(name, kind) for name, kind in served if not name.endswith("_created")} == listed
 
 
 def read_by_grafana(dashboard: Json) -> Json:
