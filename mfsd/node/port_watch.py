@@ -42,8 +42,8 @@ class Nics(Protocol):
 
 
 class _Port:
-    def __init__(self, name: str, sysfs: Path) -> None:
-        self.reader = PortReader(name, sysfs)
+    def __init__(self, name: str, sysfs: Path, clock_ns: Callable[[], int]) -> None:
+        self.reader = PortReader(name, sysfs, clock_ns=clock_ns)
         self.before: PortCounters | None = None
         self.read_ns = 0
         self.account = BypassAccount()
@@ -92,7 +92,7 @@ class PortWatch:
         }
         for name in rates:
             if name not in self._ports:
-                self._ports[name] = _Port(name, self._sysfs)
+                self._ports[name] = _Port(name, self._sysfs, self._clock_ns)
         return rates, {name: self._ports[name].reader.read() for name in rates}
 
     def take(self, rates: Mapping[str, int], readings: Mapping[str, PortCounters]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def write(root: Path, sent_words: int, received_pauses: int) -> None:
 
 def test_a_port_that_no_program_named_is_watched_and_its_pauses_are_counted(tmp_path: Path) -> None:
     nic = OneNic()
-    watch = PortWatch(nic, nic, lambda: (), TICK_NS, tmp_path)
+    watch = PortWatch(nic, nic, lambda: (), TICK_NS, tmp_path, count(0, TICK_NS).__next__)
     assert watch.read() == ({}, {})
     for step in range(10):
         write(tmp_path, step * 20_000_000, 100 + step * 3)
@@ -137,7 +138,7 @@ def test_a_port_that_no_program_named_is_watched_and_its_pauses_are_counted(tmp_
 
 def test_an_idle_port_does_not_ask_the_arbiter(tmp_path: Path) -> None:
     nic = OneNic()
-    watch = PortWatch(nic, nic, lambda: (), TICK_NS, tmp_path)
+    watch = PortWatch(nic, nic, lambda: (), TICK_NS, tmp_path, count(0, TICK_NS).__next__)
     write(tmp_path, 5, 0)
     for _ in range(5):
         watch.take(*watch.read())
