@@ -29,6 +29,7 @@ NEVER_HERE = {
     "mfs_refused_clients_total": "a program that is refused",
     "mfs_spans_total": "a receiver of spans",
     "mfs_coordinator_port_load_ratio": "variant paper, and a NIC",
+    "mfs_coordinator_port_bypass_ratio": "a NIC with traffic past MFS",
     "mfs_nic_load_ratio": "variant paper",
     "mfs_nic_incoming_load_ratio": "variant paper",
     "mfs_nic_bypass_bytes_total": "a port with counters",
