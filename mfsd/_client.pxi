@@ -191,6 +191,10 @@ cdef class Client:
         cdef mfs_segment *segment = mfs_client_segment(self.here())
         return [None if d == MFS_DSCP_KEEP else d for d in [mfs_dscp(segment, i) for i in range(MFS_CLASSES_MAX)]]
 
+    @property
+    def apart(self):
+        return mfs_apart(mfs_client_segment(self.here()))
+
     def gate(self, nic):
         cdef mfs_segment *segment = mfs_client_segment(self.here())
         cdef int most = self.nics()

@@ -24,6 +24,10 @@ cdef extern from * nogil:
     {
         return atomic_load_explicit(&s->header.dscp[i], memory_order_relaxed);
     }
+    static uint8_t mfs_apart(const struct mfs_segment *s)
+    {
+        return atomic_load_explicit(&s->header.apart, memory_order_relaxed);
+    }
     static uint32_t mfs_load_u32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
     static uint64_t mfs_load_u64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED); }
     static const uint64_t mfs_outlook_unknown = MFS_OUTLOOK_UNKNOWN;
@@ -33,3 +37,4 @@ cdef extern from * nogil:
     uint64_t mfs_load_u64(const void *p)
     const uint64_t mfs_outlook_unknown
     uint8_t mfs_dscp(const mfs_segment *segment, unsigned wire_class)
+    uint8_t mfs_apart(const mfs_segment *segment)

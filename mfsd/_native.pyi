@@ -851,6 +851,10 @@ class Client:
     def dscp(self) -> list[int | None]:
         """DSCP of each class; None: the fabric marks none."""
 
+    @property
+    def apart(self) -> int:
+        """Classes that the wire keeps apart from that of collectives, one bit each."""
+
     def outlook(self) -> OutlookPage | None:
         """A copy of the whole page. None, as of all calls about it: nothing is known now."""
 

@@ -28,7 +28,7 @@ DEVICE = "mfs0"
 SHIM = ROOT / "nccl_shim/libmfs_shim.so"
 START_S = 90.0
 POLL_S = 0.02
-COLLECTIVE_CLASS, KV_CLASS = 1, 6
+COLLECTIVE_CLASS, KV_CLASS = 0, 6
 """Of the eight priorities, where programs are set to travel apart."""
 PERFTEST_RULE = '[[rule]]\nprocess = "ib_"\naction = "hold"\nstage = "p2d"\n'
 

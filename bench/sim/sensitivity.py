@@ -25,7 +25,7 @@ WHAT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "u": [(f"U = {u:g}", {"policy": {"threshold_top": u}}) for u in (0.125, 1.0)],
     "drop": [(f"drop budget {b:g}", {"policy": {"drop_budget": b}}) for b in (0.0, 0.02, 0.2)],
     "class0": [
-        (f"class 0 below {s:g} of the budget", {"policy": {"critical_laxity_share": s}}) for s in (0.0, 0.02, 0.1)
+        (f"critical below {s:g} of the budget", {"policy": {"critical_laxity_share": s}}) for s in (0.0, 0.02, 0.1)
     ],
     "error": [(f"compute believed within {e:.0%}", {"belief_error": e}) for e in (0.2, 0.5)],
     "delay": [(f"coordinator {d * 1e3:g} ms late", {"coordinator_delay_s": d}) for d in (0.001, 0.01, 0.05)],

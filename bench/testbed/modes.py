@@ -20,7 +20,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     says: str
     reuse_class: int = CLASSES - 1
-    collective_class: int = 1
+    collective_class: int = 0
     p2d_class: int = CLASSES - 1
     policy: dict[str, Any] | None = None
     """The [policy] table of the daemons; None: no daemon."""
@@ -53,7 +53,7 @@ MODES = {
     mode.name: mode
     for mode in (
         Mode(name="fifo", says="no scheduler: one queue for all", collective_class=CLASSES - 1),
-        Mode(name="dscp", says="a fixed priority for each stage on the wire", reuse_class=2, p2d_class=3),
+        Mode(name="dscp", says="a fixed priority for each stage on the wire", reuse_class=1, p2d_class=2),
         Mode(
             name="dscp-size",
             says="a priority on the wire by stage and size, as mfs-run --mode mark gives; no daemon",
@@ -67,7 +67,13 @@ MODES = {
             says="stage order in host queue and on the wire, deadlines among stage 3; no coordinator",
             policy={"variant": "mfs", "levels": 1, "critical_laxity_share": 0.0, "soon_ns": 0, "drop_budget": 0.0},
         ),
-        Mode(name="paper", says="the paper's rule, with coordinator", policy={"variant": "paper"}, coordinator=True),
+        Mode(
+            name="paper",
+            says="the paper's rule, with coordinator",
+            collective_class=1,
+            policy={"variant": "paper"},
+            coordinator=True,
+        ),
         Mode(name="mfs", says="MFS's default rule, with coordinator", policy={"variant": "mfs"}, coordinator=True),
     )
 }

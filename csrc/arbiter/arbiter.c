@@ -420,6 +420,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	if (!arbiter)
 		return -ENOMEM;
 	arbiter->config = *config;
+	arbiter->collective_class = mfs_policy_class(&config->policy, MFS_STAGE_COLLECTIVE, 0);
 	outlook_create(arbiter);
 	arbiter->measures_load = mfs_policy_has_levels(&config->policy);
 	arbiter->gate_mask = gate_mask(config->mode);

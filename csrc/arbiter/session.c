@@ -68,7 +68,7 @@ int session_create(struct mfs_arbiter *arbiter, struct session **result, int *me
 	header->class_reuse = mfs_policy_class(&arbiter->config.policy, MFS_STAGE_REUSE, 0);
 	header->class_reuse_least = mfs_policy_class(&arbiter->config.policy, MFS_STAGE_REUSE, UINT32_MAX);
 	header->class_last = mfs_policy_class(&arbiter->config.policy, MFS_STAGE_P2D, 0);
-	if (arbiter->config.policy.classes >= MFS_NEAR_CLASSES)
+	if (arbiter->config.policy.classes >= MFS_SOON_CLASSES)
 		atomic_init(&header->soon_ns, arbiter->config.policy.soon_ns);
 	*result = session;
 	return 0;

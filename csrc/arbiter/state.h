@@ -327,9 +327,10 @@ struct mfs_arbiter {
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
 	uint8_t dscp[MFS_CLASSES_MAX];
-	int notice;         /* eventfd: contexts changed */
-	bool noticed;       /* it was rung and not read yet */
-	uint64_t notice_ns; /* when it was rung last */
+	uint8_t collective_class; /* what the policy has for stage 2 */
+	int notice;               /* eventfd: contexts changed */
+	bool noticed;             /* it was rung and not read yet */
+	uint64_t notice_ns;       /* when it was rung last */
 	uint32_t gate_mask;
 	uint64_t loops, wakeups, messages, grants;
 	struct watch *watch;         /* watch.h */
@@ -360,8 +361,7 @@ struct mfs_arbiter {
 /* Whether the wire keeps a class apart from collectives. */
 static inline bool class_apart(const struct mfs_arbiter *arbiter, uint32_t wire_class)
 {
-	uint8_t collectives = arbiter->dscp[arbiter->config.policy.classes > 3 ? 1 : 0],
-		own = arbiter->dscp[wire_class];
+	const uint8_t collectives = arbiter->dscp[arbiter->collective_class], own = arbiter->dscp[wire_class];
 
 	return own != MFS_DSCP_KEEP && collectives != MFS_DSCP_KEEP && own != collectives;
 }

@@ -2,6 +2,22 @@
  * has no levels and asks for no load. */
 #include "rules.h"
 
+#define LOAD_CLASSES 4
+#define LAST_CLASSES 3
+
+/* How K classes on the wire are divided. Collectives and control are alone on the highest, what is pruned and background
+ * are alone on the lowest. Between them are loads, the shortest first, and last stages, by when they are due. The
+ * longest loads share one with last stages (docs/results/studies.md). */
+static const struct layout {
+	uint8_t load[LOAD_CLASSES];
+	uint8_t last[LAST_CLASSES];
+} LAYOUT[MFS_CLASSES_MAX + 1] = {
+	[2] = {{0, 0, 0, 0}, {1, 1, 1}}, /* last stages with what is pruned */
+	[3] = {{0, 0, 0, 0}, {1, 1, 1}}, /* loads with collectives: what may be deferred is below what may not */
+	[4] = {{1, 1, 1, 2}, {2, 2, 2}}, [5] = {{1, 1, 1, 2}, {2, 2, 3}}, [6] = {{1, 2, 2, 3}, {3, 3, 4}},
+	[7] = {{1, 2, 2, 4}, {3, 4, 5}}, [8] = {{1, 2, 3, 5}, {4, 5, 6}},
+};
+
 /* ---- early stages -------------------------------------------------------------------------------------- */
 
 /* Whether what a request waits for before it runs can no longer be there in time, were the port its own. */
@@ -25,27 +41,27 @@ static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_earl
 	return second;
 }
 
-/* How many classes below the first one of loads the rest of a request's load travels. */
+/* By how many limits the rest of a request's load takes the port longer than the shortest ones. */
 static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {
 	const uint64_t left_ns = policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s)
 				 << (late(facts) ? MFS_LATE_SIZES : 0);
 
-	return (uint32_t)(left_ns > policy->short_load_ns) +
-	       (uint32_t)(left_ns > MFS_LOAD_STEP * policy->short_load_ns);
+	return (uint32_t)(left_ns > policy->short_load_ns / MFS_LOAD_STEP) +
+	       (uint32_t)(left_ns > policy->short_load_ns) +
+	       (uint32_t)(left_ns > policy->short_load_ns * MFS_LOAD_STEP);
 }
 
-/* Collectives are alone on their class. */
+/* The last class is for what is known to take the port long. */
 static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {
-	const uint32_t k = policy->classes;
-	uint32_t below = facts->rli;
+	const uint8_t *load = LAYOUT[policy->classes].load;
 
-	if (facts->stage != MFS_STAGE_REUSE || k < 5)
-		return k > 3;
+	if (facts->stage != MFS_STAGE_REUSE)
+		return 0;
 	if (facts->owner == MFS_OWNER_REQUEST && policy_by_size(policy) && policy->short_load_ns)
-		below = load_step(policy, facts);
-	return (uint8_t)(2 + policy_lesser(below, k - (k >= MFS_NEAR_CLASSES ? 6 : 5)));
+		return load[load_step(policy, facts)];
+	return load[policy_lesser(facts->rli, LOAD_CLASSES - 2)];
 }
 
 /* ---- last stages --------------------------------------------------------------------------------------- */
@@ -97,7 +113,7 @@ static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_
 	return tier == MFS_TIER_LAST ? due(facts) : facts->deadline_ns;
 }
 
-/* Class 0 is for a request that is nearly out of slack, and only where the unit that would wait has at
+/* Critical is a request that is nearly out of slack, and only where the unit that would wait has at
  * least as much left after the whole transfer. */
 static bool admits(const struct mfs_last_facts *facts, int64_t laxity_ns, int64_t guard_ns, int64_t alone_ns)
 {
@@ -134,22 +150,20 @@ static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts
 	};
 }
 
-/* It has little to spare: it travels a class above the others. */
-static bool near(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
-{
-	if (facts->deadline_ns == MFS_TIME_MAX)
-		return false;
-	if (policy->soon_ns && due(facts) < facts->now_ns + policy->soon_ns)
-		return true;
-	return !facts->decision.lost && laxity(facts, alone(facts)) < MFS_NEAR_GUARDS * guard(policy, facts);
-}
-
-/* Below all early stages. */
+/* Several hosts send to one port, which knows no deadlines: there the class says which last stages are due first. Of one
+ * without a deadline nothing says that it is. */
 static uint8_t class_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
-	const bool above = policy->classes >= MFS_NEAR_CLASSES && near(policy, facts);
+	const struct layout *layout = &LAYOUT[policy->classes];
+	const uint64_t now_ns = facts->now_ns, soon_ns = policy->soon_ns;
+	uint64_t due_ns;
 
-	return (uint8_t)(policy->classes - (above ? 3 : 2));
+	if (tier_last(&facts->decision) == MFS_TIER_CRITICAL)
+		return layout->load[0];
+	if (facts->deadline_ns == MFS_TIME_MAX || !soon_ns)
+		return layout->last[LAST_CLASSES - 1];
+	due_ns = due(facts);
+	return layout->last[(due_ns >= now_ns + soon_ns / MFS_SOON_STEP) + (due_ns >= now_ns + soon_ns)];
 }
 
 const struct policy_rules policy_mfs = {

@@ -88,11 +88,13 @@ static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_ear
 	return (uint8_t)(1 + policy_lesser(facts->rli, policy->classes - 3));
 }
 
-/* Level 2 shares a class with collectives. */
+/* Critical ones are alone on the highest class; level 2 shares one with collectives. */
 static uint8_t class_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
 	const uint32_t level = facts->decision.level;
 
+	if (tier_last(&facts->decision) == MFS_TIER_CRITICAL)
+		return 0;
 	return (uint8_t)policy_lesser(level > 2 ? level - 1 : 1, policy->classes - 2);
 }
 

@@ -31,7 +31,7 @@ struct policy_rules {
 	void (*reasons)(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
 			struct mfs_reasons *reasons);
 
-	/* The class on the wire in the tiers EARLY and LAST; those of the others are fixed. */
+	/* The class on the wire: of early stages, and of last stages that are not pruned. */
 	uint8_t (*class_early)(const struct mfs_policy *policy, const struct mfs_early_facts *facts);
 	uint8_t (*class_last)(const struct mfs_policy *policy, const struct mfs_last_facts *facts);
 };
@@ -118,11 +118,9 @@ static inline uint64_t policy_evaluate_at_ns(const struct mfs_policy *policy,
 /* The class of a tier in which it is the same for all; MFS_CLASS_ASK: the variant says. */
 static inline uint8_t policy_class_of_tier(const struct mfs_policy *policy, enum mfs_tier tier)
 {
-	if (tier == MFS_TIER_CRITICAL)
-		return 0;
 	if (tier == MFS_TIER_SCAVENGER)
 		return (uint8_t)(policy->classes - 1);
-	return policy->classes == 2 ? tier != MFS_TIER_EARLY : MFS_CLASS_ASK;
+	return policy->classes == 2 ? tier == MFS_TIER_LAST : MFS_CLASS_ASK;
 }
 
 static inline uint32_t policy_lesser(uint32_t a, uint32_t b)

@@ -109,6 +109,12 @@ class Session:
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 
+    @property
+    def classes_apart(self) -> frozenset[int]:
+        """Classes that the wire keeps apart from that of collectives: of another DSCP. Empty without a daemon."""
+        client = self._attachment.client()
+        return frozenset() if client is None else frozenset(k for k in range(self._classes) if client.apart >> k & 1)
+
     def class_of(self, stage: int) -> int:
         """The class of a connection that has one for all of a stage: a daemon would choose one for each transfer."""
         return class_of_reads(self._classes) if stage == Stage.REUSE else class_without_permit(self._classes)

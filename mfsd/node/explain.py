@@ -261,20 +261,20 @@ def _last_stage(
         return
     reasons.append(f"Laxity {_time(laxity)}: {alone}.")
     if decision.critical:
-        reasons.append("It was admitted to class 0 because its laxity had nearly run out.")
+        reasons.append("It is critical, and goes with the shortest loads, because its laxity had nearly run out.")
     elif config.variant is Variant.MFS:
         guard = why.guard_ns
         facts["critical_below_laxity_ns"] = guard
         if guard <= 0:
-            reasons.append("Class 0 is closed to it: its whole budget is not known.")
+            reasons.append("It cannot become critical: its whole budget is not known.")
         elif laxity >= guard:
             reasons.append(
-                f"Class 0 opens below a laxity of {_time(guard)} ({config.critical_laxity_share:.0%} of budget)."
+                f"It becomes critical below a laxity of {_time(guard)} ({config.critical_laxity_share:.0%} of budget)."
             )
         elif not rules.evaluate(flow, decision, now_ns, nic.rho, nic.unit_slack_ns)[0].critical:
             reasons.append(
-                f"Class 0 is closed to it: the unit that would wait has {_time(nic.unit_slack_ns or 0)} to spare, less "
-                "than it needs to let all of this request go first."
+                f"It cannot become critical: the unit that would wait has {_time(nic.unit_slack_ns or 0)} to spare, "
+                "less than it needs to let all of this request go first."
             )
 
 

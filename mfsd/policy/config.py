@@ -15,7 +15,7 @@ class Variant(str, Enum):
     """Which rules arbitrate."""
 
     MFS = "mfs"
-    """The default: class 0 by laxity, and only at the cost of those who can afford it."""
+    """The default: critical by laxity, and only at the cost of those who can afford it."""
     PAPER = "paper"
     """The paper's rules as written."""
 
@@ -60,13 +60,15 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     promotion_interval_ns: int = _NATIVE.promotion_interval_ns
     """How often a last-stage flow whose compute has ended is evaluated (paper 4.5)."""
     critical_laxity_share: float = _NATIVE.critical_laxity_share
-    """Variant mfs: class 0 needs a laxity below this share of the request's budget, and a class above other last
-    stages one below three times it; 0 turns both off."""
+    """Variant mfs: a last stage is critical, and goes with the shortest loads, below a laxity of this share of its
+    request's budget; 0: none is."""
     soon_ns: int = _NATIVE.soon_ns
-    """Variant mfs: last stages that are due within this travel a class above the others, too; 0: none for that."""
+    """Variant mfs: last stages that are due within this travel a class above the others, those due within a tenth of it
+    two classes above; 0: all in one class."""
     short_load_ns: int = _NATIVE.short_load_ns
-    """Variant mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to four
-    times as long in the second, others in the last; 0: all in the last."""
+    """Variant mfs: loads whose rest takes the port up to a quarter of this travel in the first class of loads, up to
+    this in the second, up to four times this in the third, others with last stages that are due within `soon`; 0: all
+    in the third."""
     early_order: EarlyOrder = tuple(EarlyOrder)[_NATIVE.early_order]
     """Variant mfs: who goes first among early-stage flows of equal RLI."""
     drop_budget: float = 0.05

@@ -27,7 +27,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """Position of the batch in RED order."""
     deadline_ns: int = NO_DEADLINE
     budget_ns: int = 0
-    """The request's whole time budget, arrival to deadline; 0: unknown, then never in class 0 of variant
+    """The request's whole time budget, arrival to deadline; 0: unknown, then never critical in variant
     mfs."""
     computing: bool = False
     """The request's prefill still runs."""

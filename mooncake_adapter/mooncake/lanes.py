@@ -33,11 +33,6 @@ CONNECTIONS = 16
 _initializing = threading.Lock()
 
 
-def collective_class(classes: int) -> int:
-    """The class of stage 2 (csrc/include/mfs/rmlq.h: early stages begin behind the class kept for urgent last ones)."""
-    return 1 if classes > 3 else 0
-
-
 def shim_present() -> bool:
     """Whether libmfs_shim.so is preloaded: it marks queue pairs."""
     return hasattr(ctypes.CDLL(None), "mfs_api_v1")
@@ -176,10 +171,9 @@ class Lanes:
     def _below_collectives(self) -> bool:
         """Of the program's own engine, as far as the daemon's table says; asked until there is a daemon."""
         if self._below is None:
-            table = self._session.dscp
-            own = marking.dscp_of(table, self.wire_class)
-            if any(dscp is not None for dscp in table):
-                self._below = own is not None and own != marking.dscp_of(table, collective_class(len(table)))
+            apart = self._session.classes_apart
+            if any(dscp is not None for dscp in self._session.dscp):
+                self._below = self.wire_class in apart
         return bool(self._below)
 
     def route(self, peer: str, wire_class: int | None, peer_address: int) -> tuple[Any, str] | None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from mooncake_adapter.mooncake.lanes import collective_class, shim_present
+from mooncake_adapter.mooncake.lanes import shim_present
 from mooncake_adapter.nixl.plugins import LANED, alias
 from mooncake_adapter.session import Session, own_class
 from mooncake_adapter.warn_once import WarnOnce
@@ -192,5 +192,4 @@ class Lanes:
         certain."""
         if not self._peers.get(peer):
             return False
-        own = self.mark(self.own_class)
-        return own is not None and own != self.mark(collective_class(len(self.dscp)))
+        return self.own_class in self._session.classes_apart

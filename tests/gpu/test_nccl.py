@@ -33,7 +33,7 @@ communicator = "expert"
 role = "nccl-data"
 action = "pass"
 stage = "collective"
-class = 1
+class = 0
 """
 
 pytestmark = pytest.mark.slow

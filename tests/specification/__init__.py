@@ -6,14 +6,14 @@ Read in this order: urgency, flow, order, wire. Facts and parameters are those o
 
 from mfsd._native import Decision
 from tests.specification.flow import evaluate, initial, next_evaluation_ns
-from tests.specification.order import is_near, load_step, order_key, tier_of
+from tests.specification.order import due_step, load_step, order_key, tier_of
 from tests.specification.wire import wire_class
 
 __all__ = [
     "Decision",
+    "due_step",
     "evaluate",
     "initial",
-    "is_near",
     "load_step",
     "next_evaluation_ns",
     "order_key",

@@ -12,7 +12,6 @@ from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant
 from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.flow import Flow
 from mfsd.policy.types import NO_DEADLINE, NO_RANK, Key, Stage, Tier, known_stage
-from tests.specification.flow import guard_ns, laxity_ns
 from tests.specification.urgency import relative_layer_index
 
 RENEWAL_BUDGETS: Final = 4
@@ -26,11 +25,11 @@ LATE_SIZES: Final = 2
 go first among what is about as large, and the small ones that are lost do not wait for long
 (docs/results/studies.md)."""
 
-NEAR_GUARDS: Final = 3
-"""Times the laxity that class 0 needs, for a last stage to be near."""
-
 LOAD_STEP: Final = 4
 """How many times as long a load of the next class may take."""
+
+SOON_STEP: Final = 10
+"""How many times as late a last stage of the next class may be due."""
 
 _STAGE_ORDER = {Stage.CONTROL: 0, Stage.COLLECTIVE: 1, Stage.REUSE: 2, Stage.P2D: 3}
 
@@ -131,22 +130,22 @@ def order_key(config: PolicyConfig, flow: Flow, decision: Decision, layer_curren
     return (tier.value, 0, due, 0, flow.sequence)
 
 
-def is_near(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> bool:
-    """Variant mfs: a last stage that is due soon, lost ones by their renewed deadline, or has little to spare, though
-    not so little that it would go first: on the wire it is a class above the others, so that ports that know no
-    deadlines send it before them (docs/results/studies.md)."""
-    if config.variant is Variant.PAPER or flow.deadline_ns == NO_DEADLINE:
-        return False
-    if config.soon_ns and due_ns(config, flow, decision) < now_ns + config.soon_ns:
-        return True
-    return not decision.infeasible and laxity_ns(config, flow, now_ns) < NEAR_GUARDS * guard_ns(config, flow)
+def due_step(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) -> int:
+    """Variant mfs: by how many limits a last stage is due later than those that are due first, lost ones by their
+    renewed deadline: on the wire it has a class for each, so that ports that know no deadlines send in that order
+    (docs/results/studies.md). One without a deadline is not known to be due."""
+    if flow.deadline_ns == NO_DEADLINE or not config.soon_ns:
+        return 2
+    due = due_ns(config, flow, decision)
+    return (due >= now_ns + config.soon_ns // SOON_STEP) + (due >= now_ns + config.soon_ns)
 
 
 def load_step(config: PolicyConfig, flow: Flow, decision: Decision) -> int | None:
-    """How many classes below the first one of loads reuse without a batch travels, by how long what is left of it takes
-    the port; one that comes too late counts as in the order, LATE_SIZES more. None: that is not known, or does not
-    count (the other orders)."""
+    """By how many limits what is left of reuse without a batch takes the port longer than the shortest loads; one that
+    comes too late counts as in the order, LATE_SIZES more. None: that is not known, or does not count (the other
+    orders)."""
     if not (flow.without_batch and flow.request_known and by_size(config) and config.short_load_ns):
         return None
     left_ns = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s) << (LATE_SIZES if decision.infeasible else 0)
-    return (left_ns > config.short_load_ns) + (left_ns > LOAD_STEP * config.short_load_ns)
+    short_ns = config.short_load_ns
+    return (left_ns > short_ns // LOAD_STEP) + (left_ns > short_ns) + (left_ns > LOAD_STEP * short_ns)

@@ -90,6 +90,13 @@ class ScriptedSession:
     def dscp(self) -> list[int | None]:
         return list(DSCP)
 
+    @property
+    def classes_apart(self) -> frozenset[int]:
+        """Of another mark than class 0, the collectives'."""
+        return frozenset(
+            k for k, dscp in enumerate(self.dscp) if None not in (dscp, self.dscp[0]) and dscp != self.dscp[0]
+        )
+
     def batch(self, batch_id: int, **what: Any) -> ScriptedBatch:
         batch = ScriptedBatch(len(self.batches))
         self.batches.append(({"batch_id": batch_id, **what}, batch))

@@ -19,9 +19,9 @@
 #define MFS_RENEWAL_BUDGETS 4u     /* a lost request is due again this many budgets after its deadline */
 #define MFS_SIZE_NONE 63u          /* the size class of what does not run: after all that runs */
 #define MFS_LATE_SIZES 2u          /* how many size classes larger a load counts that comes too late */
-#define MFS_NEAR_GUARDS 3
-#define MFS_LOAD_STEP 4u
-#define MFS_NEAR_CLASSES 6 /* a fabric with fewer has none to spare for last stages that are near */
+#define MFS_LOAD_STEP 4u           /* from one limit of the classes of loads to the next */
+#define MFS_SOON_STEP 10u          /* and of last stages */
+#define MFS_SOON_CLASSES 5         /* a fabric with fewer has one class for all last stages */
 
 enum mfs_variant { MFS_VARIANT_MFS = 0, MFS_VARIANT_PAPER = 1 };
 
@@ -34,24 +34,24 @@ enum mfs_early_order {
 /* The parameters: type, name, default, least, most. They stand here alone: struct mfs_policy,
  * mfs_policy_default, mfs_policy_check and the Python binding are made from this list. */
 #define MFS_HOUR_NS 3600000000000ULL
-#define MFS_POLICY_PARAMETERS(P)                                                                               \
-	P(uint32_t, variant, MFS_VARIANT_MFS, MFS_VARIANT_MFS, MFS_VARIANT_PAPER) /* enum mfs_variant */       \
-	/* enum mfs_early_order; the paper's is by rank */                                                     \
-	P(uint32_t, early_order, MFS_EARLY_SHORTEST, MFS_EARLY_RANK, MFS_EARLY_SHORTEST)                       \
-	P(uint32_t, classes, MFS_CLASSES_MAX, 2, MFS_CLASSES_MAX) /* K on the wire */                          \
-	P(uint32_t, levels, MFS_LEVELS_MAX, 1, MFS_LEVELS_MAX)    /* paper: of last stages, at least 2 */      \
-	P(double, rho_max, 0.95, 0.0, 1.0) /* paper: clip of the measured load, below 1 */                     \
-	/* mfs: class 0 only with less laxity than this share of the budget; with less than MFS_NEAR_GUARDS  \
-	 * times it a last stage travels a class above the others */ \
-	P(double, critical_laxity_share, 0.05, 0.0, 1.0)                                                       \
-	/* a lost request comes back with this share of its budget to spare */                                 \
-	P(double, readmission_margin, 0.05, 0.0, 1.0)                                                          \
-	/* shortest time between two evaluations of one request */                                             \
-	P(uint64_t, promotion_interval_ns, 1000000, 1, MFS_HOUR_NS)                                            \
-	/* mfs: a last stage due within this travels a class above the others, too; 0: none for that */        \
-	P(uint64_t, soon_ns, 500000000, 0, MFS_HOUR_NS)                                                        \
-	/* mfs: loads whose rest takes the port up to this long travel in the first class of loads, up to    \
-	 * MFS_LOAD_STEP times as long in the second, others in the last; 0: all in the last */ \
+#define MFS_POLICY_PARAMETERS(P)                                                                                 \
+	P(uint32_t, variant, MFS_VARIANT_MFS, MFS_VARIANT_MFS, MFS_VARIANT_PAPER) /* enum mfs_variant */         \
+	/* enum mfs_early_order; the paper's is by rank */                                                       \
+	P(uint32_t, early_order, MFS_EARLY_SHORTEST, MFS_EARLY_RANK, MFS_EARLY_SHORTEST)                         \
+	P(uint32_t, classes, MFS_CLASSES_MAX, 2, MFS_CLASSES_MAX) /* K on the wire */                            \
+	P(uint32_t, levels, MFS_LEVELS_MAX, 1, MFS_LEVELS_MAX)    /* paper: of last stages, at least 2 */        \
+	P(double, rho_max, 0.95, 0.0, 1.0) /* paper: clip of the measured load, below 1 */                       \
+	/* mfs: critical only with less laxity than this share of the budget */                                  \
+	P(double, critical_laxity_share, 0.05, 0.0, 1.0)                                                         \
+	/* a lost request comes back with this share of its budget to spare */                                   \
+	P(double, readmission_margin, 0.05, 0.0, 1.0)                                                            \
+	/* shortest time between two evaluations of one request */                                               \
+	P(uint64_t, promotion_interval_ns, 1000000, 1, MFS_HOUR_NS)                                              \
+	/* mfs: last stages due within this travel a class above the others, those due within a tenth of it    \
+	 * two; 0: all in one */ \
+	P(uint64_t, soon_ns, 500000000, 0, MFS_HOUR_NS)                                                          \
+	/* mfs: loads whose rest takes the port up to a quarter of this travel in the first class of loads, up \
+	 * to this in the second, up to four times this in the third, others in the last; 0: all in the third */ \
 	P(uint64_t, short_load_ns, 32000000, 0, MFS_HOUR_NS)
 
 /* What the queue does not read as it is: Q_i = TOP / BASE^(i-1), and the time constant of the moving

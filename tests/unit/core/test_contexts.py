@@ -92,7 +92,7 @@ def test_a_request_is_promoted_by_time_though_nothing_happens(serve) -> None:
         client.request_begin(reported)
         where = {"nic": nic, "request_id": reported.request_id, "deadline_ns": due_ns}
         task = client.submit(RATE, stage=Stage.P2D, asked=True, **where)
-        assert client.permit_wait(task, 600 * S) == 0
+        assert client.permit_wait(task, 600 * S) == 1  # with the shortest loads
         if server.arbiter.nic_stats(nic)["promotions"]:
             break
 

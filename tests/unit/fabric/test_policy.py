@@ -125,7 +125,7 @@ def test_shipped_profiles() -> None:
     assert profiles["rocev2-2-lossless"].lossless_priorities == (3, 4)
     assert profiles["rocev2-lossy-ecn"].lossless_priorities == ()
     assert fold_classes(profiles["paper-k8"]) == tuple(range(8))
-    assert class_dscps(profiles["rocev2-2-lossless"]) == (34, 34, 26, 26, 26, 26, 26, 8)
+    assert class_dscps(profiles["rocev2-2-lossless"]) == (34, 26, 26, 26, 26, 26, 26, 8)
 
 
 def test_the_repository_names_the_shipped_file() -> None:

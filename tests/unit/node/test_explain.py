@@ -84,7 +84,7 @@ def test_mlu_with_its_numbers() -> None:
     assert "Q_2 = 0.125 <= MLU < Q_1 = 0.5" in paper
     assert "Level 1 comes in 750 ms" in paper  # 1 s - 0.1 GB / (0.5 x 0.8 GB/s)
     assert "Laxity 900 ms: with the port to itself it would be done in 100 ms" in output
-    assert "Class 0 opens below a laxity of 100 ms (5% of budget)" in output
+    assert "It becomes critical below a laxity of 100 ms (5% of budget)" in output
     assert "The window is full: 2 MiB of 2 MiB are in flight" in output
 
 
@@ -123,12 +123,12 @@ def test_a_deadline_that_has_passed() -> None:
 
 def test_class_0_and_the_unit_that_would_wait() -> None:
     close = {"request_deadline_ns": NOW + 15 * S // 100}  # laxity 50 ms, guard 100 ms
-    assert "Class 0 is closed to it: the unit that would wait has 60 ms" in text(
+    assert "It cannot become critical: the unit that would wait has 60 ms" in text(
         last(**close), facts=NIC._replace(unit_slack_ns=60_000_000)
     )
     assert "nearly run out" in text(last(**close, critical=True, tier=Tier.CRITICAL))
     assert "its whole budget is not known" in text(last(budget_ns=0))
-    assert "Class 0" not in text(last(), config=PolicyConfig(variant=Variant.PAPER))
+    assert "critical" not in text(last(), config=PolicyConfig(variant=Variant.PAPER))
 
 
 def test_without_a_deadline() -> None:

@@ -12,9 +12,9 @@ from mfsd.policy import NO_DEADLINE, NO_RANK, EarlyOrder, Flow, PolicyConfig, St
 from mfsd.policy.urgency import thresholds
 from tests.specification import (
     Decision,
+    due_step,
     evaluate,
     initial,
-    is_near,
     load_step,
     next_evaluation_ns,
     order_key,
@@ -83,16 +83,14 @@ def rules_of(config: PolicyConfig) -> _native.OrderRules:
 def expected_place(config: PolicyConfig, flow: Flow, decision: Decision, layer: int) -> tuple[Any, Tier, int]:
     tier = tier_of(config, flow, decision)
     early = tier is Tier.EARLY
-    step = load_step(config, flow, decision) if early else None
-    below = rli_of(flow, layer) if early and step is None else step or 0
-    is_close = tier is Tier.LAST and is_near(config, flow, decision, NOW)
     carried = wire_class(
         config.classes,
         tier,
-        below,
+        rli_of(flow, layer) if early else 0,
         decision.level,
         reuse=flow.stage == Stage.REUSE,
-        near=is_close,
+        load_step=load_step(config, flow, decision) if early else None,
+        due_step=due_step(config, flow, decision, NOW),
         variant=config.variant,
     )
     return order_key(config, flow, decision, layer), tier, carried

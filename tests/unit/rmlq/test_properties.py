@@ -110,7 +110,7 @@ def test_the_four_tiers_in_order(native):
     ]
     picked = [queue.pick()[1] for _ in order]
     assert [p.handle for p in picked] == order[::-1]
-    assert [p.wire_class for p in picked] == [0, 1, 4, 6, 7]
+    assert [p.wire_class for p in picked] == [1, 0, 3, 6, 7]
 
 
 def test_a_layer_boundary_moves_the_whole_batch(native):

@@ -35,9 +35,9 @@ from mfsd.policy.types import known_stage
 from mfsd.policy.urgency import thresholds
 from tests.specification import (
     Decision,
+    due_step,
     evaluate,
     initial,
-    is_near,
     load_step,
     next_evaluation_ns,
     order_key,
@@ -204,10 +204,16 @@ class Model:
         level = decision.level if flow.stage is Stage.P2D else 0
         rli = rli_of(facts, layer_current) if tier is Tier.EARLY else 0
         reuse = flow.stage is Stage.REUSE
-        near = tier is Tier.LAST and is_near(self.config, facts, decision, self.now)
-        step = load_step(self.config, facts, decision) if tier is Tier.EARLY else None
-        below = rli if step is None else step
-        wire = wire_class(self.config.classes, tier, below, level, reuse=reuse, near=near, variant=self.config.variant)
+        wire = wire_class(
+            self.config.classes,
+            tier,
+            rli,
+            level,
+            reuse=reuse,
+            load_step=load_step(self.config, facts, decision) if reuse else None,
+            due_step=due_step(self.config, facts, decision, self.now),
+            variant=self.config.variant,
+        )
         return tier.value, level, wire
 
     # when requests are evaluated
