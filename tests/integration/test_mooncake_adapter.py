@@ -24,7 +24,7 @@ def test_stages_travel_in_lanes_of_their_class(soft_roce: SoftRoce, folder: Path
         command = under_mfs(daemon.socket, sys.executable, program)
         output = soft_roce.run(*command, env=mooncake_environment(tmp_path), timeout_s=120).stdout
         lanes = json.loads(output.splitlines()[-1])["lanes"]
-        assert lanes == [4, 7], output  # two layers ahead, and the scavenger
+        assert lanes == [3, 7], output  # two layers ahead, and the scavenger
         for wire_class in lanes:
             tos = DSCP[wire_class] << 2
             eventually(lambda tos=tos: wire.both_ways(tos, tos), f"class {wire_class} on both directions")

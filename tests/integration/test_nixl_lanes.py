@@ -37,8 +37,8 @@ def test_each_class_has_queue_pairs_of_its_own_and_reads_have_the_responders(sof
         command = under_mfs(daemon.socket, sys.executable, PROGRAM, place)
         output = soft_roce.run(*command, env=nixl_environment(), timeout_s=200).stdout
         lanes = json.loads(output.splitlines()[-1])["lanes"]
-        assert lanes == ["UCX_MFS4", "UCX_MFS7"], output
-        for wire_class in (4, 7, 6):  # 6 is the program's own
+        assert lanes == ["UCX_MFS3", "UCX_MFS7"], output
+        for wire_class in (3, 7, 6):  # 6 is the program's own
             tos = DSCP[wire_class] << 2
             eventually(lambda tos=tos: wire.both_ways(tos, tos), f"class {wire_class} in both directions")
             assert carried(wire, wire_class) > SIZE, dict(wire.carried)  # a busy capture misses some
@@ -58,4 +58,4 @@ def test_a_daemon_that_ends_in_the_middle_changes_nothing(soft_roce: SoftRoce, f
         place.with_suffix(".on").touch()
         output, _ = program.communicate(timeout=200)
         assert program.returncode == 0, output
-        assert '"lanes": ["UCX_MFS4", "UCX_MFS7"]' in output
+        assert '"lanes": ["UCX_MFS3", "UCX_MFS7"]' in output
