@@ -115,6 +115,10 @@ def status(form: Form, folder: Path | None) -> None:
         click.echo()
         print_table(TIER_COLUMNS, rows, form)
     for engine in engines:
+        if engine.reuse:
+            decided = ", ".join(f"{count(number)} {choice}" for choice, number in sorted(engine.reuse.items()))
+            click.echo(f"\n{engine.engine}: of reuse that a store has: {decided}")
+    for engine in engines:
         if engine.unusable:
             words = ", ".join(f"{word} {number}" for word, number in sorted(engine.unusable.items()))
             click.echo(f"\n{engine.engine}: could not use {words}; its log says why")
