@@ -20,6 +20,9 @@ from mooncake_adapter.warn_once import WarnOnce
 
 EVERY_S = 0.05
 """The daemon reads what waits at most every 20 ms, and the whole of it."""
+LOOK_S = 1.0
+"""While something waits and nothing changes, so often the session is asked: it notices a daemon that was started again
+when it is used, and tells it what waits."""
 TOLD_PER_TICK = 128
 TOLD_MAX = 512
 """At once, the first in order: half of what the daemon's table has for a process, the rest is for batches."""
@@ -73,7 +76,7 @@ class Announcer:
         self._number: dict[str, int] = {}
         """Of those told, with the next: they stay as they were first."""
         self._due_ns: dict[str, int] = {}
-        self._next_s = 0.0
+        self._next_s = self._look_s = 0.0
 
     @property
     def wants_order(self) -> bool:
@@ -94,9 +97,15 @@ class Announcer:
         """Once a step."""
         requests = self._requests
         self.withdraw()
-        if requests.changed and (now_s := self._clock_s()) >= self._next_s:
-            self._next_s = now_s + EVERY_S
+        if not requests.changed and not self._told:
+            return
+        now_s = self._clock_s()
+        if requests.changed and now_s >= self._next_s:
+            self._next_s, self._look_s = now_s + EVERY_S, now_s + LOOK_S
             self._guarded(self._announce)
+        elif now_s >= self._look_s:
+            self._look_s = now_s + LOOK_S
+            self._guarded(self._daemon.waiting_changed, ())
 
     def withdraw(self) -> None:
         """What has left the queue since the last time, scheduled, aborted or ended."""
@@ -123,7 +132,7 @@ class Announcer:
     def _announce(self) -> None:
         requests, told = self._requests, self._told
         waiting = requests.waiting
-        names = self._names()
+        names, aside = self._names(), self._aside
         requests.ranks = ranks = self._ranks.arrange(names)
         first, self._requests.changed = names[:TOLD_MAX], False
         if len(names) > TOLD_MAX:
@@ -132,7 +141,7 @@ class Announcer:
         new: dict[str, _Told] = {}
         for name in first:
             progress = waiting[name]
-            now = _Told(ranks[name], progress.fetch_tokens, progress.tokens_to_compute, name in self._aside)
+            now = _Told(ranks[name], progress.fetch_tokens, progress.tokens_to_compute, name in aside)
             if told.get(name) == now:
                 continue
             if len(changed) == TOLD_PER_TICK:

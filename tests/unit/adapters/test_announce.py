@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mfsd.client import Waiting
 from mooncake_adapter.session import STAGE_REUSE
 from mooncake_adapter.slo import Defaults
-from mooncake_adapter.vllm.announce import EVERY_S, TOLD_MAX, TOLD_PER_TICK, Announcer, Source
+from mooncake_adapter.vllm.announce import EVERY_S, LOOK_S, TOLD_MAX, TOLD_PER_TICK, Announcer, Source
 from mooncake_adapter.vllm.ranks import RANK_MAX, Ranks
 from mooncake_adapter.vllm.requests import Requests
 from mooncake_adapter.warn_once import WarnOnce
@@ -85,6 +85,20 @@ def test_a_request_is_told_once_and_withdrawn_when_it_is_scheduled() -> None:
     assert world.in_order() == world.numbers("b") and world.daemon.said == [(2, 0), (0, 1)]
     world.tick()
     assert world.daemon.said == [(2, 0), (0, 1)], "those behind keep their ranks"
+
+
+def test_the_session_is_asked_while_something_waits_and_never_else() -> None:
+    """It looks for a daemon that is gone when it is used; the engine may have nothing new to say."""
+    world = World()
+    world.now_s += LOOK_S
+    world.announcer.tick()
+    assert world.daemon.said == []
+    world.arrive("a")
+    world.tick()
+    world.now_s += LOOK_S
+    world.announcer.tick()
+    world.announcer.tick()
+    assert world.daemon.said == [(1, 0), (0, 0)]
 
 
 def test_one_that_is_aborted_leaves_without_another_step() -> None:
@@ -203,7 +217,9 @@ def test_without_an_announcer_nothing_is_kept_of_those_that_left() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["arrive", "run", "end", "find", "ask", "order", "tick"]), st.integers(0, 7))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["arrive", "run", "end", "find", "ask", "order", "tick"]), st.integers(0, 7)))
+)
 def test_what_the_daemon_knows_is_what_waits(steps: list[tuple[str, int]]) -> None:
     """Every announcement has its withdrawal (Daemon raises on one too many), and none is left behind."""
     world, draw = World(), random.Random(1)
