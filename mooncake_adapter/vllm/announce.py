@@ -1,7 +1,7 @@
-"""What still queues at this engine, told to the node's daemon: the difference to what was told last. No vLLM in here.
+"""What still queues at this engine, announced to the node's daemon by what has changed. No vLLM in here.
 
 The coordinator adds up at each port what waiting requests will fetch there, in the order of their engines; only who
-reads can tell. A tick looks at nothing while nothing has changed, says at most :data:`TOLD_PER_TICK` things, and
+reads can tell. A tick looks at nothing while nothing has changed, says at most :data:`ANNOUNCED_PER_TICK` things, and
 those :data:`EVERY_S` after the ones before. A request that leaves the queue is withdrawn at once: no tick may follow.
 """
 
@@ -20,18 +20,20 @@ from mooncake_adapter.warn_once import WarnOnce
 
 EVERY_S = 0.05
 """The daemon reads what waits at most every 20 ms, and the whole of it."""
-LOOK_S = 1.0
+ASK_S = 1.0
 """While something waits and nothing changes, so often the session is asked: it notices a daemon that was started again
 when it is used, and tells it what waits."""
-TOLD_PER_TICK = 128
-TOLD_MAX = 512
+REST_S = 0.02
+"""Before the next ones where a tick could not say all."""
+ANNOUNCED_PER_TICK = 32
+ANNOUNCED_MAX = 512
 """At once, the first in order: half of what the daemon's table has for a process, the rest is for batches."""
 SWITCH = "announce_waiting"
 """In the connector's configuration; true if it is not there."""
 
 
 class Daemon(Protocol):
-    """The part of a session that is told."""
+    """The part of a session that is announced."""
 
     def waiting_changed(self, requests: Sequence[Waiting], gone: Sequence[int] = ()) -> None: ...
 
@@ -40,19 +42,14 @@ class Source(NamedTuple):
     """Where reuse comes from, and by which device."""
 
     bytes_of_token: float
-    """0: unknown; then nobody is told what a request will fetch."""
+    """0: unknown; then nobody is announced what a request will fetch."""
     nic: int = 0
     owners: tuple[str, ...] = ()
     """Addresses of the store's nodes, which have a like share each. None: only this node's own port is known."""
 
 
-class _Told(NamedTuple):
-    """What the daemon was told that can change."""
-
-    rank: int
-    fetch_tokens: int
-    tokens_left: int
-    relegated: bool
+_Announced = tuple[int, tuple[int, int], bool]
+"""What can change of it: rank, tokens to fetch and to compute, relegated. A tick makes one of each request."""
 
 
 class Announcer:
@@ -72,11 +69,11 @@ class Announcer:
         self._ranks = Ranks()
         self._order: Sequence[str] = ()
         self._aside: frozenset[str] = frozenset()
-        self._told: dict[str, _Told] = {}
+        self._announced: dict[str, _Announced] = {}
         self._number: dict[str, int] = {}
-        """Of those told, with the next: they stay as they were first."""
+        """Of those announced, with the next: they stay as they were first."""
         self._due_ns: dict[str, int] = {}
-        self._next_s = self._look_s = 0.0
+        self._next_s = self._ask_s = 0.0
 
     @property
     def wants_order(self) -> bool:
@@ -89,22 +86,24 @@ class Announcer:
         self._order, self._aside = tuple(names), frozenset(aside)
 
     def set_aside(self, name: str) -> bool:
-        """It was told that the scheduler has put this one aside: then it is pruned for that reason and no other."""
-        told = self._told.get(name)
-        return told is not None and told.relegated
+        """It was announced that the scheduler has put this one aside: then it is pruned for that reason alone."""
+        announced = self._announced.get(name)
+        return announced is not None and announced[2]
 
     def tick(self) -> None:
         """Once a step."""
         requests = self._requests
         self.withdraw()
-        if not requests.changed and not self._told:
+        if not requests.changed and not self._announced:
             return
         now_s = self._clock_s()
         if requests.changed and now_s >= self._next_s:
-            self._next_s, self._look_s = now_s + EVERY_S, now_s + LOOK_S
+            self._next_s, self._ask_s = now_s + EVERY_S, now_s + ASK_S
             self._guarded(self._announce)
-        elif now_s >= self._look_s:
-            self._look_s = now_s + LOOK_S
+            if requests.changed:
+                self._next_s = now_s + REST_S
+        elif now_s >= self._ask_s:
+            self._ask_s = now_s + ASK_S
             self._guarded(self._daemon.waiting_changed, ())
 
     def withdraw(self) -> None:
@@ -124,32 +123,32 @@ class Announcer:
         for name in names:
             number = self._number.pop(name, None)
             self._due_ns.pop(name, None)
-            if self._told.pop(name, None) is not None and number is not None:
+            if self._announced.pop(name, None) is not None and number is not None:
                 gone.append(number)
         if gone:
             self._daemon.waiting_changed((), gone)
 
     def _announce(self) -> None:
-        requests, told = self._requests, self._told
+        requests, announced = self._requests, self._announced
         waiting = requests.waiting
         names, aside = self._names(), self._aside
         requests.ranks = ranks = self._ranks.arrange(names)
-        first, self._requests.changed = names[:TOLD_MAX], False
-        if len(names) > TOLD_MAX:
-            self._forget(told.keys() - set(first))
+        first, self._requests.changed = names[:ANNOUNCED_MAX], False
+        if len(names) > ANNOUNCED_MAX:
+            self._forget(announced.keys() - set(first))
         changed: list[Waiting] = []
-        new: dict[str, _Told] = {}
+        new: dict[str, _Announced] = {}
         for name in first:
             progress = waiting[name]
-            now = _Told(ranks[name], progress.fetch_tokens, progress.tokens_to_compute, name in aside)
-            if told.get(name) == now:
+            now = (ranks[name], progress.awaits(), name in aside)
+            if announced.get(name) == now:
                 continue
-            if len(changed) == TOLD_PER_TICK:
+            if len(changed) == ANNOUNCED_PER_TICK:
                 requests.changed = True  # the rest in the next tick
                 break
             changed.append(self._waiting(name, progress, now))
             new[name] = now
-        told.update(new)
+        announced.update(new)
         if changed:
             self._daemon.waiting_changed(changed)
 
@@ -162,17 +161,18 @@ class Announcer:
         ordered = dict.fromkeys([name for name in self._order if name in waiting])
         return [*[name for name in waiting if name not in ordered], *ordered]
 
-    def _waiting(self, name: str, progress: Progress, now: _Told) -> Waiting:
+    def _waiting(self, name: str, progress: Progress, now: _Announced) -> Waiting:
         if name not in self._number:
             self._number[name] = progress.info.number
             self._due_ns[name] = monotonic_ns(progress.info.deadline_unix_ns)
-        flows = self._flows(progress.info.loads, int(now.fetch_tokens * self._source.bytes_of_token))
-        return Waiting(self._number[name], now.rank, self._due_ns[name], now.tokens_left, now.relegated, flows)
+        rank, (fetch_tokens, tokens_left), relegated = now
+        flows = self._flows(progress.info.loads, int(fetch_tokens * self._source.bytes_of_token))
+        return Waiting(self._number[name], rank, self._due_ns[name], tokens_left, relegated, flows)
 
     def _flows(self, from_prefill: bool, size_bytes: int) -> tuple[Flow, ...]:
         if not size_bytes:
             return ()
-        # a prefill instance tells its own daemon what it still has to send: only this node's port is to be told
+        # a prefill instance tells its own daemon what it still has to send: only this node's port is to be announced
         owners = ("",) if from_prefill else self._source.owners or ("",)
         share = -(-size_bytes // len(owners))
         return tuple([Flow(STAGE_REUSE, owner, share, self._source.nic, 0, True) for owner in owners])

@@ -147,9 +147,10 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self, wanted: object, options: ReuseOptions, session: Session, kv_cache_config: Any
     ) -> Announcer | None:
         """What tells the node's daemon what still queues; None where that is switched off, or there is no daemon to
-        be told."""
+        be asked."""
         if not isinstance(wanted, bool):
-            PROCESS.once.warn("announce-switch", "%s=%r is neither true nor false; what waits is told", SWITCH, wanted)
+            text = "%s=%r is neither true nor false; what waits is announced"
+            PROCESS.once.warn("announce-switch", text, SWITCH, wanted)
         if wanted is False or self._requests is None or hasattr(session, "marks"):
             return None
         source = Source(token_bytes(kv_cache_config), _nic(options, session), options.owners)
@@ -270,8 +271,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._announcer is not None and self._announcer.wants_order
 
     def ordered(self, requests: Iterable[str], aside: Collection[str] = ()) -> None:
-        """A scheduler's own order of what waits, and what it has put behind all others itself. The daemon is told in
-        this step."""
+        """A scheduler's own order of what waits, and what it has put behind all others itself. The daemon hears of
+        it in this step."""
         if self._announcer is not None:
             self._announcer.ordered(requests, aside)
 

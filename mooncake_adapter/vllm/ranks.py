@@ -1,13 +1,12 @@
 """Numbers for an order of requests that change as little as possible when the order does. No vLLM in here.
 
-The daemon is told each request's rank. If ranks were places, every request that leaves the front of the queue would
+The daemon learns each request's rank. If ranks were places, every request that leaves the front of the queue would
 give all behind it another one, and all would have to be announced again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from itertools import pairwise
 
 STEP = 1 << 12
@@ -22,9 +21,11 @@ class Ranks:
         self.of: dict[str, int] = {}
         """What has a rank now: smaller goes first."""
 
-    def arrange(self, names: Sequence[str]) -> dict[str, int]:
+    def arrange(self, names: list[str]) -> dict[str, int]:
         """The ranks of these names, each once, in this order. As many as possible keep theirs; other names lose it."""
         before = self.of
+        if list(before) == names:
+            return before
         known = [before.get(name, -1) for name in names]
         if any(a < 0 or a >= b for a, b in pairwise([*known, RANK_MAX + 1])):
             known = _filled(_kept(known))

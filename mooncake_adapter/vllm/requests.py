@@ -93,17 +93,12 @@ class Progress:
     def left_tokens(self) -> int:
         return max(0, self.prompt_tokens - self.held_tokens)
 
-    @property
-    def fetch_tokens(self) -> int:
-        """Whose KV comes from elsewhere before it runs, as far as that is known."""
-        if self.found_tokens is not None:
-            return self.found_tokens
-        return self.prompt_tokens if self.info.loads else 0
-
-    @property
-    def tokens_to_compute(self) -> int:
-        """Until its first token, with its KV here."""
-        return self.left_tokens if self.loading else max(0, self.left_tokens - self.fetch_tokens)
+    def awaits(self) -> tuple[int, int]:
+        """Tokens whose KV comes first, and tokens to compute then until its first one."""
+        fetched, left = self.found_tokens, self.prompt_tokens - self.held_tokens
+        if fetched is None:
+            fetched = self.prompt_tokens if self.info.loads else 0
+        return fetched, max(0, left if self.loading else left - fetched)
 
 
 def numbers_of(ids: Any) -> tuple[int, ...]:

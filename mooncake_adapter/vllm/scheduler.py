@@ -224,7 +224,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
                 assert self.mfs is not None
                 self.connector.ordered(*(self.mfs.queue_order() if planned else ((),)))
         except Exception as error:
-            self._warn("serve-order", f"the order of what waits could not be told ({error})")
+            self._warn("serve-order", f"the order of what waits could not be announced ({error})")
 
     def _waiting_facts(self, requests: Iterable[Any]) -> list[Fact]:
         facts = []

@@ -161,8 +161,8 @@ def queue(daemon: Daemon, *options: str) -> Any:
     return json.loads(done.stdout) if "--json" in options else done.stdout
 
 
-def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_is_told_again(folder: Path) -> None:
-    """The adapter's own announcer, at a real daemon: nothing is told twice by hand."""
+def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_learns_it(folder: Path) -> None:
+    """The adapter's own announcer, at a real daemon: nothing is announced twice by hand."""
     requests, config = Requests(Defaults(), "tiny", WarnOnce()), CONFIG.format(node="here")
     with Daemon(folder, config) as first, Session.open(socket_path=str(first.socket), process="scheduler") as session:
         announcer = Announcer(session, requests, Source(1000, session.nic("slow"), (OWNER,)), WarnOnce())
@@ -183,7 +183,7 @@ def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_is_told_again(f
         first.process.wait(60)
         with Daemon(folder, config) as second:
             eventually(lambda: announcer.tick() or session.scheduled, "the session is at the new daemon")
-            again = eventually(lambda: queue(second, "--json")["requests"], "told again")
+            again = eventually(lambda: queue(second, "--json")["requests"], "announced again")
             assert [one["request_id"] for one in again] == numbers
             requests.ended("b")
             announcer.withdraw()

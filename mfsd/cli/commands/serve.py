@@ -31,7 +31,7 @@ FOLDER = click.option(
     epilog="""\b
 Examples:
   mfsctl serve status               engines, tiers and how many are in time
-  mfsctl serve queue                what engines told the daemon of requests that queue
+  mfsctl serve queue                requests that queue, as announced to the daemon
   mfsctl serve programs             sessions and what they have been served
   mfsctl serve policy               the numbers that hold
   mfsctl serve policy edf           another policy, while engines serve
@@ -231,7 +231,7 @@ Examples:
 @output_options
 @daemon_command
 def queue(path: Path, form: Form, limit: int) -> None:
-    """Show the requests that still queue at engines of this node, as the daemon was told of them. Asks the daemon.
+    """Show the requests that still queue at engines of this node, as announced to the daemon. Asks the daemon.
 
     \b
     RANK       in the engine's own order: smaller goes first
@@ -245,7 +245,7 @@ def queue(path: Path, form: Form, limit: int) -> None:
     if printed(reply, form):
         return
     if not reply.requests:
-        click.echo("No engine of this node has told of a request that queues.")
+        click.echo("No engine of this node has announced a request that queues.")
         return
     print_table(QUEUE_COLUMNS, [_queue_row(one) for one in reply.requests], form)
     if reply.total > len(reply.requests):

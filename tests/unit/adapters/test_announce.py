@@ -1,4 +1,4 @@
-"""What the daemon is told of requests that queue: each once, withdrawn at once, and never more than it has room for."""
+"""What is announced of requests that queue: each once, withdrawn at once, and never more than there is room for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mfsd.client import Waiting
 from mooncake_adapter.session import STAGE_REUSE
 from mooncake_adapter.slo import Defaults
-from mooncake_adapter.vllm.announce import EVERY_S, LOOK_S, TOLD_MAX, TOLD_PER_TICK, Announcer, Source
+from mooncake_adapter.vllm.announce import ANNOUNCED_MAX, ANNOUNCED_PER_TICK, ASK_S, EVERY_S, Announcer, Source
 from mooncake_adapter.vllm.ranks import RANK_MAX, Ranks
 from mooncake_adapter.vllm.requests import Requests
 from mooncake_adapter.warn_once import WarnOnce
@@ -24,7 +24,7 @@ TOKEN_BYTES = 1000
 
 
 class Daemon:
-    """Remembers what it knows, and how often it was told."""
+    """Remembers what it knows, and how often it was announced."""
 
     def __init__(self) -> None:
         self.known: dict[int, Waiting] = {}
@@ -70,13 +70,13 @@ class World:
         return [self.requests.arrived(request(name)).number for name in names]
 
 
-def test_a_request_is_told_once_and_withdrawn_when_it_is_scheduled() -> None:
+def test_a_request_is_announced_once_and_withdrawn_when_it_is_scheduled() -> None:
     world = World()
     world.arrive("a", "b", ttft_slo_ms=500)
     world.tick()
     assert world.in_order() == world.numbers("a", "b") and world.daemon.said == [(2, 0)]
-    told = world.known("a")
-    assert told is not None and told.tokens_left == 1000 and told.deadline_ns and told.flows == ()
+    announced = world.known("a")
+    assert announced is not None and announced.tokens_left == 1000 and announced.deadline_ns and announced.flows == ()
     for _ in range(3):
         world.tick()
     assert world.daemon.said == [(2, 0)], "nothing has changed"
@@ -90,12 +90,12 @@ def test_a_request_is_told_once_and_withdrawn_when_it_is_scheduled() -> None:
 def test_the_session_is_asked_while_something_waits_and_never_else() -> None:
     """It looks for a daemon that is gone when it is used; the engine may have nothing new to say."""
     world = World()
-    world.now_s += LOOK_S
+    world.now_s += ASK_S
     world.announcer.tick()
     assert world.daemon.said == []
     world.arrive("a")
     world.tick()
-    world.now_s += LOOK_S
+    world.now_s += ASK_S
     world.announcer.tick()
     world.announcer.tick()
     assert world.daemon.said == [(1, 0), (0, 0)]
@@ -111,45 +111,47 @@ def test_one_that_is_aborted_leaves_without_another_step() -> None:
     world.arrive("b")
     world.requests.ended("b")
     world.tick()
-    assert world.daemon.said == [(1, 0), (0, 1)], "nobody was told of b"
+    assert world.daemon.said == [(1, 0), (0, 1)], "nobody was announced of b"
 
 
-def test_what_it_will_fetch_is_told_with_its_owners() -> None:
+def test_what_it_will_fetch_is_announced_with_its_owners() -> None:
     world = World(Source(TOKEN_BYTES, 3, ("10.0.0.1", "10.0.0.2")))
     world.arrive("a")
     world.requests.found("a", 900)
     world.tick()
-    told = world.known("a")
-    assert told is not None and told.tokens_left == 100
-    assert [(f.stage, f.peer, f.size_bytes, f.nic, f.incoming) for f in told.flows] == [
+    announced = world.known("a")
+    assert announced is not None and announced.tokens_left == 100
+    assert [(f.stage, f.peer, f.size_bytes, f.nic, f.incoming) for f in announced.flows] == [
         (STAGE_REUSE, owner, 450 * TOKEN_BYTES, 3, True) for owner in ("10.0.0.1", "10.0.0.2")
     ]
     world.requests.loading(request("a"), blocks_of(1), 900)
     world.tick()
-    told = world.known("a")
-    assert told is not None and told.tokens_left == 100 and len(told.flows) == 2, "still owed while it loads"
+    announced = world.known("a")
+    assert announced is not None and announced.tokens_left == 100 and len(announced.flows) == 2, (
+        "still owed while it loads"
+    )
     world.requests.found("a", 0)
     world.tick()
-    told = world.known("a")
-    assert told is not None and told.flows == (), "it is computed again"
+    announced = world.known("a")
+    assert announced is not None and announced.flows == (), "it is computed again"
 
 
 def test_what_a_prefill_instance_sends_counts_at_this_nodes_port_alone() -> None:
     world = World(Source(TOKEN_BYTES, 3, ("10.0.0.1",)))
     world.arrive("a", parameters={"do_remote_prefill": True})
     world.tick()
-    told = world.known("a")
-    assert told is not None and [(f.peer, f.size_bytes) for f in told.flows] == [("", 1000 * TOKEN_BYTES)]
-    assert told.tokens_left == 0
+    announced = world.known("a")
+    assert announced is not None and [(f.peer, f.size_bytes) for f in announced.flows] == [("", 1000 * TOKEN_BYTES)]
+    assert announced.tokens_left == 0
 
 
-def test_a_size_that_is_not_known_is_not_told() -> None:
+def test_a_size_that_is_not_known_is_not_announced() -> None:
     world = World(Source(0.0))
     world.arrive("a")
     world.requests.found("a", 900)
     world.tick()
-    told = world.known("a")
-    assert told is not None and told.flows == ()
+    announced = world.known("a")
+    assert announced is not None and announced.flows == ()
 
 
 def test_the_schedulers_order_holds_and_what_is_blocked_goes_first() -> None:
@@ -161,8 +163,8 @@ def test_the_schedulers_order_holds_and_what_is_blocked_goes_first() -> None:
     assert not world.announcer.wants_order
     assert world.in_order() == world.numbers("c", "d", "b", "a")
     assert world.announcer.set_aside("a") and not world.announcer.set_aside("b")
-    told = world.known("a")
-    assert told is not None and told.relegated
+    announced = world.known("a")
+    assert announced is not None and announced.relegated
     assert world.requests.ahead_of("b") == (2000, 3), "loads are needed by the engine's own order, too"
 
 
@@ -178,24 +180,24 @@ def test_one_that_was_preempted_queues_again() -> None:
     assert world.in_order() == world.numbers("a")
 
 
-def test_a_tick_and_the_daemon_are_told_no_more_than_their_bounds() -> None:
+def test_a_tick_and_the_daemon_are_given_no_more_than_their_bounds() -> None:
     world = World()
-    names = [f"r{at}" for at in range(TOLD_MAX + 100)]
+    names = [f"r{at}" for at in range(ANNOUNCED_MAX + 100)]
     world.arrive(*names)
     world.tick()
     world.announcer.tick()
-    assert world.daemon.said == [(TOLD_PER_TICK, 0)], "the rest in a later tick"
-    for _ in range(12):
+    assert world.daemon.said == [(ANNOUNCED_PER_TICK, 0)], "the rest in a later tick"
+    for _ in range(20):
         world.tick()
-    assert world.in_order() == world.numbers(*names[:TOLD_MAX])
+    assert world.in_order() == world.numbers(*names[:ANNOUNCED_MAX])
     world.run(r0=1)
     world.tick()
-    assert world.in_order() == world.numbers(*names[1 : TOLD_MAX + 1])
+    assert world.in_order() == world.numbers(*names[1 : ANNOUNCED_MAX + 1])
     world.announcer.ordered(reversed(names))
     world.requests.changed = True
-    for _ in range(12):
+    for _ in range(20):
         world.tick()
-    assert world.in_order() == world.numbers(*reversed(names[-TOLD_MAX:]))
+    assert world.in_order() == world.numbers(*reversed(names[-ANNOUNCED_MAX:]))
 
 
 def test_nothing_is_raised_into_the_engine(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +249,7 @@ def test_what_the_daemon_knows_is_what_waits(steps: list[tuple[str, int]]) -> No
     waiting = world.requests.waiting
     assert {one.info.number for one in waiting.values()} == world.daemon.known.keys()
     for one in waiting.values():
-        assert sum(f.size_bytes for f in world.daemon.known[one.info.number].flows) == one.fetch_tokens * TOKEN_BYTES
+        assert sum(f.size_bytes for f in world.daemon.known[one.info.number].flows) == one.awaits()[0] * TOKEN_BYTES
     for name in list(alive):
         world.requests.ended(name)
     world.announcer.withdraw()
