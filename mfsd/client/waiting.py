@@ -20,7 +20,7 @@ class WaitingRequests:
         self._client: Client | None = None
         self._announced: dict[int, int] = {}
         """Request -> its slot at the daemon."""
-        self._unsaid: dict[int, None] = {}
+        self._unannounced: dict[int, None] = {}
         """Wanted, and not announced as they are wanted now; the first of them have waited for longest."""
 
     def replace(self, requests: Iterable[RequestInfo]) -> None:
@@ -33,7 +33,7 @@ class WaitingRequests:
                 self._put(request)
 
     def change(self, requests: Iterable[RequestInfo], gone: Iterable[int]) -> None:
-        """These beside those of before, or instead of what was said of them; the latter not any more."""
+        """These beside those of before, or instead of what held of them; the latter not any more."""
         with self._lock:
             for request_id in gone:
                 self._drop(request_id)
@@ -51,10 +51,10 @@ class WaitingRequests:
         with self._lock:
             if client is not self._client:
                 self._client, self._announced = client, {}
-                self._unsaid = dict.fromkeys(self._wanted)
-            if not self._unsaid or client.minor < OUTLOOK_MINOR:
+                self._unannounced = dict.fromkeys(self._wanted)
+            if not self._unannounced or client.minor < OUTLOOK_MINOR:
                 return
-            for request_id in list(self._unsaid):
+            for request_id in list(self._unannounced):
                 self._end(request_id)
                 try:
                     slot = client.request_begin(on_nics(self._wanted[request_id], native_nic))
@@ -63,16 +63,16 @@ class WaitingRequests:
                         raise
                     return
                 self._announced[request_id] = slot
-                del self._unsaid[request_id]
+                del self._unannounced[request_id]
 
     def _put(self, request: RequestInfo) -> None:
         if self._wanted.get(request.request_id) != request:
             self._wanted[request.request_id] = request
-            self._unsaid[request.request_id] = None
+            self._unannounced[request.request_id] = None
 
     def _drop(self, request_id: int) -> None:
         if self._wanted.pop(request_id, None) is not None:
-            self._unsaid.pop(request_id, None)
+            self._unannounced.pop(request_id, None)
             self._end(request_id)
 
     def _end(self, request_id: int) -> None:

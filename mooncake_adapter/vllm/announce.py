@@ -42,7 +42,7 @@ class Source(NamedTuple):
     """Where reuse comes from, and by which device."""
 
     bytes_of_token: float
-    """0: unknown; then nobody is announced what a request will fetch."""
+    """0: unknown; then what a request will fetch is not announced."""
     nic: int = 0
     owners: tuple[str, ...] = ()
     """Addresses of the store's nodes, which have a like share each. None: only this node's own port is known."""

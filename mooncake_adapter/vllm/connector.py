@@ -271,7 +271,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._announcer is not None and self._announcer.wants_order
 
     def ordered(self, requests: Iterable[str], aside: Collection[str] = ()) -> None:
-        """A scheduler's own order of what waits, and what it has put behind all others itself. The daemon hears of
+        """A scheduler's own order of what waits, and what it has put behind all others itself. The daemon is sent
         it in this step."""
         if self._announcer is not None:
             self._announcer.ordered(requests, aside)

@@ -117,7 +117,7 @@ class Requests:
     waiting: dict[str, Progress] = field(default_factory=dict)
     """Those that are in no step yet, or were put back into the queue."""
     left: list[str] | None = None
-    """Those that have left it since who reads this has emptied it; None: nobody reads it."""
+    """Those that have left it since who reads this has emptied it; None: nothing reads it."""
     changed: bool = False
     """Something about what waits is another since who reads this has set it back."""
     ranks: Mapping[str, int] = field(default_factory=dict)

@@ -121,7 +121,7 @@ class ReuseChoice:
         self.counts: Counter[str] = Counter()
         """By choice: what was loaded and what was computed again, each request once, and later answers."""
         self.counted: Callable[[str], object] = lambda choice: None
-        """Hears of each that is counted: the metric."""
+        """Receives each that is counted: the metric."""
 
     def answer(self, request: Any, computed_tokens: int, found: tuple[int | None, bool]) -> tuple[int | None, bool]:
         """The inner connector's answer, or the one that computes again, or that asks later."""

@@ -104,7 +104,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
 
 def queue_order(view: StepView, plan: StepPlan, after: ServeState, config: ServeConfig) -> list[int]:
     """All that wait in this view, by number, in the order in which the policy goes through them after this plan: those
-    that were set aside come last. Unlike the plan it names all of them, so it is asked where somebody wants to know."""
+    that were set aside come last. Unlike the plan it names all of them, so it is for those who report the queue."""
     queue = sorted(view.waiting, key=_number)
     each = prefill_s_per_token(after.pace, config.step_tokens, config.ranks)
     now = pool.Now(after.step, each, _decode_step_s(config, after.pace), view.lane_cut_s)

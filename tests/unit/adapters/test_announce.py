@@ -28,13 +28,13 @@ class Daemon:
 
     def __init__(self) -> None:
         self.known: dict[int, Waiting] = {}
-        self.said: list[tuple[int, int]] = []
+        self.calls: list[tuple[int, int]] = []
         self.broken = False
 
     def waiting_changed(self, requests: Any, gone: Any = ()) -> None:
         if self.broken:
             raise OSError("it is gone")
-        self.said.append((len(requests), len(gone)))
+        self.calls.append((len(requests), len(gone)))
         for number in gone:
             del self.known[number]
         self.known |= {one.request_id: one for one in requests}
@@ -74,17 +74,17 @@ def test_a_request_is_announced_once_and_withdrawn_when_it_is_scheduled() -> Non
     world = World()
     world.arrive("a", "b", ttft_slo_ms=500)
     world.tick()
-    assert world.in_order() == world.numbers("a", "b") and world.daemon.said == [(2, 0)]
+    assert world.in_order() == world.numbers("a", "b") and world.daemon.calls == [(2, 0)]
     announced = world.known("a")
     assert announced is not None and announced.tokens_left == 1000 and announced.deadline_ns and announced.flows == ()
     for _ in range(3):
         world.tick()
-    assert world.daemon.said == [(2, 0)], "nothing has changed"
+    assert world.daemon.calls == [(2, 0)], "nothing has changed"
     world.run(a=400)
     world.announcer.tick()
-    assert world.in_order() == world.numbers("b") and world.daemon.said == [(2, 0), (0, 1)]
+    assert world.in_order() == world.numbers("b") and world.daemon.calls == [(2, 0), (0, 1)]
     world.tick()
-    assert world.daemon.said == [(2, 0), (0, 1)], "those behind keep their ranks"
+    assert world.daemon.calls == [(2, 0), (0, 1)], "those behind keep their ranks"
 
 
 def test_the_session_is_asked_while_something_waits_and_never_else() -> None:
@@ -92,13 +92,13 @@ def test_the_session_is_asked_while_something_waits_and_never_else() -> None:
     world = World()
     world.now_s += ASK_S
     world.announcer.tick()
-    assert world.daemon.said == []
+    assert world.daemon.calls == []
     world.arrive("a")
     world.tick()
     world.now_s += ASK_S
     world.announcer.tick()
     world.announcer.tick()
-    assert world.daemon.said == [(1, 0), (0, 0)]
+    assert world.daemon.calls == [(1, 0), (0, 0)]
 
 
 def test_one_that_is_aborted_leaves_without_another_step() -> None:
@@ -111,7 +111,7 @@ def test_one_that_is_aborted_leaves_without_another_step() -> None:
     world.arrive("b")
     world.requests.ended("b")
     world.tick()
-    assert world.daemon.said == [(1, 0), (0, 1)], "nobody was announced of b"
+    assert world.daemon.calls == [(1, 0), (0, 1)], "b was never announced"
 
 
 def test_what_it_will_fetch_is_announced_with_its_owners() -> None:
@@ -186,7 +186,7 @@ def test_a_tick_and_the_daemon_are_given_no_more_than_their_bounds() -> None:
     world.arrive(*names)
     world.tick()
     world.announcer.tick()
-    assert world.daemon.said == [(ANNOUNCED_PER_TICK, 0)], "the rest in a later tick"
+    assert world.daemon.calls == [(ANNOUNCED_PER_TICK, 0)], "the rest in a later tick"
     for _ in range(20):
         world.tick()
     assert world.in_order() == world.numbers(*names[:ANNOUNCED_MAX])
