@@ -33,7 +33,7 @@ SWITCH = "announce_waiting"
 
 
 class Daemon(Protocol):
-    """The part of a session that is announced."""
+    """The part of a session that announces."""
 
     def waiting_changed(self, requests: Sequence[Waiting], gone: Sequence[int] = ()) -> None: ...
 
@@ -153,13 +153,15 @@ class Announcer:
             self._daemon.waiting_changed(changed)
 
     def _names(self) -> list[str]:
-        """What waits, first in order first. What the scheduler has not named is blocked, so it is ahead of the others:
-        on its way already."""
+        """What waits, first in order first. Of what the scheduler has not named, that whose KV is on its way is ahead of
+        the others; the rest has come since."""
         waiting = self._requests.waiting
         if not self._order:
             return list(waiting)
         ordered = dict.fromkeys([name for name in self._order if name in waiting])
-        return [*[name for name in waiting if name not in ordered], *ordered]
+        unnamed = [name for name in waiting if name not in ordered]
+        on_its_way = [name for name in unnamed if waiting[name].loading]
+        return [*on_its_way, *ordered, *[name for name in unnamed if not waiting[name].loading]]
 
     def _waiting(self, name: str, progress: Progress, now: _Announced) -> Waiting:
         if name not in self._number:

@@ -154,18 +154,19 @@ def test_a_size_that_is_not_known_is_not_announced() -> None:
     assert announced is not None and announced.flows == ()
 
 
-def test_the_schedulers_order_holds_and_what_is_blocked_goes_first() -> None:
+def test_the_schedulers_order_holds_between_what_is_on_its_way_and_what_is_new() -> None:
     world = World()
-    world.arrive("a", "b", "c", "d")
+    world.arrive("a", "b", "new", "c", "d")
+    world.requests.loading(request("c"), blocks_of(1), 400)
     assert world.announcer.wants_order
     world.announcer.ordered(["d", "b", "a"], {"a"})
     world.announcer.tick()
     assert not world.announcer.wants_order
-    assert world.in_order() == world.numbers("c", "d", "b", "a")
+    assert world.in_order() == world.numbers("c", "d", "b", "a", "new")
     assert world.announcer.set_aside("a") and not world.announcer.set_aside("b")
     announced = world.known("a")
     assert announced is not None and announced.relegated
-    assert world.requests.ahead_of("b") == (2000, 3), "loads are needed by the engine's own order, too"
+    assert world.requests.ahead_of("b") == (1000, 3), "loads are needed by the engine's own order, too"
 
 
 def test_one_that_was_preempted_queues_again() -> None:
