@@ -153,8 +153,8 @@ class Announcer:
             self._daemon.waiting_changed(changed)
 
     def _names(self) -> list[str]:
-        """What waits, first in order first. Of what the scheduler has not named, that whose KV is on its way is ahead of
-        the others; the rest has come since."""
+        """What waits, first in order first. Of what the scheduler has not named, that whose KV is on its way goes
+        first; the rest is new and goes last."""
         waiting = self._requests.waiting
         if not self._order:
             return list(waiting)
