@@ -49,7 +49,6 @@ UNUSED = {
     "mfsd/fabric/dcb.py DCBX_CEE": "one of the four values of the kernel's word, named together",
     "mooncake_adapter/vllm/connector.py requires_piecewise_for_cudagraph": "vLLM",
     "mooncake_adapter/vllm/waiting.py *_request*": "vLLM, in its own walk",
-    "mooncake_adapter/vllm/connector.py reuse_counts": "for schedulers and metrics of engines: docs/adapters.md",
     "tests/e2e/sglang_program.py batch_register": "SGLang's manager, of its engine",
     "tests/e2e/test_vllm_v2.py test_every_byte_is_accounted_for": "pytest: a test under a second name",
     "tests/e2e/triton_interpreted/sitecustomize.py is_active": "Triton",

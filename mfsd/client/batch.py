@@ -118,6 +118,8 @@ class Batch:
 
 def on_nics(request: RequestInfo, native_nic: dict[int, int]) -> RequestInfo:
     """With the daemon's numbers of the NICs."""
+    if all(native_nic.get(d.nic, d.nic) == d.nic for d in request.demands):
+        return request
     return request._replace(
         demands=tuple(d._replace(nic=native_nic.get(d.nic, d.nic)) for d in request.demands),
     )

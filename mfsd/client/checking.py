@@ -23,6 +23,10 @@ FLOW_BYTES_MAX = 2**40 - 1
 
 
 STAGE_MAX = 255
+_FLOW_LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, NICS_MAX - 1, LAYERS_MAX)
+_WAITING_LIMITS = (ID_MAX, U32_MAX, TIME_MAX_NS, U32_MAX)
+_WAITS = int(RequestFlag.WAITING)
+_WAITS_RELEGATED = _WAITS | int(RequestFlag.RELEGATED)
 _LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, ID_MAX, TIME_MAX_NS, LAYERS_MAX)
 """Of the numbers of a transfer."""
 
@@ -118,6 +122,12 @@ class Checker:
     # ---- requests --------------------------------------------------------------------------------
 
     def flow(self, flow: Flow) -> DemandInfo:
+        stage, peer, size_bytes, nic, layer, incoming = flow
+        if all(map(_within, (size_bytes, stage, nic, layer), _FLOW_LIMITS)) and isinstance(peer, str):
+            found = gid(peer) if peer else b""
+            if found is not None:
+                direction = Direction.IN if incoming else Direction.OUT
+                return DemandInfo(size_bytes, found, layer, stage, nic, direction)
         return DemandInfo(
             bytes=self.size_bytes(flow.size_bytes),
             peer=self.peer(flow.peer),
@@ -145,6 +155,12 @@ class Checker:
 
     def waiting(self, request: Waiting, merged_to: int) -> RequestInfo | None:
         """None: it has no number by which it could be known."""
+        if all(map(_within, request[:4], _WAITING_LIMITS)) and request.request_id:  # one after the other is slow
+            flags = _WAITS_RELEGATED if request.relegated else _WAITS
+            demands = merge([self.flow(flow) for flow in request.flows], merged_to)
+            return RequestInfo(
+                request.request_id, 0, request.deadline_ns, 0, 0, flags, demands, request.rank, request.tokens_left
+            )
         info = self.request(
             Request(request.request_id, request.deadline_ns, flows=request.flows, relegated=request.relegated),
             merged_to,

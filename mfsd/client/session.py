@@ -187,10 +187,22 @@ class Session:
     def waiting(self, requests: Sequence[Waiting]) -> None:
         """All requests that still queue at this engine, in any order: those of the call before that are missing have
         left the queue. What they will fetch counts at the ports of its owners. One that a batch of this session takes
-        on leaves by itself. Cheap where little has changed; call it once a step of the scheduler."""
+        on leaves by itself. Where many wait and few change, :meth:`waiting_changed` is cheaper."""
         check = self._checker
         infos = [check.waiting(request, REQUEST_DEMANDS_MAX) for request in requests]
         self._waiting.replace([info for info in infos if info is not None])
+        self._announce_waiting()
+
+    def waiting_changed(self, requests: Sequence[Waiting], gone: Sequence[int] = ()) -> None:
+        """As :meth:`waiting`, by what is new: requests that have come to queue, or of which something else holds now,
+        and the numbers of those that queue no longer. All others stay as they are, also at a daemon that is started
+        again."""
+        check = self._checker
+        infos = [check.waiting(request, REQUEST_DEMANDS_MAX) for request in requests]
+        self._waiting.change([info for info in infos if info is not None], gone)
+        self._announce_waiting()
+
+    def _announce_waiting(self) -> None:
         client = self._attachment.client()
         if client is not None:
             self._waiting.announce(client, self._settled.nics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from mfsd._native import OUTLOOK_MINOR, Client, RequestInfo
 from mfsd.client.batch import on_nics
@@ -18,48 +18,69 @@ class WaitingRequests:
         self._lock = threading.Lock()
         self._wanted: dict[int, RequestInfo] = {}
         self._client: Client | None = None
-        self._announced: dict[int, tuple[RequestInfo, int]] = {}
-        """Request -> what the daemon was announced, and its slot there."""
+        self._announced: dict[int, int] = {}
+        """Request -> its slot at the daemon."""
+        self._unannounced: dict[int, None] = {}
+        """Wanted, and not announced as they are wanted now; the first of them have waited for longest."""
 
-    def replace(self, requests: Sequence[RequestInfo]) -> None:
+    def replace(self, requests: Iterable[RequestInfo]) -> None:
+        """These, and no others."""
+        wanted = {request.request_id: request for request in requests}
         with self._lock:
-            self._wanted = {request.request_id: request for request in requests}
+            for request_id in self._wanted.keys() - wanted.keys():
+                self._drop(request_id)
+            for request in wanted.values():
+                self._put(request)
+
+    def change(self, requests: Iterable[RequestInfo], gone: Iterable[int]) -> None:
+        """These beside those of before, or instead of what held of them; the latter not any more."""
+        with self._lock:
+            for request_id in gone:
+                self._drop(request_id)
+            for request in requests:
+                self._put(request)
 
     def begun(self, request_ids: Iterable[int]) -> None:
         """They run from now on: a batch has them."""
         with self._lock:
             for request_id in request_ids:
-                self._wanted.pop(request_id, None)
-                self._end(request_id)
+                self._drop(request_id)
 
     def announce(self, client: Client, native_nic: dict[int, int]) -> None:
         """Tells this client what it does not know."""
         with self._lock:
             if client is not self._client:
                 self._client, self._announced = client, {}
-            if client.minor < OUTLOOK_MINOR:
+                self._unannounced = dict.fromkeys(self._wanted)
+            if not self._unannounced or client.minor < OUTLOOK_MINOR:
                 return
-            for request_id in [r for r in self._announced if r not in self._wanted]:
-                self._end(request_id)
-            for request_id, info in self._wanted.items():
-                known = self._announced.get(request_id)
-                if known is not None and known[0] == info:
-                    continue
+            for request_id in list(self._unannounced):
                 self._end(request_id)
                 try:
-                    slot = client.request_begin(on_nics(info, native_nic))
+                    slot = client.request_begin(on_nics(self._wanted[request_id], native_nic))
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
                     return
-                self._announced[request_id] = (info, slot)
+                self._announced[request_id] = slot
+                del self._unannounced[request_id]
+
+    def _put(self, request: RequestInfo) -> None:
+        if self._wanted.get(request.request_id) != request:
+            self._wanted[request.request_id] = request
+            self._unannounced[request.request_id] = None
+
+    def _drop(self, request_id: int) -> None:
+        if self._wanted.pop(request_id, None) is not None:
+            self._unannounced.pop(request_id, None)
+            self._end(request_id)
 
     def _end(self, request_id: int) -> None:
-        known = self._announced.pop(request_id, None)
-        if known is None or self._client is None:
+        slot = self._announced.pop(request_id, None)
+        if slot is None or self._client is None:
             return
         try:
-            self._client.request_end(known[1])
+            self._client.request_end(slot)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESHUTDOWN):
                 raise

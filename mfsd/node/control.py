@@ -115,6 +115,13 @@ class HealthRequest(Struct, frozen=True, tag_field="request", tag="health"):
     version: int = VERSION
 
 
+class QueueRequest(Struct, frozen=True, tag_field="request", tag="queue"):
+    """Requests that still queue at engines of this node, as those have announced them."""
+
+    limit: int = 1000
+    version: int = VERSION
+
+
 Request = (
     StatusRequest
     | RulesRequest
@@ -128,6 +135,7 @@ Request = (
     | RecordRequest
     | FlowsRequest
     | HealthRequest
+    | QueueRequest
 )
 
 # ---- replies -------------------------------------------------------------------------------------
@@ -590,6 +598,39 @@ class HealthReply(Struct, frozen=True, tag_field="reply", tag="health"):
     """The node's CLOCK_REALTIME, read when this was sent."""
 
 
+class QueuedFetch(Struct, frozen=True):
+    """What a request that queues will fetch from one port."""
+
+    owner: str
+    """Address of the port that has it; "": not known."""
+    nic: str
+    size_bytes: int
+
+
+class QueuedRequest(Struct, frozen=True):
+    request_id: int
+    process: str
+    deadline_left_s: float | None
+    """Below 0: it has passed. None: there is none."""
+    needed_in_s: float | None
+    """The first deadline of those from it on in its engine's order, which serves them after it."""
+    rank: int
+    """In the order of its engine: smaller goes first."""
+    tokens_left: int
+    """To compute until its first token; 0: not known."""
+    relegated: bool
+    """Its engine has put it behind the others itself."""
+    pruned: bool
+    fetches: list[QueuedFetch]
+
+
+class QueueReply(Struct, frozen=True, tag_field="reply", tag="queue"):
+    requests: list[QueuedRequest]
+    """By process, then rank."""
+    total: int
+    """So many queue; `requests` holds the first of them."""
+
+
 class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
     code: Literal["malformed", "version", "denied", "config", "failed", "not-found"]
     message: str
@@ -609,6 +650,7 @@ Reply = (
     | RecordEvents
     | FlowsReply
     | HealthReply
+    | QueueReply
     | ErrorReply
 )
 

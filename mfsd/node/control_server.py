@@ -20,6 +20,8 @@ from mfsd.node.control import (
     ModeReply,
     ModeRequest,
     ProtocolError,
+    QueueReply,
+    QueueRequest,
     RecordRequest,
     RecordStarted,
     ReloadReply,
@@ -60,6 +62,7 @@ class Controllable(Protocol):
     def switch_mode(self, request: ModeRequest) -> ModeReply: ...
     def trace(self, request: TraceRequest) -> TraceReply: ...
     def list_requests(self, request: RequestsRequest) -> RequestsReply: ...
+    def queue(self, request: QueueRequest) -> QueueReply: ...
     def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
         """TooMany, or ProtocolError when the client understands another layout of events."""
 
@@ -178,6 +181,8 @@ class ControlServer:
                 return self._target.why(request)
             if isinstance(request, RequestsRequest):
                 return self._target.list_requests(request)
+            if isinstance(request, QueueRequest):
+                return self._target.queue(request)
             return self._target.rules() if isinstance(request, RulesRequest) else self._target.status()
         except ConfigError as error:
             return ErrorReply("config", f"the old configuration stays in force: {error}")

@@ -34,6 +34,8 @@ from mfsd.node.control import (
     ModeReply,
     ModeRequest,
     ProtocolError,
+    QueueReply,
+    QueueRequest,
     RecordRequest,
     RecordStarted,
     ReloadReply,
@@ -329,6 +331,9 @@ class Daemon:
 
     def list_requests(self, request: RequestsRequest) -> RequestsReply:
         return self.requests.reply(request)
+
+    def queue(self, request: QueueRequest) -> QueueReply:
+        return self._waiting.reply(request, self.processes())
 
     def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
         """ProtocolError or TooMany."""

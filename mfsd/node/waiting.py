@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from mfsd._native import RequestFlag, RequestSnapshot
-from mfsd.node.addresses import PortNames
+from mfsd.node.addresses import PortNames, address_of_gid
+from mfsd.node.control import QueuedFetch, QueuedRequest, QueueReply, QueueRequest
 from mfsd.node.link_interface import PortDemand, WaitingSummary
 from mfsd.node.outlook import OutlookWriter, fars_of
+from mfsd.policy.outlook import needed_by
 
 
 class Requests(Protocol):
@@ -63,6 +65,30 @@ class WaitingRequests:
             for request_id, request in requests.items()
             if request.flags & RequestFlag.RELEGATED
         }
+
+    def reply(self, request: QueueRequest, processes: Mapping[int, str]) -> QueueReply:
+        """What queues now. processes: their names by client."""
+        now_ns, rows = self._clock_ns(), list[QueuedRequest]()
+        for client_id, requests in sorted(self._of_client.items()):
+            needed = needed_by((r.request_id, r.rank, r.deadline_ns or None) for r in requests.values())
+            for one in sorted(requests.values(), key=lambda r: (r.rank, r.request_id)):
+                if len(rows) < request.limit:
+                    rows.append(self._row(one, processes.get(client_id, ""), needed[one.request_id], now_ns))
+        return QueueReply(rows, sum(map(len, self._of_client.values())))
+
+    def _row(self, request: RequestSnapshot, process: str, needed_ns: int | None, now_ns: int) -> QueuedRequest:
+        names = self._nic_names()
+        return QueuedRequest(
+            request.request_id,
+            process,
+            (request.deadline_ns - now_ns) / 1e9 if request.deadline_ns else None,
+            (needed_ns - now_ns) / 1e9 if needed_ns is not None else None,
+            request.rank,
+            request.tokens_left,
+            bool(request.flags & RequestFlag.RELEGATED),
+            request.pruned,
+            [QueuedFetch(address_of_gid(d.peer), names.get(d.nic, ""), d.bytes_left) for d in request.demands],
+        )
 
     def _replace(self, client_id: int, requests: Sequence[RequestSnapshot]) -> None:
         before = self._of_client.pop(client_id, {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from mfsd.policy.serve import (
     StepView,
     plan_step,
     prefill_due_s,
+    queue_order,
 )
 from mfsd.policy.serve.keys import service_s
 from mfsd.policy.serve.pace import prefill_s_per_token
@@ -84,7 +85,10 @@ class Engine:
         self.counts: Counter[str] = Counter()
         """plans, failed_plans, first_come_steps, paused, relegated, lost, held, prefill_tokens, decode_tokens."""
         self.tiers: dict[str, TierCount] = {}
+        self.reuse_counts: Callable[[], Mapping[str, int]] = dict
+        """What was decided on reuse, by choice; the adapter sets it where something decides that."""
         self._names: dict[int, str] = {}
+        self._view = StepView()
         self._lanes = LaneCut()
         self._warn, self._plan = warn, plan
         self._next_number, self._failures, self._to_follow = 1, 0, False
@@ -218,7 +222,7 @@ class Engine:
             pruned=tuple([self.entries[name].number for name in pruned if name in self.entries]),
             lane_cut_s=self._lanes.cut_s,
         )
-        before = self.state
+        before, self._view = self.state, view
         plan, self.state = self._plan(view, before, self.config, now_s)
         if self._recorder is not None:
             self._recorder.step(self.config, before, view, now_s, plan, self.state)
@@ -228,6 +232,16 @@ class Engine:
             {names[one.request_id]: one.num_tokens for one in plan.scheduled},
             frozenset([names[number] for number in plan.paused]),
         )
+
+    def queue_order(self) -> tuple[list[str], frozenset[str]]:
+        """What waited at the latest plan, in the order of its policy, and what of it was relegated. Takes about as long
+        as a plan, so it is asked seldom."""
+        if self.latest is None:
+            return [], frozenset()
+        plan, names = self.latest.plan, self._names
+        order = queue_order(self._view, plan, self.state, self.config)
+        relegated = frozenset([names[number] for number in plan.relegated if number in names])
+        return [names[number] for number in order if number in names], relegated
 
     def _entry(self, fact: Fact, now_s: float) -> Entry:
         entry = self.entries.get(fact.name)

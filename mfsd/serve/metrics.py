@@ -7,10 +7,12 @@ They are plain counters and gauges for that reason: collectors are not carried b
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
+from mfsd.policy.serve.fetch import Choice
 from mfsd.serve.engine import Engine
 from mfsd.serve.status import states_of, tiers_of
 
@@ -23,6 +25,10 @@ COUNTERS: Final = {
     "mfs_serve_failed_plans": ("Plans that could not be made; the step was first come first served.", ()),
     "mfs_serve_first_come_steps": ("Steps without a plan.", ()),
     "mfs_serve_step_tokens": ("Tokens computed, by kind.", ("kind",)),
+    "mfs_serve_reuse_decisions": (
+        "Requests whose KV a store has, by what was decided: fetch, recompute; wait counts answers that were put off.",
+        ("decision",),
+    ),
     "mfs_serve_unusable_words": ("What requests said that could not be used, by word.", ("word",)),
 }
 GAUGES: Final = {
@@ -46,6 +52,18 @@ def families(registry: CollectorRegistry = REGISTRY) -> dict[str, Any]:
     for name, (text, labels) in GAUGES.items():
         made[name] = Gauge(name, text, (ENGINE, *labels), registry=registry, multiprocess_mode="livemostrecent")
     return made
+
+
+def reuse_counter(engine: str, registry: CollectorRegistry = REGISTRY) -> Callable[[str], None]:
+    """Counts decisions on reuse where they are made, which is the connector: it needs no scheduler of ours."""
+    family = families(registry)["mfs_serve_reuse_decisions"]
+    for choice in Choice:
+        family.labels(engine, choice.value)  # 0 is a value, too
+
+    def count(decision: str) -> None:
+        family.labels(engine, decision).inc()
+
+    return count
 
 
 class Metrics:

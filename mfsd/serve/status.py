@@ -100,6 +100,8 @@ class EngineStatus(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     unusable: dict[str, int]
     """What requests said that could not be used, by word."""
+    reuse: dict[str, int] = {}
+    """What was decided on reuse that a store has, by choice; empty where nothing decides that."""
     programs: tuple[ProgramStatus, ...] = ()
     requests: tuple[RequestStatus, ...] = ()
     requests_left_out: int = 0
@@ -130,6 +132,7 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
         tiers=tiers_of(engine),
         counts=dict(engine.counts),
         unusable=dict(engine.reader.unusable),
+        reuse=dict(engine.reuse_counts()),
         programs=_programs(entries, now_s),
         requests=tuple(_request(engine, entry, states, dues, now_s) for entry in shown),
         requests_left_out=len(entries) - len(shown),

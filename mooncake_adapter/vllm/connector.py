@@ -10,6 +10,7 @@ where the configuration wants that ("reuse"). Where MFS cannot work the inner co
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -25,12 +26,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from mfsd.policy.serve.fetch import ReuseRule
+from mfsd.serve.metrics import reuse_counter
 from mooncake_adapter.hook import install
 from mooncake_adapter.metadata import request_number
 from mooncake_adapter.mooncake.network import guid_of, nic_of
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.session import Session
 from mooncake_adapter.slo import defaults_of
+from mooncake_adapter.vllm.announce import SWITCH, Announcer, Source
 from mooncake_adapter.vllm.layerwise import Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.owners import report_owners
@@ -60,6 +63,13 @@ class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
         self.inner = inner
         self.chunks = chunks
         self.loads = loads
+
+
+def _nic(options: ReuseOptions, session: Session) -> int:
+    """The device by which loads come in."""
+    if options.nic:
+        return session.nic(options.nic, guid=guid_of(options.nic))
+    return nic_of(session, "", "", tcp=False)
 
 
 def inner_config(vllm_config: Any) -> Any:
@@ -95,6 +105,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._steps: Steps | None = None
         self._requests: Requests | None = None
         self._reuse: ReuseChoice | None = None
+        self._announcer: Announcer | None = None
         report_untested(config.kv_transfer_config.kv_connector, PROCESS.once)
         session = PROCESS.holder.get() if supported_version(vllm.__version__, PROCESS.once) else None
         if session is None:
@@ -106,6 +117,10 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             asked = vllm_config.kv_transfer_config.kv_connector_extra_config.get("reuse")
             options = options_of(asked, config.kv_transfer_config.kv_connector, PROCESS.once)
             self._reuse = self._reuse_by(options, session, kv_cache_config)
+            wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(SWITCH, True)
+            self._announcer = self._announcer_of(wanted, options, session, kv_cache_config)
+            if self._reuse is not None:
+                self._reuse.counted = reuse_counter(str(getattr(vllm_config.parallel_config, "data_parallel_index", 0)))
         else:
             unit = str(vllm_config.kv_transfer_config.engine_id)
             self._steps = Steps(session, PROCESS.sources, PROCESS.once, unit)
@@ -125,8 +140,21 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if not hasattr(session, "fetch_ns"):  # programs under mfs-run --mode mark have no daemon to ask
             PROCESS.once.warn("reuse-session", "nothing here knows how long a load takes; all reuse is loaded")
             return None
-        nic = session.nic(options.nic, guid=guid_of(options.nic)) if options.nic else nic_of(session, "", "", tcp=False)
+        nic = _nic(options, session)
         return ReuseChoice(options, self._requests, session, token_bytes(kv_cache_config), nic, PROCESS.once)
+
+    def _announcer_of(
+        self, wanted: object, options: ReuseOptions, session: Session, kv_cache_config: Any
+    ) -> Announcer | None:
+        """What tells the node's daemon what still queues; None where that is switched off, or there is no daemon to
+        be asked."""
+        if not isinstance(wanted, bool):
+            text = "%s=%r is neither true nor false; what waits is announced"
+            PROCESS.once.warn("announce-switch", text, SWITCH, wanted)
+        if wanted is False or self._requests is None or hasattr(session, "marks"):
+            return None
+        source = Source(token_bytes(kv_cache_config), _nic(options, session), options.owners)
+        return Announcer(session, self._requests, source, PROCESS.once)
 
     def _layer_wise(self, vllm_config: Any) -> Pushes | None:
         """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
@@ -185,7 +213,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._requests is not None:
             self._requests.cached(request, num_computed_tokens)
         found: tuple[int | None, bool] = self._inner.get_num_new_matched_tokens(request, num_computed_tokens)
-        return self._reuse.answer(request, num_computed_tokens, found) if self._reuse is not None else found
+        if self._reuse is not None:
+            found = self._reuse.answer(request, num_computed_tokens, found)
+        if self._requests is not None:
+            self._requests.found(request.request_id, found[0])
+        return found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if self._requests is not None and num_external_tokens > 0:
@@ -199,6 +231,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._reuse is not None and self._requests is not None:
             self._reuse.pace.planned(chunks, self._requests.ready())
         loads = self._requests.loads() if self._requests is not None else []
+        if self._announcer is not None:
+            self._announcer.tick()
         return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks, loads)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
@@ -220,11 +254,27 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             parameters = self._reuse.ended(request.request_id, parameters)
         if self._requests is not None:
             parameters = self._requests.reported(request.request_id, parameters)
+        if self._announcer is not None:
+            self._announcer.withdraw()  # the engine may have no further step for now
         return delayed, parameters
 
     def pruned(self, request_id: str) -> bool:
-        """For a scheduler of one's own: whether the daemon found this running request infeasible."""
+        """For a scheduler of one's own: whether the daemon found this request infeasible, and not only because that
+        scheduler has put it aside itself."""
+        if self._announcer is not None and self._announcer.set_aside(request_id):
+            return False
         return self._requests is not None and self._requests.is_pruned(request_id)
+
+    @property
+    def wants_order(self) -> bool:
+        """For a scheduler of one's own: whether :meth:`ordered` is worth the while now."""
+        return self._announcer is not None and self._announcer.wants_order
+
+    def ordered(self, requests: Iterable[str], aside: Collection[str] = ()) -> None:
+        """A scheduler's own order of what waits, and what it has put behind all others itself. The daemon is sent
+        it in this step."""
+        if self._announcer is not None:
+            self._announcer.ordered(requests, aside)
 
     def reuse_counts(self) -> dict[str, int]:
         """For a scheduler or metrics of one's own: how many requests loaded what the store has, how many computed it

@@ -86,10 +86,19 @@ class Progress:
     """Computed, in the latest step that was reported, cached here, or on their way."""
     loading: bool = False
     """It waits for its KV, and lets others pass."""
+    found_tokens: int | None = None
+    """To be loaded, as it was decided; None: not decided yet."""
 
     @property
     def left_tokens(self) -> int:
         return max(0, self.prompt_tokens - self.held_tokens)
+
+    def awaits(self) -> tuple[int, int]:
+        """Tokens whose KV comes first, and tokens to compute then until its first one."""
+        fetched, left = self.found_tokens, self.prompt_tokens - self.held_tokens
+        if fetched is None:
+            fetched = self.prompt_tokens if self.info.loads else 0
+        return fetched, max(0, left if self.loading else left - fetched)
 
 
 def numbers_of(ids: Any) -> tuple[int, ...]:
@@ -105,6 +114,14 @@ class Requests:
     model: str
     once: WarnOnce
     pruned: Callable[[int], bool] = lambda number: False
+    waiting: dict[str, Progress] = field(default_factory=dict)
+    """Those that are in no step yet, or were put back into the queue."""
+    left: list[str] | None = None
+    """Those that have left it since who reads this has emptied it; None: nothing reads it."""
+    changed: bool = False
+    """Something about what waits is another since who reads this has set it back."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """The engine's own order, where there is one: smaller goes first."""
     _progress: dict[str, Progress] = field(default_factory=dict)
     _loading: list[Load] = field(default_factory=list)
 
@@ -129,26 +146,45 @@ class Requests:
             bool(parameters.get("do_remote_decode")),
             bool(parameters.get("do_remote_prefill")),
         )
-        self._progress[request.request_id] = Progress(info, int(request.num_prompt_tokens))
+        self._progress[request.request_id] = progress = Progress(info, int(request.num_prompt_tokens))
+        self.waiting[request.request_id] = progress
+        self.changed = True
         return info
 
     def cached(self, request: Any, tokens: int) -> None:
         """So many tokens of the request's prompt are cached here already."""
         self.arrived(request)
-        self._progress[request.request_id].held_tokens = tokens
+        progress = self._progress[request.request_id]
+        if progress.held_tokens != tokens or request.request_id not in self.waiting:
+            progress.held_tokens, self.changed = tokens, True
+            self.waiting[request.request_id] = progress  # asked for again: it was preempted
+
+    def found(self, request: str, tokens: int | None) -> None:
+        """So many tokens' KV will be loaded for it, as it was decided; None: it is decided later."""
+        progress = self._progress.get(request)
+        if progress is not None and progress.found_tokens != tokens:
+            progress.found_tokens, self.changed = tokens, True
 
     def loading(self, request: Any, blocks: Any, tokens: int) -> None:
         """The inner connector will load so many tokens' KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""
         info = self.arrived(request)
         progress = self._progress[request.request_id]
         progress.held_tokens += tokens
-        progress.loading = True
+        progress.loading = self.changed = True
         unhashed = numbers_of(blocks.get_unhashed_block_ids_all_groups())
         self._loading.append(Load(info, unhashed, self._tokens_until(progress)))
 
     def _tokens_until(self, last: Progress) -> int:
-        """To compute until its prompt has ended, by those that came before it and wait for no load, and by itself."""
+        """To compute until its prompt has ended, by those that go before it and wait for no load, and by itself."""
         before = 0
+        rank = self.ranks.get(last.info.name)
+        if rank is not None:
+            for name, progress in self._progress.items():
+                if progress is last or progress.loading:
+                    continue
+                if name not in self.waiting or self.ranks.get(name, rank) < rank:
+                    before += progress.left_tokens
+            return before + last.left_tokens
         for progress in self._progress.values():
             if progress is last:
                 break
@@ -156,7 +192,7 @@ class Requests:
         return before + last.left_tokens
 
     def ahead_of(self, request: str) -> tuple[int, int]:
-        """Tokens to compute before this request's prompt can begin, by those that came before it and wait for no load;
+        """Tokens to compute before this request's prompt can begin, by those that go before it and wait for no load;
         and how many other requests have tokens to compute."""
         last = self._progress[request]
         waiting = sum(1 for one in self._progress.values() if one is not last and not one.loading and one.left_tokens)
@@ -184,6 +220,7 @@ class Requests:
             if request in self._progress and request in first:
                 progress, (first_token, blocks) = self._progress[request], first[request]
                 progress.held_tokens, progress.loading = first_token + tokens, False
+                self._leave(request)
                 chunks.append(Chunk(progress.info, blocks, first_token, tokens, progress.prompt_tokens))
         return chunks
 
@@ -191,7 +228,14 @@ class Requests:
         found = self._progress.get(request)
         return found is not None and self.pruned(found.info.number)
 
+    def _leave(self, request: str) -> None:
+        if self.waiting.pop(request, None) is not None:
+            self.changed = True
+            if self.left is not None:
+                self.left.append(request)
+
     def ended(self, request: str) -> RequestInfo | None:
+        self._leave(request)
         found = self._progress.pop(request, None)
         return found.info if found else None
 

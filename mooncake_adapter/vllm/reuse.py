@@ -120,6 +120,8 @@ class ReuseChoice:
         self.pace = StepPace()
         self.counts: Counter[str] = Counter()
         """By choice: what was loaded and what was computed again, each request once, and later answers."""
+        self.counted: Callable[[str], object] = lambda choice: None
+        """Receives each that is counted: the metric."""
 
     def answer(self, request: Any, computed_tokens: int, found: tuple[int | None, bool]) -> tuple[int | None, bool]:
         """The inner connector's answer, or the one that computes again, or that asks later."""
@@ -142,7 +144,7 @@ class ReuseChoice:
         if decision.choice is Choice.RECOMPUTE:
             return 0, False
         if decision.choice is Choice.WAIT:
-            self.counts[Choice.WAIT.value] += 1
+            self._count(Choice.WAIT)
             return None, False
         return found
 
@@ -185,7 +187,14 @@ class ReuseChoice:
     def allocated(self, request: str) -> None:
         """The request has its blocks: its latest decision stands."""
         if (decision := self._latest.get(request)) is not None:
-            self.counts[decision.choice.value] += 1
+            self._count(decision.choice)
+
+    def _count(self, choice: Choice) -> None:
+        self.counts[choice.value] += 1
+        try:
+            self.counted(choice.value)
+        except Exception as error:
+            self._once.warn("reuse-counted", "a decision could not be counted (%s)", error)
 
     def explanation(self, request: str) -> str:
         """Why its reuse was, or will be, computed again; "" where it was not."""

@@ -95,6 +95,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self._kv_tokens = None if several else self.cache_config.num_gpu_blocks * self.block_size
         name = f"vllm-{os.getpid()}-{self.parallel_config.data_parallel_index}"
         self.mfs = Engine(settings, serve, self._warn, name)
+        self.mfs.reuse_counts = getattr(self.connector, "reuse_counts", dict)
         controller = Controller(self.mfs, settings.meta, self._warn) if settings.meta.enabled else None
         self._publisher = Publisher(self.mfs, self._warn, controller=controller)
 
@@ -213,7 +214,17 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             self._in_order_of_arrival()
         else:
             self._arrange(decision, blocked)
+        self._tell_order(planned=decision is not None)
         return decision
+
+    def _tell_order(self, planned: bool) -> None:
+        """For the connector's announcements. What goes wrong here is no plan's trouble."""
+        try:
+            if getattr(self.connector, "wants_order", False):
+                assert self.mfs is not None
+                self.connector.ordered(*(self.mfs.queue_order() if planned else ((),)))
+        except Exception as error:
+            self._warn("serve-order", f"the order of what waits could not be announced ({error})")
 
     def _waiting_facts(self, requests: Iterable[Any]) -> list[Fact]:
         facts = []

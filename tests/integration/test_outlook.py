@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mfsd.client import Stage
+from mfsd.client import Session, Stage
+from mooncake_adapter.slo import Defaults
+from mooncake_adapter.vllm.announce import Announcer, Source
+from mooncake_adapter.vllm.requests import Requests
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.cluster import ask_status
 from tests.support.coordinator import Running, running_coordinator
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine
 from tests.support.waiting import eventually
+from tests.unit.adapters.test_reuse import request
 
 MB = 10**6
 OWNER = "10.7.0.9"
@@ -144,3 +153,42 @@ def test_a_dead_daemon_leaves_nothing_that_is_believed(folder: Path) -> None:
         daemon.process.kill()
         eventually(lambda: engine("outlook") is None, "the page is stale")
         assert engine("fetch_ns", size_bytes=MB) is None
+
+
+def queue(daemon: Daemon, *options: str) -> Any:
+    command = (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(daemon.socket), "serve", "queue", *options)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return json.loads(done.stdout) if "--json" in options else done.stdout
+
+
+def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_learns_it(folder: Path) -> None:
+    """The adapter's own announcer, at a real daemon: nothing is announced twice by hand."""
+    requests, config = Requests(Defaults(), "tiny", WarnOnce()), CONFIG.format(node="here")
+    with Daemon(folder, config) as first, Session.open(socket_path=str(first.socket), process="scheduler") as session:
+        announcer = Announcer(session, requests, Source(1000, session.nic("slow"), (OWNER,)), WarnOnce())
+        for name in "ab":
+            requests.arrived(request(name, ttft_slo_ms=3_600_000))
+        requests.found("b", 900)
+        announcer.ordered("ba")
+        announcer.tick()
+        shown = eventually(lambda: queue(first, "--json")["requests"], "what queues")
+        numbers = [requests.waiting[name].info.number for name in "ba"]
+        assert [one["request_id"] for one in shown] == numbers
+        assert shown[0]["fetches"] == [{"owner": OWNER, "nic": "slow", "size_bytes": 900_000}]
+        assert [one["tokens_left"] for one in shown] == [100, 1000] and shown[0]["process"] == "scheduler"
+        assert 0 < shown[0]["needed_in_s"] <= shown[0]["deadline_left_s"] <= 3600
+        assert OWNER in (table := queue(first)) and str(numbers[0]) in table
+        assert "1 more; see --limit" in queue(first, "--limit", "1")
+        first.process.kill()
+        first.process.wait(60)
+        with Daemon(folder, config) as second:
+            eventually(lambda: announcer.tick() or session.scheduled, "the session is at the new daemon")
+            again = eventually(lambda: queue(second, "--json")["requests"], "announced again")
+            assert [one["request_id"] for one in again] == numbers
+            requests.ended("b")
+            announcer.withdraw()
+            left = eventually(lambda: len(queue(second, "--json")["requests"]) == 1, "withdrawn")
+            assert left
+            requests.ended("a")
+            announcer.withdraw()
+            eventually(lambda: "No engine" in queue(second), "nothing queues")

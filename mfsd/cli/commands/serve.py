@@ -1,4 +1,5 @@
-"""``mfsctl serve``: what the request tier of this node's engines decides. Reads what they publish; asks no daemon."""
+"""``mfsctl serve``: what the request tier of this node's engines decides. Reads what they publish; only
+`queue` asks the daemon."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE
+from mfsd.cli.daemon_call import EXIT_REFUSED, EXIT_UNREACHABLE, ask_or_exit
 from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
-from mfsd.cli.program import ProgramGroup
-from mfsd.observe.format import count, duration, share
+from mfsd.cli.program import ProgramGroup, daemon_command
+from mfsd.node.control import QueuedRequest, QueueReply, QueueRequest
+from mfsd.observe.format import byte_count, count, duration, share
 from mfsd.policy.serve import Policy
 from mfsd.serve.publish import AUTO, FOLDER_VARIABLE, folders, read_all, want
 from mfsd.serve.status import EngineStatus, RequestStatus
@@ -29,6 +31,7 @@ FOLDER = click.option(
     epilog="""\b
 Examples:
   mfsctl serve status               engines, tiers and how many are in time
+  mfsctl serve queue                requests that queue, as announced to the daemon
   mfsctl serve programs             sessions and what they have been served
   mfsctl serve policy               the numbers that hold
   mfsctl serve policy edf           another policy, while engines serve
@@ -37,7 +40,8 @@ Examples:
 """,
 )
 def serve() -> None:
-    """Show and set what the scheduler of requests does in the engines of this node (docs/serve.md). Needs no daemon."""
+    """Show and set what the scheduler of requests does in the engines of this node (docs/serve.md). Needs no daemon,
+    but for the queue."""
 
 
 def _engines(folder: Path | None) -> list[EngineStatus]:
@@ -114,6 +118,10 @@ def status(form: Form, folder: Path | None) -> None:
     if rows:
         click.echo()
         print_table(TIER_COLUMNS, rows, form)
+    for engine in engines:
+        if engine.reuse:
+            decided = ", ".join(f"{count(number)} {choice}" for choice, number in sorted(engine.reuse.items()))
+            click.echo(f"\n{engine.engine}: of reuse that a store has: {decided}")
     for engine in engines:
         if engine.unusable:
             words = ", ".join(f"{word} {number}" for word, number in sorted(engine.unusable.items()))
@@ -196,6 +204,74 @@ def programs(form: Form, folder: Path | None) -> None:
         click.echo("No request now names a session.")
         return
     print_table(PROGRAM_COLUMNS, rows, form)
+
+
+QUEUE_COLUMNS = (
+    Column("PROCESS"),
+    Column("REQUEST", right=True),
+    Column("RANK", right=True),
+    Column("SLACK", right=True),
+    Column("NEEDED IN", right=True),
+    Column("TOKENS", right=True),
+    Column("FETCHES", right=True),
+    Column("FROM", cut=True),
+    Column("STATE"),
+)
+
+
+@serve.command(
+    epilog="""\b
+Examples:
+  mfsctl serve queue
+  mfsctl serve queue --limit 20
+  mfsctl serve queue --json
+"""
+)
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many requests.")
+@output_options
+@daemon_command
+def queue(path: Path, form: Form, limit: int) -> None:
+    """Show the requests that still queue at engines of this node, as announced to the daemon. Asks the daemon.
+
+    \b
+    RANK       in the engine's own order: smaller goes first
+    SLACK      until its first token is due; negative: late
+    NEEDED IN  until what it fetches must be there: the first deadline from it on in that order
+    TOKENS     to compute until its first token
+    FETCHES    bytes that it will fetch before it runs
+    FROM       the ports that have them; -: not known
+    """
+    reply = ask_or_exit(path, QueueRequest(limit), QueueReply)
+    if printed(reply, form):
+        return
+    if not reply.requests:
+        click.echo("No engine of this node has announced a request that queues.")
+        return
+    print_table(QUEUE_COLUMNS, [_queue_row(one) for one in reply.requests], form)
+    if reply.total > len(reply.requests):
+        click.echo(f"\n{count(reply.total - len(reply.requests))} more; see --limit")
+
+
+def _queue_row(one: QueuedRequest) -> Row:
+    owners = sorted({fetch.owner for fetch in one.fetches if fetch.owner})
+    size_bytes = sum(fetch.size_bytes for fetch in one.fetches)
+    return [
+        one.process,
+        str(one.request_id),
+        str(one.rank),
+        _signed(one.deadline_left_s),
+        _signed(one.needed_in_s),
+        count(one.tokens_left) if one.tokens_left else "-",
+        byte_count(size_bytes) if size_bytes else "-",
+        ", ".join(owners) or "-",
+        "relegated" if one.relegated else "pruned" if one.pruned else "waiting",
+    ]
+
+
+def _signed(seconds: float | None) -> str | Cell:
+    if seconds is None:
+        return "-"
+    return duration(seconds) if seconds >= 0 else Cell(f"-{duration(-seconds)}", "red")
 
 
 POLICY_COLUMNS = (Column("ENGINE"), Column("NUMBER"), Column("VALUE"))

@@ -10,7 +10,7 @@ from mfsd.policy.serve.conformal import LengthBounds
 from mfsd.policy.serve.deadlines import prefill_due_s, read_slo
 from mfsd.policy.serve.lanes import LaneCut
 from mfsd.policy.serve.pace import Pace, learn
-from mfsd.policy.serve.plan import ServeState, plan_step
+from mfsd.policy.serve.plan import ServeState, plan_step, queue_order
 from mfsd.policy.serve.programs import Inherited, ProgramTable, Service
 from mfsd.policy.serve.view import Observed, Request, Scheduled, StepLoad, StepPlan, StepView
 
@@ -36,5 +36,6 @@ __all__ = [
     "learn",
     "plan_step",
     "prefill_due_s",
+    "queue_order",
     "read_slo",
 ]

@@ -102,6 +102,17 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     return plan, after
 
 
+def queue_order(view: StepView, plan: StepPlan, after: ServeState, config: ServeConfig) -> list[int]:
+    """All that wait in this view, by number, in the order in which the policy goes through them after this plan: those
+    that were set aside come last. Unlike the plan it names all of them, so it is for those who report the queue."""
+    queue = sorted(view.waiting, key=_number)
+    each = prefill_s_per_token(after.pace, config.step_tokens, config.ranks)
+    now = pool.Now(after.step, each, _decode_step_s(config, after.pace), view.lane_cut_s)
+    last = {*plan.lost, *plan.relegated}
+    order = [r.request_id for r in pool.order(config, pool.rebuilt(after.book, config.policy), queue, now)]
+    return [number for number in order if number not in last] + [number for number in order if number in last]
+
+
 def by_deadline(requests: Iterable[Request]) -> list[Request]:
     return sorted(requests, key=lambda r: (r.due_s, r.request_id))
 

@@ -157,8 +157,10 @@ def test_the_decision_that_stands_is_counted_once() -> None:
     for _ in range(3):
         assert choice.answer(one, 0, store.get_num_new_matched_tokens(one, 0)) == (0, False)
     assert choice.counts == {}
+    counted: list[str] = []
+    choice.counted = counted.append
     choice.allocated("a")
-    assert choice.counts == {"recompute": 1}
+    assert choice.counts == {"recompute": 1} and counted == ["recompute"]
 
 
 def test_steps_are_measured_where_the_engine_went_on() -> None:

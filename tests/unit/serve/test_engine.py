@@ -277,3 +277,21 @@ def test_every_policy_plans_records_and_replays_to_the_bit(policy: Policy, tmp_p
     world.engine.close()
     replayed = replay(tmp_path)
     assert (replayed.steps, replayed.differing, replayed.equal) == (31, 0, True)
+
+
+def test_the_order_of_the_queue_names_all_that_wait_and_what_is_set_aside_comes_last(world: World) -> None:
+    """Unlike the plan, which names what a step has room for."""
+    assert world.engine.queue_order() == ([], frozenset())
+    world.learned()
+    for name, tier in (("late", "batch"), ("b", ""), ("soon", "chat"), ("a", "")):
+        world.arrived(name, 600, tier=tier)
+    lost = world.arrived("lost", 6000, tier="chat", age_s=30.0)
+    names = ["late", "b", "soon", "a", "lost"]
+    decision = world.engine.plan([Fact(name, 0) for name in names], [])
+    assert decision is not None and decision.plan.lost == (lost.number,)
+    order, relegated = world.engine.queue_order()
+    dues = [world.engine.entries[name].due_s for name in order if name != "lost"]
+    assert order[-1] == "lost" and dues == sorted(dues) and sorted(order) == sorted(names)
+    assert relegated == frozenset()
+    world.engine.ended("b")
+    assert "b" not in world.engine.queue_order()[0]

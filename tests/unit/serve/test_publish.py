@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from mfsd.cli.ctl import main
 from mfsd.policy.serve import ServeConfig, StepLoad
 from mfsd.serve.engine import Engine
-from mfsd.serve.metrics import COUNTERS, GAUGES, Metrics
+from mfsd.serve.metrics import COUNTERS, GAUGES, Metrics, reuse_counter
 from mfsd.serve.promise import Words
 from mfsd.serve.publish import EVERY_S, FOLDER_VARIABLE, Publisher, own_folder, read_all
 from mfsd.serve.requests import Fact
@@ -165,3 +165,21 @@ def test_metrics_are_the_engines_own_totals() -> None:
     for name in (*COUNTERS, *GAUGES):
         assert f"# TYPE {name}" in text
     Metrics(engine, registry).update()
+
+
+def test_decisions_on_reuse_are_counted_where_they_are_made_and_shown_with_the_engine(folder: Path) -> None:
+    registry = CollectorRegistry()
+    count = reuse_counter("0", registry)
+    for decision in ("fetch", "recompute", "fetch"):
+        count(decision)
+    text = generate_latest(registry).decode()
+    for decision, number in (("fetch", 2), ("recompute", 1), ("wait", 0)):
+        assert f'mfs_serve_reuse_decisions_total{{decision="{decision}",engine="0"}} {number}.0' in text
+    engine = served(Clock())
+    publisher = Publisher(engine, lambda kind, text: None)
+    assert "reuse" not in ctl("status")
+    publisher.close()
+    engine.reuse_counts = lambda: {"fetch": 2, "recompute": 1}
+    publisher = Publisher(engine, lambda kind, text: None)
+    assert "vllm-1-0: of reuse that a store has: 2 fetch, 1 recompute" in ctl("status")
+    publisher.close()
