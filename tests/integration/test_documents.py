@@ -107,7 +107,8 @@ def run_all(folder: Path) -> int:
             if line.startswith("mfs-soft-roce") and "ib_write_bw" in line:
                 line = line.replace("-- ib", "-- mfs-run -- ib")  # the stand-in asks for the library
             if not serves(line):
-                ends = {NO_ENGINE} if line.startswith("mfsctl serve") else {0}
+                asks_an_engine = line.startswith("mfsctl serve") and not line.startswith("mfsctl serve queue")
+                ends = {NO_ENGINE} if asks_an_engine else {0}  # the daemon itself answers what queues
                 shell(line, DOCTOR_ENDS if line.startswith("mfsctl doctor") else ends)
     return 0
 
