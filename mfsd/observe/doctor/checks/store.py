@@ -54,14 +54,14 @@ def run(host: Host) -> Iterator[Finding]:
     if host.environ_problem:
         yield UNREADABLE(host.environ_problem, owner)
         return
-    told = environ.get(VARIABLE, "")
+    given = environ.get(VARIABLE, "")
     problems: list[Finding] = []
     try:
-        lease_ms = parse_lease_ms(told)
+        lease_ms = parse_lease_ms(given)
     except ValueError as error:
         problems.append(WRONG(f"{error} ({owner})", VARIABLE))
         lease_ms = DEFAULT_MS
-    what = f"{VARIABLE}={lease_ms} ({owner if told else 'default'})"
+    what = f"{VARIABLE}={lease_ms} ({owner if given else 'default'})"
     daemon = host.daemon()
     max_hold_ms = daemon.daemon.max_hold_ms if daemon is not None else 0.0
     held_ms = min(max_hold_ms or lease_ms / PARTS, lease_ms / PARTS)
