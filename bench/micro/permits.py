@@ -17,18 +17,22 @@ from typing import Any, NamedTuple
 
 from bench.micro.daemon import BUILD, NATIVE, ROOT, compiler
 
-NICS, CLIENTS = (1, 2, 4, 8), (10, 100, 1000)
+NICS, IDLE_NICS, CLIENTS = (1, 2, 4, 8), (0, 7, 63), (10, 100, 1000)
 QUEUE_PAIRS, HELD = (100, 1_000, 10_000), (1_000, 10_000, 100_000)
 SOME_CLIENTS, SOME_QUEUE_PAIRS = 100, 100
+ROUND_TASKS = 1000
 DESCRIPTORS = 8192
 
 
 class Case(NamedTuple):
     nics: int = 1
+    idle_nics: int = 0
     active: int = SOME_CLIENTS
     attached: int = SOME_CLIENTS
     queue_pairs: int = SOME_QUEUE_PAIRS
     held: int = 0
+    tasks: int = ROUND_TASKS
+    """Of a round; a turn takes as many of them as it can."""
 
 
 def cases(most_clients: int) -> dict[str, Case]:
@@ -36,6 +40,7 @@ def cases(most_clients: int) -> dict[str, Case]:
     clients = [n for n in CLIENTS if n <= most_clients]
     return {
         **{f"nics/{n}": Case(nics=n) for n in NICS},
+        **{f"idle_nics/{n}": Case(idle_nics=n, active=1, attached=1, tasks=1) for n in IDLE_NICS},
         **{f"clients_attached/{n}": Case(active=few, attached=n) for n in clients},
         **{f"clients_active/{n}": Case(active=n, attached=n) for n in clients},
         **{f"queue_pairs/{n}": Case(queue_pairs=n) for n in QUEUE_PAIRS},
@@ -68,7 +73,7 @@ def build() -> str:
 
 
 def measured(program: str, case: Case, rounds: int) -> dict[str, float]:
-    words = [str(number) for number in (*case, rounds)]
+    words = [str(number) for number in (*case, rounds * ROUND_TASKS // case.tasks)]
     done = subprocess.run([program, *words], check=True, capture_output=True, text=True, preexec_fn=_descriptors)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures

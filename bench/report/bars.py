@@ -53,6 +53,7 @@ BARS = (
         "",
         1.2,
     ),
+    Bar("permits", "idle_nics/cost_ratio", "cost of a permit, one a turn, beside 63 idle NICs / none", "", 1.2),
     Bar("permits", "clients_active/cost_ratio", "cost of a permit, 1,000 clients active / 10", "", 1.2),
     Bar("permits", "queue_pairs/cost_ratio", "cost of a permit, 10,000 queue pairs / 100", "", 1.2),
     Bar("permits", "held/cost_ratio", "cost of a permit, 100,000 held tasks / 1,000", "", 1.2),

@@ -156,6 +156,10 @@ def _reuse_options(reuse: argparse._ArgumentGroup) -> None:
     reuse.add_argument(
         "--outlook-error", type=float, default=1.0, metavar="F", help="expected fetch times are F times the right ones"
     )
+    reuse.add_argument(
+        "--outlook-error-spread", type=float, default=0.0, metavar="S",
+        help="each is wrong by a factor of its own: log-normal, S the standard deviation of its logarithm",
+    )  # fmt: skip
     reuse.add_argument("--outlook-age-ms", type=float, default=0.0, metavar="T", help="of what a coordinator says")
 
 
@@ -343,6 +347,7 @@ def points_of(options: argparse.Namespace) -> list[Point]:
             placement=options.placement,
             outlook=options.outlook,
             error=options.outlook_error,
+            error_spread=options.outlook_error_spread,
             age_s=options.outlook_age_ms / 1e3,
         ),
         requests=options.requests,

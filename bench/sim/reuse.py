@@ -8,6 +8,7 @@ expected to take its own bytes over the rate of the port."""
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -38,6 +39,7 @@ OUTLOOKS = {
     "none": "of none",
 }
 TIMEOUT = "timeout:"
+MAX_SPREAD = 10.0
 SPREAD = 7919  # a prime: of workers that owe alike, requests take another each time
 
 
@@ -48,6 +50,7 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = "random"  # see PLACEMENTS
     outlook: str = "exact"  # see OUTLOOKS
     error: float = 1.0  # what expected fetch times are multiplied by
+    error_spread: float = 0.0  # standard deviation of the logarithm of what each is multiplied by, too
     age_s: float = 0.0  # of what a coordinator says
     extra_share: float = EXTRA_SHARE  # of a request's time limit that computing again may take, of rule slo
     recheck_s: float = 0.0  # how long a request waits for a later answer, while its unit is busy
@@ -66,6 +69,8 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{option} {value}: use one of {', '.join(known)}")
         if not 0 < self.error < math.inf:
             raise ConfigError(f"--outlook-error {self.error}: use a number above 0; 1 is no error")
+        if not 0 <= self.error_spread <= MAX_SPREAD:
+            raise ConfigError(f"--outlook-error-spread {self.error_spread}: use 0 to {MAX_SPREAD:g}; 0 is no error")
         if not 0 <= self.age_s < math.inf:
             raise ConfigError(f"--outlook-age-ms {1e3 * self.age_s:g}: use at least 0")
 
@@ -214,7 +219,7 @@ class ReuseDecisions:
         queue_s += sum(s.request.new_tokens - s.done_tokens for s in waiting) * self._token_s[cluster.number]
         whole = request.new_tokens + request.remote_tokens
         return ReuseView(
-            fetch_s=self.config.error * self._fetch_s(state),
+            fetch_s=self._error_of(state) * self._fetch_s(state),
             queue_s=queue_s,
             rest_s=prefill_s(cluster, request.new_tokens, request.context_tokens),
             whole_s=prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
@@ -222,6 +227,16 @@ class ReuseDecisions:
             limit_s=request.budget_s,
             waiting=len(waiting),
         )
+
+    def _error_of(self, state: State) -> float:
+        """What the expected time of this request's fetch is multiplied by: the same for every rule, and however often
+        it is asked."""
+        config = self.config
+        if not config.error_spread:
+            return config.error
+        request = state.request
+        seed = f"{request.number} {request.arrival_s}"  # another run has other arrivals
+        return config.error * math.exp(random.Random(seed).gauss(0.0, config.error_spread))
 
     def _fetch_s(self, state: State) -> float:
         """As far as the outlook knows: what the busiest port on the way owes to loads, and the request's own."""

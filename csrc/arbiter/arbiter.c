@@ -58,6 +58,21 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 	return worked;
 }
 
+/* One that is touched by another is served in the same turn, or in the next. */
+static void directions_permit(struct mfs_arbiter *arbiter)
+{
+	direction_set left = arbiter->active_directions;
+
+	while (left) {
+		uint32_t i = direction_first(left);
+		const struct direction *direction = direction_at(arbiter, i);
+
+		if (direction->dirty || arbiter->now_ns >= direction->evaluate_ns)
+			direction_permit(arbiter, i);
+		left = directions_behind(arbiter->active_directions, i);
+	}
+}
+
 /* One turn over everything, over the rings only if `drain`. True when there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
@@ -76,10 +91,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 		worked = rings_read(arbiter, asked || arbiter->asleep_written != MFS_AWAKE);
 	if (worked)
 		arbiter->message_ns = arbiter->now_ns;
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->dirty ||
-		    arbiter->now_ns >= direction_at(arbiter, i)->evaluate_ns)
-			direction_permit(arbiter, i);
+	directions_permit(arbiter);
 	worked |= permits_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
 	/* At the end, and with the rings read: the caller sees what came of all messages before. */
@@ -101,9 +113,14 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	uint64_t until_ns = arbiter->sessions ? arbiter->heartbeat_due_ns : MFS_TIME_NEVER;
 	uint64_t now_ns = arbiter_clock_ns();
 
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (direction_at(arbiter, i)->evaluate_ns < until_ns)
-			until_ns = direction_at(arbiter, i)->evaluate_ns;
+	for (direction_set left = arbiter->active_directions; left; left &= left - 1) {
+		const struct direction *direction = direction_at(arbiter, direction_first(left));
+
+		if (direction->dirty) /* it had more to permit than one turn does */
+			return false;
+		if (direction->evaluate_ns < until_ns)
+			until_ns = direction->evaluate_ns;
+	}
 	if (arbiter->resume_ns < until_ns)
 		until_ns = arbiter->resume_ns;
 	if (until_ns <= now_ns)
@@ -115,8 +132,11 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	bells_read(arbiter); /* one may be about idleness alone */
 	arbiter->wakeups++;
 	heartbeats_hasten(arbiter); /* a client that rang may have set its heartbeat back */
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		direction_at(arbiter, i)->dirty |= direction_at(arbiter, i)->waits;
+	for (direction_set left = arbiter->active_directions; left; left &= left - 1) {
+		struct direction *direction = direction_at(arbiter, direction_first(left));
+
+		direction->dirty |= direction->waits;
+	}
 	return true;
 }
 
@@ -375,7 +395,7 @@ static int run_mode(struct mfs_arbiter *arbiter, void *argument)
 		for (uint32_t d = 0; d < MFS_DESTINATIONS_MAX && arbiter->config.mode != MFS_MODE_ENFORCE;
 		     d++)
 			mfs_rmlq_destination_open(direction->queue, (uint16_t)d);
-		direction->dirty = true;
+		direction_touch(arbiter, i);
 	}
 	return 0;
 }

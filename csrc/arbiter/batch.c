@@ -54,13 +54,13 @@ static void batch_announce(struct mfs_arbiter *arbiter, struct session *session,
 
 	for (; directions; directions &= directions - 1) {
 		uint32_t i = direction_first(directions);
-		struct direction *direction = direction_at(arbiter, i);
 
 		session->work_ns +=
 			WORK_BATCH_NS + WORK_REQUEST_NS * session->batch_requests[batch - session->batch];
-		if (mfs_rmlq_batch(direction->queue, batch->key, &context, arbiter->now_ns) == 0)
+		if (mfs_rmlq_batch(direction_at(arbiter, i)->queue, batch->key, &context, arbiter->now_ns) ==
+		    0)
 			batch->announced_directions |= direction_bit(i);
-		direction->dirty = true;
+		direction_touch(arbiter, i);
 	}
 }
 
@@ -72,10 +72,10 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 	session->batches_known &= ~(1ull << slot);
 	for (direction_set directions = batch->announced_directions; directions;
 	     directions &= directions - 1) {
-		struct direction *direction = direction_at(arbiter, direction_first(directions));
+		uint32_t i = direction_first(directions);
 
-		mfs_rmlq_batch_end(direction->queue, batch->key);
-		direction->dirty = true;
+		mfs_rmlq_batch_end(direction_at(arbiter, i)->queue, batch->key);
+		direction_touch(arbiter, i);
 	}
 	memset(batch, 0, sizeof(*batch));
 	batch_notice(arbiter, session, slot, true);

@@ -56,6 +56,7 @@ void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t 
 	if (share->holder)
 		return;
 	/* it gets some with the next heartbeat, when all shares are written */
+	arbiter->used_directions |= direction_bit(index);
 	arbiter->holder[index][direction->holders++] = session;
 	share->holder = direction->holders;
 }
@@ -72,6 +73,8 @@ static void holder_remove(struct mfs_arbiter *arbiter, struct session *session, 
 	arbiter->holder[index][share->holder - 1] = last;
 	session_direction_at(last, index)->holder = share->holder;
 	share->holder = 0;
+	if (!direction->holders)
+		arbiter->used_directions &= ~direction_bit(index);
 	credit_write(arbiter, session, index);
 }
 
@@ -93,13 +96,25 @@ static void direction_credits_write(struct mfs_arbiter *arbiter, uint32_t index)
 		credit_write(arbiter, arbiter->holder[index][i], index);
 }
 
+/* Nothing changes there until it is touched again. */
+static bool direction_settled(const struct direction *direction, bool open)
+{
+	return !direction->dirty && direction->evaluate_ns == MFS_TIME_NEVER && !direction->flight_first &&
+	       direction->open == open;
+}
+
 void credits_write(struct mfs_arbiter *arbiter, bool all)
 {
-	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
-		struct direction *direction = direction_at(arbiter, i);
-		bool open =
-			arbiter->config.mode == MFS_MODE_ENFORCE && mfs_rmlq_waiting(direction->queue) == 0;
+	direction_set left = arbiter->active_directions | (all ? arbiter->used_directions : 0);
 
+	for (; left; left &= left - 1) {
+		uint32_t i = direction_first(left);
+		struct direction *direction = direction_at(arbiter, i);
+		bool idle = mfs_rmlq_waiting(direction->queue) == 0;
+		bool open = arbiter->config.mode == MFS_MODE_ENFORCE && idle;
+
+		if (idle && direction_settled(direction, open))
+			arbiter->active_directions &= ~direction_bit(i);
 		if (!direction->open && arbiter->now_ns - direction->shut_ns < SHUT_NS * direction->holders)
 			open = false;
 		if (!all && open == direction->open)
@@ -111,12 +126,12 @@ void credits_write(struct mfs_arbiter *arbiter, bool all)
 	}
 }
 
-bool at_rest(const struct mfs_arbiter *arbiter)
+bool at_rest(struct mfs_arbiter *arbiter)
 {
 	if (arbiter->now_ns - arbiter->asked_ns < REST_NS)
 		return false;
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (mfs_rmlq_waiting(arbiter->nic[i / MFS_DIRECTIONS].direction[i % MFS_DIRECTIONS].queue))
+	for (direction_set left = arbiter->active_directions; left; left &= left - 1)
+		if (mfs_rmlq_waiting(direction_at(arbiter, direction_first(left))->queue))
 			return false;
 	return true;
 }

@@ -29,10 +29,12 @@ static bool session_silent(const struct session *session)
 
 static bool idle(struct mfs_arbiter *arbiter)
 {
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		if (mfs_window_in_flight(direction_at(arbiter, i)->window) ||
-		    mfs_rmlq_waiting(direction_at(arbiter, i)->queue))
+	for (direction_set left = arbiter->active_directions; left; left &= left - 1) {
+		const struct direction *direction = direction_at(arbiter, direction_first(left));
+
+		if (mfs_window_in_flight(direction->window) || mfs_rmlq_waiting(direction->queue))
 			return false;
+	}
 	return true;
 }
 

@@ -114,7 +114,7 @@ static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 		mfs_rmlq_destination_open(direction->queue, next);
 		next = mfs_window_destination_next(direction->window, next);
 	} while (next != task->destination);
-	direction->dirty = true;
+	direction_touch(arbiter, task->direction);
 }
 
 static void load_count(struct mfs_arbiter *arbiter, const struct task *task)
@@ -315,7 +315,7 @@ void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 	direction->evaluate_ns = MFS_TIME_NEVER;
 	for (unsigned n = 0; mfs_rmlq_peek(direction->queue, arbiter->now_ns, &pick) == 0; n++) {
 		if (n == GRANTS_PER_LOOP) {
-			direction->dirty = true;
+			direction_touch(arbiter, index);
 			return;
 		}
 		task = first_of_queue_pair(arbiter, &pick);
@@ -494,8 +494,8 @@ void nic_tick(struct mfs_arbiter *arbiter)
 	nics_measure(arbiter);
 	for (uint32_t i = 0; i < arbiter->nics; i++)
 		gate_tick(arbiter, i, elapsed_ns);
-	for (uint32_t i = 0; i < directions_count(arbiter); i++)
-		direction_write_off(arbiter, i);
+	for (direction_set left = arbiter->active_directions; left; left &= left - 1)
+		direction_write_off(arbiter, direction_first(left));
 }
 
 int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid, uint64_t rate_bytes_per_s,
@@ -522,6 +522,7 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 							       .evaluate_ns = MFS_TIME_NEVER};
 			parts->queue[d] = NULL;
 			parts->window[d] = NULL;
+			direction_touch(arbiter, direction_index(i, d));
 		}
 		memcpy(nic->name, name, strlen(name) + 1);
 		nic->guid = guid;
@@ -538,7 +539,7 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 							 arbiter->now_ns);
 			if (rc < 0)
 				return rc;
-			nic->direction[d].dirty = true;
+			direction_touch(arbiter, direction_index(i, d));
 		}
 		nic->rate_bytes_per_s = rate_bytes_per_s;
 	}

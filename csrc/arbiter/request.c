@@ -83,10 +83,10 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 	watch_request_end(arbiter, session, request);
 	for (direction_set left = request->announced_directions | request->pruned_directions; left;
 	     left &= left - 1) {
-		struct direction *direction = direction_at(arbiter, direction_first(left));
+		uint32_t i = direction_first(left);
 
-		mfs_rmlq_request_end(direction->queue, request->key);
-		direction->dirty = true;
+		mfs_rmlq_request_end(direction_at(arbiter, i)->queue, request->key);
+		direction_touch(arbiter, i);
 	}
 	while (d) {
 		struct demand *demand = &session->demand[d - 1];
@@ -172,7 +172,6 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 	}
 	for (; directions; directions &= directions - 1) {
 		uint32_t i = direction_first(directions);
-		struct direction *direction = direction_at(arbiter, i);
 		struct mfs_request_context context = {
 			.deadline_ns = request->deadline_ns,
 			.budget_ns = request->budget_ns,
@@ -180,9 +179,10 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 			.bytes_tail = tail[i],
 		};
 
-		if (mfs_rmlq_request(direction->queue, request->key, &context, arbiter->now_ns) == 0)
+		if (mfs_rmlq_request(direction_at(arbiter, i)->queue, request->key, &context,
+				     arbiter->now_ns) == 0)
 			request->announced_directions |= direction_bit(i);
-		direction->dirty = true;
+		direction_touch(arbiter, i);
 	}
 }
 
@@ -232,11 +232,9 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 
 static void request_prune_at(struct mfs_arbiter *arbiter, struct request *request, uint32_t i)
 {
-	struct direction *direction = direction_at(arbiter, i);
-
-	if (mfs_rmlq_prune(direction->queue, request->key) == 0)
+	if (mfs_rmlq_prune(direction_at(arbiter, i)->queue, request->key) == 0)
 		request->pruned_directions |= direction_bit(i);
-	direction->dirty = true;
+	direction_touch(arbiter, i);
 }
 
 /* A last-stage flow of the request came to a direction for which none was announced, or that was not there when it was pruned. */
@@ -303,7 +301,7 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 			request_prune_at(arbiter, request, i);
 		} else if (request->pruned_directions >> i & 1) {
 			mfs_rmlq_unprune(direction_at(arbiter, i)->queue, request->key);
-			direction_at(arbiter, i)->dirty = true;
+			direction_touch(arbiter, i);
 		}
 	}
 	if (!a->pruned)

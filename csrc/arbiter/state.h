@@ -221,7 +221,7 @@ struct direction {
 	double aged_bytes;    /* that went all the same since */
 	uint64_t shut_ns;     /* when credit was last taken back */
 	uint32_t holders;     /* clients that have used it lately */
-	bool dirty;           /* something changed that may allow a permit */
+	bool dirty;           /* something changed that may allow a permit; set by direction_touch */
 	bool waits;           /* its first flow waits for collectives to end */
 	bool open;            /* nothing waits: clients have credit */
 	/* completed since the load was last measured, and known to have taken this direction */
@@ -323,6 +323,8 @@ struct mfs_arbiter {
 	struct session *announcing[MFS_CLIENTS_MAX];
 	uint32_t announcings;
 	struct session *holder[DIRECTIONS_MAX][MFS_CLIENTS_MAX]; /* those that have used a direction lately */
+	/* those that a turn visits (see direction_touch), and those with holders */
+	direction_set active_directions, used_directions;
 	struct nic nic[MFS_NICS_MAX];
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
@@ -398,9 +400,23 @@ static inline uint32_t direction_first(direction_set set)
 	return (uint32_t)(low ? __builtin_ctzll(low) : 64 + __builtin_ctzll((uint64_t)(set >> 64)));
 }
 
+/* Those behind `direction`: the rest of a loop over a set that may grow meanwhile. */
+static inline direction_set directions_behind(direction_set set, uint32_t direction)
+{
+	return set & ~(direction_set)0 << direction << 1;
+}
+
 static inline uint32_t directions_count(const struct mfs_arbiter *arbiter)
 {
 	return arbiter->nics * MFS_DIRECTIONS;
+}
+
+/* Something happened to a direction. From here on turns visit it, until nothing waits there, is in flight, or has a time at
+ * which it may change (direction_settled): so a turn costs as much as the directions that are in use, however many exist. */
+static inline void direction_touch(struct mfs_arbiter *arbiter, uint32_t direction)
+{
+	direction_at(arbiter, direction)->dirty = true;
+	arbiter->active_directions |= direction_bit(direction);
 }
 
 #define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
@@ -468,9 +484,10 @@ void session_dscp_write(const struct mfs_arbiter *arbiter, struct session *sessi
 /* by a task of it */
 void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t direction);
 void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
-/* Gives clients credit where nothing waits and takes it where something does: on all directions, or where that changed. */
+/* Gives clients credit where nothing waits and takes it where something does: on all directions that are used, or where that
+ * changed. Directions of which there is nothing left to do are visited no more. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
-bool at_rest(const struct mfs_arbiter *arbiter); /* nothing waits, and no client has asked for a while */
+bool at_rest(struct mfs_arbiter *arbiter); /* nothing waits, and no client has asked for a while */
 /* Notes whether a flow that may go has a class which its client could not have known. */
 void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
 

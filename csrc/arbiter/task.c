@@ -24,7 +24,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	}
 	nic_unplace(arbiter, task);
 	task->phase = TASK_FREE;
-	direction_at(arbiter, task->direction)->dirty = true;
+	direction_touch(arbiter, task->direction);
 }
 
 /* As its program reported its end, or would have. */
@@ -163,7 +163,7 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 
 	nic_waits(arbiter, task);
 	credit_used(arbiter, session, task->direction);
-	direction_at(arbiter, task->direction)->dirty = true;
+	direction_touch(arbiter, task->direction);
 	watch_submit(arbiter, task);
 	if (mfs_rmlq_submit(direction_at(arbiter, task->direction)->queue, &flow, arbiter->now_ns,
 			    &task->handle) == 0)

@@ -93,7 +93,8 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         DurationNs,
         doc(
             "for how long a transfer may stand still for permits, all its parts together, before it goes on without; "
-            "never more than a quarter of MC_TRANSFER_TIMEOUT where a program has it",
+            "never more than a quarter of MC_TRANSFER_TIMEOUT where a program has it, nor, for Mooncake's store, than "
+            "a quarter of its lease (MFS_STORE_LEASE_MS, 5000 where a program has none)",
             between(DurationNs, "1ms", "5s"),
         ),
     ] = field(name="max_hold", default=DurationNs.parse("250ms"))

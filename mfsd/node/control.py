@@ -163,6 +163,8 @@ class DaemonStatus(Struct, frozen=True):
     """The socket that was asked."""
     abi: str = ""
     """MAJOR.MINOR of the shared memory's layout that it speaks; with a client both do without what the older lacks."""
+    max_hold_ms: float = 0.0
+    """The hold budget (`arbiter.max_hold`); 0: it does not say."""
 
 
 class CommunicatorStatus(Struct, frozen=True):

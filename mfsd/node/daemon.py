@@ -262,6 +262,7 @@ class Daemon:
                 socket=self._config.socket.path,
                 control=str(self._address.control),
                 abi=abi.DAEMON,
+                max_hold_ms=self._config.arbiter.max_hold_ns / 1e6,
                 config_file=str(self._options.config_file) if self._options.config_file else None,
                 cpu_s=stats["cpu_ns"] / 1e9,
                 messages=stats["messages"],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 
+from mfsd.policy.store_lease import DEFAULT_MS, PARTS, VARIABLE, parse_lease_ms
 from mfsd.transfer import Transfer
 from mooncake_adapter.session import STAGE_P2D, Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
@@ -27,11 +29,21 @@ def hold_max_s(session: Session) -> float:
     return min(session.max_hold_s, transfer_timeout_s() / TIMEOUT_PARTS)
 
 
-class Budget:
-    """What is left of it for one call: its pieces share it."""
+def store_hold_max_s(once: WarnOnce) -> float:
+    """The same of a store's call, whose reader has a lease: a quarter of it."""
+    try:
+        lease_ms = parse_lease_ms(os.environ.get(VARIABLE, ""))
+    except ValueError as error:
+        once.warn("store-lease", "%s", error)
+        lease_ms = DEFAULT_MS
+    return lease_ms / 1000 / PARTS
 
-    def __init__(self, session: Session) -> None:
-        self.left_s = hold_max_s(session)
+
+class Budget:
+    """What is left of it for one call: its pieces share it. Never more than `most_s`."""
+
+    def __init__(self, session: Session, most_s: float = math.inf) -> None:
+        self.left_s = min(hold_max_s(session), most_s)
 
     def spent_since(self, began_s: float) -> None:
         self.left_s = max(0.0, self.left_s - (time.monotonic() - began_s))

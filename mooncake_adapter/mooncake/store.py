@@ -17,7 +17,7 @@ from mooncake_adapter.metadata import Metadata, MetadataSources
 from mooncake_adapter.mooncake import marking
 from mooncake_adapter.mooncake.lanes import shim_present
 from mooncake_adapter.mooncake.network import nic_of
-from mooncake_adapter.mooncake.permits import Budget, permitted
+from mooncake_adapter.mooncake.permits import Budget, permitted, store_hold_max_s
 from mooncake_adapter.session import ADAPTED, STAGE_BACKGROUND, STAGE_REUSE, Holder, Session, read_class
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -132,6 +132,10 @@ class Stored:
             found = max(0, int(self._base.get_size(own, names[0]))) * len(names)
         return found
 
+    def budget(self) -> Budget:
+        """For how long a call may be held: within the lease that its reads have, and its writes stay behind."""
+        return Budget(self._session, store_hold_max_s(self._once))
+
     def run(
         self,
         own: Any,
@@ -158,7 +162,7 @@ class Stored:
             class_marked=client is not own,  # reads carry the collectives' own class
             incoming=stage == STAGE_REUSE,
         )
-        permit = permitted(self._session, self._once, budget or Budget(self._session), transfer)
+        permit = permitted(self._session, self._once, budget or self.budget(), transfer)
         try:
             return original(client, *arguments, **keywords)
         finally:
@@ -172,7 +176,7 @@ class Stored:
         for index, pointer in enumerate(pointers):
             groups.setdefault(self._sources.of(first_pointer(pointer)), []).append(index)
         answers: list[Any] = [None] * len(pointers)
-        budget = Budget(self._session)
+        budget = self.budget()
         for indices in groups.values():
             part = {name: [value[i] for i in indices] for name, value in given.items()}
             answer_of = self.run(own, original, stage, part, (), {**part, **rest}, budget)

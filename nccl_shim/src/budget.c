@@ -5,32 +5,56 @@
 
 #include "../../csrc/base/clock.h"
 #include "compiler.h"
+#include "log.h"
 #include "process.h"
 
 #include <stdlib.h>
 
-static _Atomic(struct shim_qp *) newly_listed; /* pushed by the thread that holds something first */
-static uint64_t limit_ns = UINT64_MAX;
+#define PARTS 4 /* of a time-out or a lease, one part in so many may go by in holding */
+#define TIMEOUT_MOST_S 999999ul
+#define STORE_LEASE_MS 5000ul /* the default of Mooncake's master; mfsd/policy/store_lease.py has the same */
+#define STORE_LEASE_MOST_MS 86400000ul
 
-/* Mooncake gives a transfer up after this; what arrives later lands in memory that may be another request's. Read once,
- * before the program's threads run. */
-void shim_budget_load(void)
+static _Atomic(struct shim_qp *) newly_listed; /* pushed by the thread that holds something first */
+static uint64_t limit_ns = UINT64_MAX, store_limit_ns = STORE_LEASE_MS * MFS_NS_PER_MS / PARTS;
+
+/* A whole number of `text`, from 1 to `most`; 0: it is none. */
+static unsigned long number(const char *text, unsigned long most)
 {
-	const char *text = getenv("MC_TRANSFER_TIMEOUT");
+	unsigned long n;
 	char *end;
-	unsigned long s;
 
 	if (!text || *text < '0' || *text > '9')
-		return;
-	s = strtoul(text, &end, 10);
-	if (!*end && s && s < 1000000)
-		limit_ns = s * MFS_NS_PER_S / 4;
+		return 0;
+	n = strtoul(text, &end, 10); /* what overflows is beyond any `most` */
+	return *end || n > most ? 0 : n;
+}
+
+/* Mooncake gives a transfer up after MC_TRANSFER_TIMEOUT; what arrives later lands in memory that may be another request's.
+ * Its store has a lease on what it reads, which is configured at the store's master and in no answer of it: what arrives after
+ * it may be another object's. Both are read once, before the program's threads run. */
+void shim_budget_load(void)
+{
+	const char *lease = getenv("MFS_STORE_LEASE_MS");
+	unsigned long s = number(getenv("MC_TRANSFER_TIMEOUT"), TIMEOUT_MOST_S),
+		      ms = number(lease, STORE_LEASE_MOST_MS);
+
+	if (s)
+		limit_ns = s * MFS_NS_PER_S / PARTS;
+	if (ms)
+		store_limit_ns = ms * MFS_NS_PER_MS / PARTS;
+	else if (lease && *lease)
+		shim_log(SHIM_REASON_STORE_LEASE,
+			 "MFS_STORE_LEASE_MS=%s is not a number of milliseconds from 1 to %lu: taken as %lu",
+			 lease, STORE_LEASE_MOST_MS, STORE_LEASE_MS);
 }
 
 /* The hold budget of a queue pair. */
-uint64_t shim_budget_ns(uint64_t max_hold_ns)
+uint64_t shim_budget_ns(const struct shim_qp *q, uint64_t max_hold_ns)
 {
-	return max_hold_ns < limit_ns ? max_hold_ns : limit_ns;
+	uint64_t ns = max_hold_ns < limit_ns ? max_hold_ns : limit_ns;
+
+	return q->of_store && store_limit_ns < ns ? store_limit_ns : ns;
 }
 
 bool shim_budget_over(const struct shim_qp *q)

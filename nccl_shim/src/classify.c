@@ -14,12 +14,28 @@
 
 #include <string.h>
 
+static const char *file_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* Mooncake's store brings an engine of its own: its Python module, its library for other languages, and the program that reads
+ * for processes of its host. */
+bool shim_store_at_create(const char *library)
+{
+	const char *name = file_name(library);
+
+	return (strstr(library, "mooncake") && !strncmp(name, "store.", 6)) ||
+	       !strncmp(name, "libmooncake_store", 17) || !strcmp(name, "mooncake_client");
+}
+
 /* NCCL may be linked statically into any library, so its defaults are known by shape, too: 2 x 256 send requests on both
  * ends of a connection, and 256 receives on the receiving one. */
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 {
-	const char *slash = strrchr(library, '/');
-	const char *name = slash ? slash + 1 : library;
+	const char *name = file_name(library);
 	bool shaped = asked->max_send_wr == 512 && asked->max_send_sge == 1 && asked->max_recv_sge == 1;
 
 	if (strstr(name, "libnccl"))

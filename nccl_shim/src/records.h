@@ -282,6 +282,7 @@ struct shim_qp {
 	uint32_t quantum_bytes; /* of a task; changed under both flags */
 	bool may_hold;          /* nothing about this queue pair forbids holding */
 	bool shared_receive;
+	bool of_store;            /* its reads are under a lease: budget.c */
 	int lane;                 /* class on the wire, or -1 */
 	_Atomic int communicator; /* NCCL's, see profiler.c; -1: unknown */
 	union ibv_gid peer;

@@ -132,8 +132,9 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 
 /* Takes the owner flag only where there is something to do: a post that finds it taken leaves its work request to be
  * part of a larger task. */
-static void visit(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
+static void visit(struct shim_qp *q, uint64_t now_ns, uint64_t max_hold_ns)
 {
+	uint64_t budget_ns = shim_budget_ns(q, max_hold_ns);
 	uint64_t until_ns = atomic_load(&q->hold_until_ns);
 	bool again = atomic_exchange(&q->blocked, 0);
 
@@ -160,7 +161,6 @@ static void visit(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
  * room for is tried again. And now and then all queue pairs, so that no completion stays uncounted. */
 void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 {
-	uint64_t budget_ns = shim_budget_ns(max_hold_ns);
 	struct shim_qp **link = &listed, *q = shim_list_take(), *next;
 	unsigned cursor = 0;
 
@@ -171,7 +171,7 @@ void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 	}
 	while ((q = *link)) {
 		if (holds_something(q)) {
-			visit(q, now_ns, budget_ns);
+			visit(q, now_ns, max_hold_ns);
 			link = &q->next_listed;
 			continue;
 		}

@@ -5,12 +5,16 @@ Each runs alone and with shim and daemon.
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from bench.ports import free_port
 from mfsd._native import Arbiter, Rule, RuleAction, Stage
 from tests.conftest import NativePrograms, SoftRoce
 from tests.support.arbiter import Server
@@ -30,6 +34,7 @@ pytestmark = [
 ]
 SHAPES = ((400, 131072, 1), (100, 40000, 4), (20, 4 << 20, 1), (400, 1, 8))
 MOONCAKE_PEERS = Path(__file__).with_name("mooncake_peers.py")
+HELD_STORE = Path(__file__).with_name("held_store.py")
 NIXL_PEERS = Path(__file__).with_name("nixl_peers.py")
 
 
@@ -95,23 +100,44 @@ def test_nixl_transfers_under_mfs(soft_roce: SoftRoce, folder: Path) -> None:
         assert daemon.status().daemon.attached_total >= 2
 
 
+@contextmanager
+def nothing_is_permitted(folder: Path, rule: Rule) -> Iterator[Server]:
+    """A daemon that holds what the rule is about for ever: its arbiter never runs, and is not missed for so long."""
+    forever_ns = 1000 * 10**9
+    with Arbiter(stale_after_ns=forever_ns, max_hold_ns=forever_ns) as arbiter:
+        arbiter.rules([rule])
+        server = Server(folder / "s", arbiter)
+        yield server
+        server.close()
+        assert arbiter.stats()["nics"] == 1 and arbiter.nic_stats(0)["name"] == "mfs0"
+        assert arbiter.stats()["grants"] == 0
+
+
 def test_mooncake_transfers_while_nothing_is_permitted(soft_roce: SoftRoce, tmp_path: Path, folder: Path) -> None:
     """Held for as long as the daemon allows, each of some forty transfers would fail by Mooncake's own time-out, which
     is two seconds here. They share what their queue pairs may lose, and are whole."""
-    forever_ns, slow = 1000 * 10**9, 1000
-    with Arbiter(stale_after_ns=forever_ns, max_hold_ns=forever_ns) as arbiter:
-        arbiter.rules([Rule(action=RuleAction.HOLD, stage=Stage.P2D)])
-        arbiter.start()
-        server = Server(folder / "s", arbiter)
-        filler = server.attach()
-        filler.nic("mfs0", 0, slow)  # of all: the first to name it
-        window = filler.submit(131_072, stage=Stage.P2D, asked=True)
-        assert filler.permit_wait(window, forever_ns) is not None
+    with nothing_is_permitted(folder, Rule(action=RuleAction.HOLD, stage=Stage.P2D)) as server:
         command = under_mfs(server.path, sys.executable, MOONCAKE_PEERS)
         environment = {**mooncake_environment(tmp_path), "MC_TRANSFER_TIMEOUT": "2"}
         output = soft_roce.run(*command, env=environment, timeout_s=200).stdout
         assert "verified 20 sizes and 4 batches" in output
-        nic = arbiter.nic_stats(0)
-        assert sum(nic["grants"]) == 1, "the one that fills the window"
-        filler.detach()
-        server.close()
+
+
+@pytest.mark.parametrize("given_ms", [8000, 60_000])
+def test_a_store_reads_while_nothing_is_permitted(
+    soft_roce: SoftRoce, tmp_path: Path, folder: Path, given_ms: int
+) -> None:
+    """Held for a quarter of the lease that the process was given. Where that is the master's own the read is through
+    within it, and right; where that is too long the store itself refuses what came after the lease."""
+    lease_ms = 8000
+    with nothing_is_permitted(folder, Rule(action=RuleAction.HOLD, stage=Stage.REUSE)) as server:
+        ports = (str(free_port()), str(free_port()))
+        command = under_mfs(server.path, sys.executable, HELD_STORE, *ports, str(lease_ms))
+        environment = {**mooncake_environment(tmp_path), "MFS_STORE_LEASE_MS": str(given_ms)}
+        output = soft_roce.run(*command, env=environment, timeout_s=200).stdout
+        found = json.loads(output.splitlines()[-1])
+    assert found["took_s"] >= given_ms / 4000
+    if given_ms == lease_ms:
+        assert found["answer"] == 1 << 20 and found["right"], found
+    else:
+        assert found["answer"] < 0, found

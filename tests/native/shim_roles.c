@@ -1,5 +1,6 @@
 /* Roles by caller and shape, rules by role and peer, classes on the wire. argv: test, folder of the caller libraries. */
 #define _GNU_SOURCE
+#include "../../csrc/base/clock.h"
 #include "shim_callers.h"
 
 static void connect_to(struct ibv_qp *qp, uint32_t number, const char *gid, uint8_t traffic_class)
@@ -75,9 +76,36 @@ static void roles(void)
 	CHECK_EQUAL(s->usage[0].posted.bytes[MFS_STAGE_REUSE], 0);
 }
 
+/* What a store reads is under a lease (MFS_STORE_LEASE_MS, see test_native.py): its queue pairs are held for a quarter of it,
+ * whatever the daemon allows; an engine's beside them are not concerned. */
+static void store_lease(void)
+{
+	const uint64_t lease_ns = getenv("STORE_LEASE_NS") ? strtoull(getenv("STORE_LEASE_NS"), NULL, 10) : 0;
+	struct daemon_options options = {
+		.path = socket_path(), .mode = MFS_MODE_ENFORCE, .gate = ~0u >> 1, .rules_count = 1,
+		.rules = {{.role = MFS_ROLE_KV, .action = MFS_RULE_HOLD, .stage = MFS_STAGE_REUSE,
+			   .dscp = MFS_DSCP_KEEP}}};
+	struct daemon *d = daemon_start(&options); /* it allows an hour */
+	struct rig *r = rig_open(64);
+	struct ibv_qp *store = create_by(r, "mooncake/store.so", 64, 0);
+	struct ibv_qp *engine = create_by(r, "mooncake/engine.so", 64, 0);
+	uint64_t began_ns;
+
+	CHECK(lease_ns);
+	rig_ready(store);
+	rig_ready(engine);
+	rig_post_writes(r, engine, 0, 1, IBV_SEND_SIGNALED);
+	began_ns = mfs_clock_ns();
+	rig_post_writes(r, store, 1, 10, IBV_SEND_SIGNALED);
+	WAIT(posted(store) == 10);
+	CHECK(mfs_clock_ns() - began_ns >= lease_ns / 4);
+	CHECK_EQUAL(posted(engine), 0);
+	CHECK(daemon_segment(d)->report.bypassed_hold > 0);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct test tests[] = {{"roles", roles}, {NULL, NULL}};
+	static const struct test tests[] = {{"roles", roles}, {"store_lease", store_lease}, {NULL, NULL}};
 
 	folder = argc > 2 ? argv[2] : "";
 	return run_tests(tests, argc > 2 ? 2 : argc, argv);

@@ -150,6 +150,26 @@ def test_context_tells_a_background_write_from_an_urgent_one(shelf: Shelf) -> No
     assert shelf.session.tasks[0].transfer.request_id == 9
 
 
+@pytest.mark.parametrize(("text", "hold_s"), [("2000", 0.5), ("", 1.25), ("2s", 1.25)])
+def test_a_call_is_held_for_a_quarter_of_the_lease(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, text: str, hold_s: float
+) -> None:
+    """A daemon that permits nothing delays it by that, all its pieces together; every byte is right."""
+    monkeypatch.setenv("MFS_STORE_LEASE_MS", text)
+    shelf.area[: 2 * SIZE] = b"p" * SIZE + b"q" * SIZE
+    pointers = [shelf.address, shelf.address + SIZE]
+    names = [f"held-{text}-{letter}" for letter in "pq"]
+    assert shelf.store.batch_put_from(names, pointers, [SIZE, SIZE]) == [0, 0]
+    for number, pointer in enumerate(pointers):
+        shelf.sources.ranges.add(pointer, SIZE, Metadata(number + 1))
+    shelf.session.tasks.clear()
+    shelf.session.hold = lambda transfer: True
+    assert shelf.store.batch_get_into(names[::-1], pointers, [SIZE, SIZE]) == [SIZE, SIZE]
+    assert shelf.area[: 2 * SIZE] == b"q" * SIZE + b"p" * SIZE
+    first, second = (task.waits_s for task in shelf.session.tasks)
+    assert first == [hold_s] and second == [0.0], "the first wait uses it up"
+
+
 def test_the_writing_client_has_no_segment_of_its_own() -> None:
     positional = ("10.0.0.1:1234", "P2PHANDSHAKE", 1 << 30, 1 << 20, "rdma", "mlx5_0", "10.0.0.2:50051")
     assert writer_setup(positional, {}) == (

@@ -1,6 +1,7 @@
 """What other programs may take from one that does nothing wrong, by a virtual clock, whatever this host is doing.
 
-The scenarios are in tests/native/arbiter_virtual.c, queue pairs in arbiter_fifo.c, the ledger in ledger_chains.c.
+The scenarios are in tests/native/arbiter_virtual.c, queue pairs in arbiter_fifo.c, the ledger in ledger_chains.c,
+directions in arbiter_directions.c.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
     def compile_program(name: str, included: tuple[str, ...] = INCLUDED) -> Path:
         program = folder / name
+        if program.exists():
+            return program
         sources = map(str, core(*included))
         command = [shutil.which("cc") or "gcc", *flags, *SANITIZERS[request.param], str(NATIVE / f"{name}.c"), *sources]
         done = subprocess.run([*command, "-o", str(program), "-lpthread", "-lm"], capture_output=True, text=True)
@@ -136,6 +139,11 @@ def test_a_permit_goes_to_the_first_of_a_queue_pair(build: Callable[..., Path]) 
 
 def test_a_batch_that_has_ended_keeps_what_was_submitted_before(build: Callable[..., Path]) -> None:
     output(build("arbiter_ends"))
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_turn_leaves_out_only_directions_where_nothing_is_left_to_do(build: Callable[..., Path], seed: int) -> None:
+    output(build("arbiter_directions"), str(seed))
 
 
 def test_chosen_numbers_do_not_chain_in_the_ledger(build: Callable[..., Path]) -> None:

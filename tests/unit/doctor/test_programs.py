@@ -128,6 +128,50 @@ def test_a_path_past_the_shim(doctor: Any, checks: Checks, name: str, value: str
     assert set(doctor(checks("bypass"))) == {found}
 
 
+def master(doctor: Any, *arguments: str) -> None:
+    doctor.write("proc/77/cmdline", "\0".join(["/opt/mooncake/mooncake_master", *arguments, ""]))
+
+
+@pytest.mark.parametrize(
+    ("told", "arguments", "max_hold_ms", "found"),
+    [
+        ("", None, 250, "store.fits"),
+        ("1000", None, 250, "store.fits"),
+        ("999", None, 250, "store.hold-cut"),
+        ("", None, 5000, "store.hold-cut"),
+        ("5s", None, 250, "store.lease-wrong"),
+        ("0", None, 250, "store.lease-wrong"),
+        ("", ["--rpc_port=1"], 250, "store.fits"),
+        ("", ["--default_kv_lease_ttl=999"], 250, "store.lease-longer"),
+        ("", ["-default_kv_lease_ttl", "999ms"], 250, "store.lease-longer"),
+        ("", ["--default_kv_lease_ttl=1s"], 250, "store.fits"),
+        ("", ["--default_kv_lease_ttl=1s"], 251, "store.lease-longer"),
+        ("", ["--default_kv_lease_ttl=1s"], 0, "store.lease-longer"),
+        ("1000", ["--default_kv_lease_ttl=1s"], 0, "store.fits"),
+        ("", ["--default_kv_lease_ttl=soon"], 250, "store.unreadable"),
+        ("", ["--config_path=/etc/master.yaml"], 250, "store.lease-longer"),
+        ("", ["--config_path=/etc/none.yaml"], 250, "store.unreadable"),
+        ("", ["--config_path=/etc/master.yaml", "--default_kv_lease_ttl=1h"], 250, "store.fits"),
+    ],
+)
+def test_a_stores_lease(
+    doctor: Any, checks: Checks, told: str, arguments: list[str] | None, max_hold_ms: float, found: str
+) -> None:
+    status = DaemonStatus("0", 1, 0, "enforce", 0.0, "", None, 0.0, 0, 0, 0, {}, 0, max_hold_ms=max_hold_ms)
+    doctor.host.__dict__["status"] = StatusReply(status, [], [])
+    doctor.host.environ = {"MFS_STORE_LEASE_MS": told} if told else {}
+    if arguments is not None:
+        master(doctor, *arguments)
+        doctor.write("proc/77/root/etc/master.yaml", "rpc_port: 1\ndefault_kv_lease_ttl: 900")
+    assert set(doctor(checks("store"))) == {found}
+
+
+def test_a_stores_lease_without_a_daemon_and_of_a_process_that_cannot_be_read(doctor: Any, checks: Checks) -> None:
+    assert set(doctor(checks("store"))) == {"store.fits"}
+    doctor.host.pid = PID
+    assert set(doctor(checks("store"))) == {"store.unreadable"}
+
+
 def process(
     doctor: Any, *mapped: str, environ: dict[str, str] | None = None, secure: bool = False, device: bool = False
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mfsd.policy.store_lease import VARIABLE, parse_lease_ms
 from tests.unit.shim.conftest import Native, names_of
 
 HOLD, THREADS = names_of("shim_hold"), names_of("shim_threads")
@@ -50,6 +51,20 @@ def test_nccl_profiler(native: Native, test: str, version: int) -> None:
 
 def test_roles_and_classes(native: Native) -> None:
     native.run("shim_roles", "roles", str(native.folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "lease_ms"), [("1000", 1000), ("", 5000), ("1s", 5000), ("0", 5000), ("86400001", 5000)]
+)
+def test_a_store_is_held_for_a_quarter_of_its_lease(native: Native, text: str, lease_ms: int) -> None:
+    environment = {"MFS_STORE_LEASE_MS": text, "STORE_LEASE_NS": str(lease_ms * 10**6)}
+    done = native.run("shim_roles", "store_lease", str(native.folder), **environment)
+    try:
+        assert parse_lease_ms(text) == lease_ms
+    except ValueError as error:
+        assert f"mfs: {error}\n" in done.stderr, "the adapter says the same"
+    else:
+        assert VARIABLE not in done.stderr
 
 
 @pytest.mark.parametrize("lookup", ["dlvsym", "dlsym"])

@@ -108,6 +108,7 @@ def test_a_view_of_the_backlog_is_what_counts() -> None:
     assert again(outlook="coordinator", age_s=0.0) == exact
     assert again(outlook="coordinator", age_s=1e6) == again(outlook="local")
     assert again(error=0.01) == 0
+    assert again(error_spread=3.0, outlook="none") > again(outlook="none")
 
 
 def test_workers_are_chosen_by_what_they_are_owed() -> None:
@@ -122,7 +123,9 @@ def test_workers_are_chosen_by_what_they_are_owed() -> None:
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "r.json"
     given = ["--reuse", "cost", "--placement", "backlog", "--outlook", "coordinator", "--outlook-age-ms", "20"]
-    assert command.main([*SMALL, *given, "--outlook-error", "2", "--json", str(out)]) == 0
+    assert (
+        command.main([*SMALL, *given, "--outlook-error", "2", "--outlook-error-spread", "1", "--json", str(out)]) == 0
+    )
     content = json.loads(out.read_text())
     assert content["config"]["reuse"]["age_s"] == 0.02 and "reuse" in content["results"][0]
     assert command.main([*SMALL, "--json", str(out)]) == 2
@@ -139,6 +142,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--reuse", "timeout:x"], "bench sim: --reuse timeout:x: use a number of seconds above 0"),
         (["--reuse", "timeout:0"], "bench sim: --reuse timeout:0: use a number of seconds above 0"),
         (["--outlook-error", "0"], "bench sim: --outlook-error 0.0: use a number above 0"),
+        (["--outlook-error-spread", "-1"], "bench sim: --outlook-error-spread -1.0: use 0 to 10"),
         (["--outlook-age-ms", "-1"], "bench sim: --outlook-age-ms -1: use at least 0"),
         (["--reuse", "slo", "--fetch", "batch"], "bench sim: --reuse slo --fetch batch: "),
         (["--reuse", "timeout:1", "--fabric-classes", "8"], "bench sim: --reuse timeout:1 --fabric-classes 8: "),

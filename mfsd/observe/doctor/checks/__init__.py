@@ -23,6 +23,7 @@ from mfsd.observe.doctor.checks import (
     preload,
     process,
     program,
+    store,
     verbs,
 )
 from mfsd.observe.doctor.finding import Finding, Kind
@@ -51,6 +52,7 @@ CHECKS: tuple[Check, ...] = (
     override,
     environment,
     bypass,
+    store,
     nic,
     pfc,
     mtu,
