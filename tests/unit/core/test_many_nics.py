@@ -114,8 +114,10 @@ def test_the_page_of_an_older_daemon_has_the_first_nics(folder: Path) -> None:
         arbiter.start()
         server = OldPage(folder / "s", arbiter)
         with server.attach() as client:
-            assert [port.rate_bytes_per_s for port in client.outlook().ports[::2]] == [*range(1000, 1000 + NICS_FIRST)]
-            assert client.outlook_port(NICS_FIRST - 1, Direction.OUT).rate_bytes_per_s == 1000 + NICS_FIRST - 1
+            page, last = client.outlook(), client.outlook_port(NICS_FIRST - 1, Direction.OUT)
+            assert page is not None and last is not None
+            assert [port.rate_bytes_per_s for port in page.ports[::2]] == [*range(1000, 1000 + NICS_FIRST)]
+            assert last.rate_bytes_per_s == 1000 + NICS_FIRST - 1
             assert client.outlook_port(NICS_FIRST, Direction.OUT) is None
             assert client.outlook_port(NICS_MAX - 1, Direction.IN) is None
         server.close()
