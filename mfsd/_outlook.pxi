@@ -23,8 +23,9 @@ cdef page_write(const mfs_outlook *page):
     cdef const mfs_outlook_port *p
     cdef const mfs_outlook_far *f
     ports, fars = [], []
-    for i in range(mfs_load_u32(&page.ports)):
-        p = &page.port[i]
+    first = mfs_load_u32(&page.ports)
+    for i in range(first + mfs_load_u32(&page.ports_more)):
+        p = mfs_outlook_port_of(page, i)
         ports.append(OutlookPort(
             mfs_load_u64(&p.rate_bytes_per_s), tuple([mfs_load_u64(&p.waiting_bytes[t]) for t in range(MFS_OUTLOOK_TIERS)]),
             mfs_load_u64(&p.in_flight_bytes), mfs_load_u64(&p.achieved_bytes_per_s),

@@ -17,6 +17,8 @@
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
 #endif
 
+_Static_assert(MFS_OUTLOOK_PORTS_MAX == DIRECTIONS_MAX, "the page has a place for each direction");
+
 #define OVERDUE_HEARTBEATS 10 /* a page that is late by so many is not believed */
 #define WAITING_NOTICE_NS 20000000ull
 
@@ -140,16 +142,17 @@ static void far_write(struct mfs_outlook_far *to, const struct mfs_far_port *inf
 void outlook_write(struct mfs_arbiter *arbiter, uint64_t next_ns)
 {
 	struct mfs_outlook *page = arbiter->outlook;
-	uint32_t ports = directions_count(arbiter);
+	uint32_t ports = directions_count(arbiter),
+		 first = ports < MFS_OUTLOOK_PORTS_FIRST ? ports : MFS_OUTLOOK_PORTS_FIRST;
 
 	if (!page)
 		return;
-	if (ports > MFS_OUTLOOK_PORTS_MAX)
-		ports = MFS_OUTLOOK_PORTS_MAX;
 	write_begin(page);
-	atomic_store_explicit(&page->ports, ports, memory_order_relaxed);
+	atomic_store_explicit(&page->ports, first, memory_order_relaxed);
+	atomic_store_explicit(&page->ports_more, ports - first, memory_order_relaxed);
 	for (uint32_t i = 0; i < ports; i++)
-		port_write(arbiter, &page->port[i], &arbiter->nic[i / MFS_DIRECTIONS], i % MFS_DIRECTIONS);
+		port_write(arbiter, mfs_outlook_port_of(page, i), &arbiter->nic[i / MFS_DIRECTIONS],
+			   i % MFS_DIRECTIONS);
 	for (uint32_t i = 0; i < arbiter->fars; i++)
 		put(&page->far[i].achieved_bytes_per_s, far_achieved(arbiter, &arbiter->far[i]));
 	put(&page->written_ns, arbiter->now_ns);

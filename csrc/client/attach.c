@@ -186,20 +186,23 @@ static int segment_map(int memfd, struct mfs_client *client, const char **why)
 	return 0;
 }
 
-/* A page that cannot be used is none: no program fails for it. */
+/* A page that cannot be used is none: no program fails for it. An older daemon's is shorter: zeros are mapped behind it. */
 static void outlook_map(int memfd, struct mfs_client *client)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
 	const struct mfs_outlook *page;
 	struct stat status;
+	size_t bytes;
 
-	if (memfd < 0 || fstat(memfd, &status) || status.st_size < (off_t)sizeof(*page) ||
+	if (memfd < 0 || fstat(memfd, &status) || status.st_size < MFS_OUTLOOK_BYTES_FIRST ||
 	    (fcntl(memfd, F_GET_SEALS) & wanted) != wanted)
 		return;
-	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, memfd, 0);
+	bytes = (size_t)status.st_size < sizeof(*page) ? (size_t)status.st_size : sizeof(*page);
+	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED)
 		return;
-	if (page->magic == MFS_OUTLOOK_MAGIC && page->bytes >= sizeof(*page))
+	if (mmap((void *)page, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, memfd, 0) != MAP_FAILED &&
+	    page->magic == MFS_OUTLOOK_MAGIC && page->bytes >= MFS_OUTLOOK_BYTES_FIRST)
 		client->outlook = page;
 	else
 		munmap((void *)page, sizeof(*page));

@@ -46,6 +46,15 @@ static bool believed(const struct mfs_client *client, uint64_t now_ns)
 	return page && (uint32_t)page->epoch == client->epoch && holds(get(&page->valid_until_ns), now_ns);
 }
 
+/* Of the first table all its entries are in use before there is one in the other. */
+static uint32_t ports_count(const struct mfs_outlook *page)
+{
+	uint32_t first = get_count(&page->ports, MFS_OUTLOOK_PORTS_FIRST);
+
+	return first < MFS_OUTLOOK_PORTS_FIRST ? first
+					       : first + get_count(&page->ports_more, MFS_OUTLOOK_PORTS_MORE);
+}
+
 static void port_read(const struct mfs_outlook_port *from, struct mfs_port_outlook *to)
 {
 	to->rate_bytes_per_s = get(&from->rate_bytes_per_s);
@@ -66,10 +75,10 @@ int mfs_client_outlook_port(const struct mfs_client *client, unsigned nic, enum 
 		return -EINVAL;
 	for (int tries = 0; tries < MFS_OUTLOOK_TRIES && believed(client, now_ns); tries++) {
 		uint32_t sequence = read_begin(page);
-		bool known = at < get_count(&page->ports, MFS_OUTLOOK_PORTS_MAX);
+		bool known = at < ports_count(page);
 
 		if (known)
-			port_read(&page->port[at], port);
+			port_read(mfs_outlook_port_of(page, at), port);
 		if (read_whole(page, sequence))
 			return known && port->rate_bytes_per_s ? 0 : -ENODATA;
 	}
@@ -170,7 +179,9 @@ int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct 
 			((uint64_t *)copy)[i] = __atomic_load_n((const uint64_t *)page + i, __ATOMIC_RELAXED);
 		if (!read_whole(page, sequence))
 			continue;
-		atomic_init(&copy->ports, get_count(&copy->ports, MFS_OUTLOOK_PORTS_MAX));
+		atomic_init(&copy->ports_more,
+			    ports_count(copy) - get_count(&copy->ports, MFS_OUTLOOK_PORTS_FIRST));
+		atomic_init(&copy->ports, get_count(&copy->ports, MFS_OUTLOOK_PORTS_FIRST));
 		atomic_init(&copy->fars, get_count(&copy->fars, MFS_OUTLOOK_FARS_MAX));
 		atomic_init(&copy->pruned, get_count(&copy->pruned, MFS_OUTLOOK_PRUNED_MAX));
 		if (!holds(get(&copy->far_valid_until_ns), now_ns))

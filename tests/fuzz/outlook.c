@@ -22,6 +22,10 @@ static void fill(struct input *in, uint64_t now_ns)
 	page.bytes = sizeof(page);
 	page.epoch = EPOCH;
 	atomic_store(&page.ports, (uint32_t)take(in, 1) % 4 * 2);
+	if (take(in, 1) & 1) {
+		atomic_store(&page.ports, MFS_OUTLOOK_PORTS_FIRST);
+		atomic_store(&page.ports_more, (uint32_t)take(in, 1) % (MFS_OUTLOOK_PORTS_MORE + 2));
+	}
 	atomic_store(&page.fars, (uint32_t)take(in, 1));
 	atomic_store(&page.pruned, (uint32_t)take(in, 2) % (MFS_OUTLOOK_PRUNED_MAX + 1));
 	atomic_store(&page.valid_until_ns, now_ns + 1000000000 + take(in, 4));
@@ -29,6 +33,7 @@ static void fill(struct input *in, uint64_t now_ns)
 	for (unsigned i = 0; i < 8; i++) {
 		atomic_store(&page.port[i].rate_bytes_per_s, take(in, 4));
 		atomic_store(&page.port[i].waiting_bytes[i % MFS_OUTLOOK_TIERS], take(in, 8));
+		atomic_store(&page.port_more[i].rate_bytes_per_s, take(in, 2));
 		atomic_store(&page.far[i].peer[1], i);
 		atomic_store(&page.far[i].owed_ns, take(in, 8));
 		atomic_store(&page.pruned_request[i], i * take(in, 1));
@@ -72,7 +77,9 @@ static void read_all(struct input *in, const struct mfs_client *client, uint64_t
 	CHECK(rc == -ENODATA ? !honest(now_ns) : honest(now_ns) && (rc == 0 || rc == 1));
 	rc = mfs_client_outlook(client, now_ns, &copy);
 	CHECK(rc == -ENODATA ? !honest(now_ns)
-			     : rc == 0 && copy.ports <= MFS_OUTLOOK_PORTS_MAX && copy.fars <= MFS_OUTLOOK_FARS_MAX &&
+			     : rc == 0 && copy.ports <= MFS_OUTLOOK_PORTS_FIRST &&
+				       copy.ports_more <= MFS_OUTLOOK_PORTS_MORE &&
+				       (!copy.ports_more || copy.ports == MFS_OUTLOOK_PORTS_FIRST) && copy.fars <= MFS_OUTLOOK_FARS_MAX &&
 				       copy.pruned <= MFS_OUTLOOK_PRUNED_MAX);
 	rc = mfs_client_fetch_ns(client, nic, take(in, 8), take(in, 1) & 1 ? (const uint8_t *)peer : NULL,
 				 take(in, 1) & 1, &ns);

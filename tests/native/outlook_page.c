@@ -12,6 +12,7 @@
 
 #define READERS 3
 #define WIDTH 64 /* far ports and requests of each writing */
+#define NICS (MFS_NICS_FIRST + 2) /* those of the last lie at the page's end */
 
 #define CHECK(condition)                                                              \
 	do {                                                                          \
@@ -38,7 +39,8 @@ static void copy_check(uint64_t *last)
 	uint64_t round;
 
 	if (mfs_client_outlook(client, arbiter_clock_ns(), copy) == 0 && copy->fars) {
-		CHECK(copy->fars == WIDTH && copy->pruned == WIDTH && copy->ports == 2);
+		CHECK(copy->fars == WIDTH && copy->pruned == WIDTH);
+		CHECK(copy->ports == MFS_OUTLOOK_PORTS_FIRST && copy->ports_more == 4);
 		round = copy->far[0].owed_ns;
 		for (uint32_t i = 0; i < WIDTH; i++) {
 			CHECK(copy->far[i].owed_ns == round);
@@ -61,9 +63,10 @@ static void parts_check(void)
 	peer_of(WIDTH / 2, peer);
 	if (mfs_client_outlook_far(client, peer, MFS_DIRECTION_IN, now_ns, &far) == 0)
 		CHECK(far.rate_bytes_per_s == far.owed_ns);
-	if (mfs_client_outlook_port(client, 0, MFS_DIRECTION_IN, now_ns, &port) == 0)
-		CHECK(port.rate_bytes_per_s == 1000000);
-	CHECK(mfs_client_outlook_port(client, 1, MFS_DIRECTION_IN, now_ns, &port) == -ENODATA);
+	for (unsigned nic = 0; nic < NICS; nic += NICS - 1)
+		if (mfs_client_outlook_port(client, nic, MFS_DIRECTION_IN, now_ns, &port) == 0)
+			CHECK(port.rate_bytes_per_s == 1000000 + nic);
+	CHECK(mfs_client_outlook_port(client, NICS, MFS_DIRECTION_IN, now_ns, &port) == -ENODATA);
 	CHECK(mfs_client_pruned(client, UINT64_MAX, now_ns) != 1);
 }
 
@@ -131,7 +134,8 @@ int main(int argc, char **argv)
 
 	mfs_policy_default(&config.policy, 8);
 	CHECK(mfs_arbiter_create(&config, &arbiter) == 0);
-	CHECK(mfs_arbiter_nic(arbiter, "test0", 1, 1000000) == 0);
+	for (int nic = 0; nic < NICS; nic++)
+		CHECK(mfs_arbiter_nic(arbiter, "test", (uint64_t)nic + 1, 1000000 + (uint64_t)nic) == nic);
 	map(arbiter);
 	for (int i = 0; i < READERS; i++)
 		CHECK(pthread_create(&thread[i], NULL, reader, NULL) == 0);

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "scripted_daemon.h"
 
+#include <mfs/nic_tables.h>
 #include <mfs/ring.h>
 
 #include <errno.h>
@@ -108,6 +109,12 @@ static void welcome(struct daemon *d, int fd, int memfd, int doorbell, int error
 	answered(sendmsg(fd, &m, MSG_NOSIGNAL), sizeof(w), "welcome");
 }
 
+static void gates_write(const struct daemon *d, struct mfs_segment *s)
+{
+	for (uint32_t i = 0; i < (minor_of(d) < MFS_NICS_MINOR ? MFS_NICS_FIRST : MFS_NICS_MAX); i++)
+		atomic_store(&mfs_gate_of(s, i)->word, d->options.gate);
+}
+
 static void give_segment(struct daemon *d, int fd)
 {
 	int memfd = memfd_create("segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -129,12 +136,11 @@ static void give_segment(struct daemon *d, int fd)
 	atomic_store(&s->header.heartbeat_ns, now_ns());
 	atomic_store(&s->header.state, MFS_SEGMENT_ACTIVE);
 	atomic_store(&s->header.mode, d->options.mode);
-	s->nic[0].rate_bytes_per_s = d->options.rate_bytes_per_s;
+	mfs_nic_of(s, (uint32_t)d->options.nic)->rate_bytes_per_s = d->options.rate_bytes_per_s;
 	write_rules(s, d->options.rules, d->options.rules_count);
 	for (int i = 0; i < MFS_CLASSES_MAX; i++)
 		atomic_store(&s->header.dscp[i], d->options.dscp[i]);
-	for (int i = 0; i < MFS_NICS_FIRST; i++)
-		atomic_store(&s->gate[i].word, d->options.gate);
+	gates_write(d, s);
 	d->segment = s; /* an earlier one stays mapped: its client may still read it */
 	d->reader = (struct mfs_submit_reader){0};
 	d->grant_tail = 0;
@@ -157,7 +163,7 @@ static void serve_socket(struct daemon *d)
 			close(d->peer);
 			d->peer = -1;
 		} else if (hello.kind == MFS_HELLO_NIC) {
-			struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = 0};
+			struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = (uint32_t)d->options.nic};
 
 			if (d->options.nics_unanswered)
 				d->options.nics_unanswered--;
@@ -336,8 +342,7 @@ void daemon_grant_all(struct daemon *d, bool yes)
 
 void daemon_gate(struct daemon *d, uint32_t gate)
 {
-	LOCKED(d->options.gate = gate; for (int i = 0; d->segment && i < MFS_NICS_FIRST; i++)
-					       atomic_store(&d->segment->gate[i].word, gate));
+	LOCKED(d->options.gate = gate; if (d->segment) gates_write(d, d->segment));
 }
 
 void daemon_mode(struct daemon *d, enum mfs_mode mode)

@@ -17,6 +17,7 @@ struct daemon_options {
 	uint64_t stale_after_ns; /* 0: 1000 s, so that a loaded machine does not look like a dead daemon */
 	enum mfs_mode mode;
 	uint64_t rate_bytes_per_s; /* of its NIC; 0: unknown */
+	int nic; /* index of every NIC that it is asked about */
 	uint16_t major;		 /* 0: the right one */
 	uint16_t older;		 /* by so many minor versions; as those did, it refuses a task that says a higher one */
 	int welcome_error;

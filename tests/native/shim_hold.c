@@ -2,6 +2,7 @@
 #include "shim_test.h"
 
 #include <fcntl.h>
+#include <mfs/usage.h>
 
 static void held_until_granted(void)
 {
@@ -285,6 +286,38 @@ static void rounds_share_a_budget(void)
 	CHECK(daemon_segment(d)->report.bypassed_hold > ROUNDS);
 }
 
+/* A NIC whose tables lie at the segment's end is held, counted and let go as the first is. */
+static void nic_beyond_the_first(void)
+{
+	enum { NIC = MFS_NICS_FIRST + 24 };
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .nic = NIC};
+	struct daemon *d = daemon_start(&options);
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	struct mfs_usage *usage;
+	struct ibv_wc wc[1];
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 1);
+	CHECK_EQUAL(daemon_submitted(d, 0).nic, NIC);
+	CHECK_EQUAL(posted(qp), 0);
+	daemon_grant(d, 1);
+	WAIT(posted(qp) == 1);
+	usage = mfs_usage_of(daemon_segment(d), NIC);
+	CHECK_EQUAL(mfs_usage_posted(daemon_segment(d), NIC, HOLD_STAGE), daemon_counts(d).submitted_bytes);
+	fake_complete(qp, 1);
+	rig_drain(r, wc, 1);
+	CHECK_EQUAL(usage->completed.bytes[HOLD_STAGE], daemon_counts(d).submitted_bytes);
+	for (uint32_t i = 0; i < MFS_NICS_MAX; i++)
+		CHECK(i == NIC || !mfs_usage_posted(daemon_segment(d), i, HOLD_STAGE));
+	daemon_gate(d, 0); /* nothing waits there: it goes at once */
+	rig_post_writes(r, qp, 1, 1, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(posted(qp), 2);
+	CHECK_EQUAL(daemon_counts(d).submitted, 1);
+}
+
 /* Mooncake's own time-out (MC_TRANSFER_TIMEOUT=1, see test_native.py) bounds it, whatever the daemon says. */
 static void library_timeout(void)
 {
@@ -522,6 +555,7 @@ int main(int argc, char **argv)
 		{"forced_signal_in_error", forced_signal_in_error},
 		{"too_long", too_long},
 		{"rounds_share_a_budget", rounds_share_a_budget},
+		{"nic_beyond_the_first", nic_beyond_the_first},
 		{"library_timeout", library_timeout},
 		{"served_is_not_lost", served_is_not_lost},
 		{"more_than_slots", more_than_slots},

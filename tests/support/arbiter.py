@@ -45,7 +45,7 @@ class Server:
                     self.segments[client_id] = mmap.mmap(memfd, _native.SEGMENT_BYTES)
                     welcome = _native.welcome_encode(client_id=client_id)
                     descriptors = [memfd, doorbell]
-                    if (outlook := self.arbiter.outlook_fd()) is not None:
+                    if (outlook := self.outlook_fd()) is not None:
                         descriptors.append(outlook)
                     socket.send_fds(connection, [welcome], descriptors)
                     for descriptor in descriptors:
@@ -58,6 +58,9 @@ class Server:
             if client_id is not None:
                 with contextlib.suppress(OSError):
                     self.arbiter.client_remove(client_id)
+
+    def outlook_fd(self) -> int | None:
+        return self.arbiter.outlook_fd()
 
     def _nic(self, hello: Hello) -> bytes:
         try:

@@ -11,6 +11,8 @@
  *    (far ports' owed_ns) has a time of its own, `far_valid_until_ns`, and goes with the coordinator,
  *  - every count is within its table. Tables are sorted; in one that is not, a search ends all the same.
  *
+ * A page that is shorter is of an older daemon: what it lacks reads as zero, which is to say that nothing is known.
+ *
  * Memory order: the writer stores `sequence` odd (relaxed), issues a release fence, stores the rest relaxed, and stores
  * `sequence` even with release. The reader loads it with acquire, the rest relaxed, issues an acquire fence, and loads it
  * again.
@@ -23,8 +25,11 @@
 #define MFS_OUTLOOK_MAGIC 0x004b4f4f4c53464dULL /* "MFSLOOK\0" in memory order */
 #define MFS_OUTLOOK_MINOR 5                     /* the first version of the ABI that has the page */
 #define MFS_OUTLOOK_TIERS 4                     /* enum mfs_tier */
-/* of the first NICs; of one with a higher index the page says nothing */
-#define MFS_OUTLOOK_PORTS_MAX (MFS_NICS_FIRST * MFS_DIRECTIONS)
+#define MFS_OUTLOOK_PORTS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
+/* of the first NICs, which all versions of the page have; those of the others lie at its end */
+#define MFS_OUTLOOK_PORTS_FIRST (MFS_NICS_FIRST * MFS_DIRECTIONS)
+#define MFS_OUTLOOK_PORTS_MORE (MFS_OUTLOOK_PORTS_MAX - MFS_OUTLOOK_PORTS_FIRST)
+#define MFS_OUTLOOK_BYTES_FIRST (128 + 64 * 32 + 64 * 256 + 8 * 1024) /* no page is shorter */
 #define MFS_OUTLOOK_FARS_MAX 256
 #define MFS_OUTLOOK_PRUNED_MAX 1024
 #define MFS_OUTLOOK_UNKNOWN UINT64_MAX
@@ -33,7 +38,7 @@
 #define MFS_OUTLOOK_RATE_SHARE_LEAST \
 	16 /* of a port's rate, collectives are believed to leave one part in so many */
 
-/* One direction of a NIC of this node; its place in the table is NIC * MFS_DIRECTIONS + direction. */
+/* One direction of a NIC of this node; its number is NIC * MFS_DIRECTIONS + direction: mfs_outlook_port_of. */
 struct mfs_outlook_port {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t rate_bytes_per_s;
 	_Atomic uint64_t waiting_bytes[MFS_OUTLOOK_TIERS]; /* by the tier in which they were submitted */
@@ -61,17 +66,29 @@ struct mfs_outlook {
 	uint64_t epoch; /* as in every segment of this daemon */
 	uint8_t reserved0[40];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t sequence;
-	_Atomic uint32_t ports, fars, pruned; /* entries in use */
+	_Atomic uint32_t ports, fars, pruned; /* entries in use, of the first ports */
 	_Atomic uint64_t written_ns;          /* CLOCK_MONOTONIC, as all times here */
 	_Atomic uint64_t valid_until_ns;
 	_Atomic uint64_t far_valid_until_ns; /* 0: no coordinator says anything */
-	uint8_t reserved1[24];
-	struct mfs_outlook_port port[MFS_OUTLOOK_PORTS_MAX];
+	_Atomic uint32_t ports_more;         /* and of the others */
+	uint8_t reserved1[20];
+	struct mfs_outlook_port port[MFS_OUTLOOK_PORTS_FIRST];
 	struct mfs_outlook_far far[MFS_OUTLOOK_FARS_MAX];        /* by peer, then direction */
 	_Atomic uint64_t pruned_request[MFS_OUTLOOK_PRUNED_MAX]; /* ascending */
+	struct mfs_outlook_port port_more[MFS_OUTLOOK_PORTS_MORE];
 };
 _Static_assert(offsetof(struct mfs_outlook, sequence) == 64, "what changes has a line of its own");
 _Static_assert(offsetof(struct mfs_outlook, port) == 128, "ports follow the head");
-_Static_assert(sizeof(struct mfs_outlook) == 128 + 64 * 32 + 64 * 256 + 8 * 1024, "no holes");
+_Static_assert(offsetof(struct mfs_outlook, ports_more) == 104, "in the place of reserved bytes");
+_Static_assert(offsetof(struct mfs_outlook, port_more) == MFS_OUTLOOK_BYTES_FIRST,
+	       "behind what older pages have");
+_Static_assert(sizeof(struct mfs_outlook) == MFS_OUTLOOK_BYTES_FIRST + 64 * 96, "no holes");
+
+static inline struct mfs_outlook_port *mfs_outlook_port_of(const struct mfs_outlook *page, uint32_t port)
+{
+	return (struct mfs_outlook_port *)(port < MFS_OUTLOOK_PORTS_FIRST
+						   ? &page->port[port]
+						   : &page->port_more[port - MFS_OUTLOOK_PORTS_FIRST]);
+}
 
 #endif
