@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 MESSAGE_NS = 1_000_000  # a message is at most this long at the NIC's rate: 25 MB at 200 Gbit/s
 WINDOW_MESSAGES = 1.5  # the NIC's own window: what is posted keeps its class, so it should not be much
+MESSAGES_MAX = 1 << 18  # that wait at one NIC: memory is taken as they come; 65,000 were too few at 12.5 Gbit/s
 
 
 class RmlqNetwork(SharedNetwork):
@@ -65,7 +66,7 @@ class RmlqNetwork(SharedNetwork):
 
     def queue(self, nic: int) -> Rmlq:
         if nic not in self.queues:
-            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=1 << 16)
+            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=MESSAGES_MAX)
             self.windows[nic] = Window(self.rate, window_ns=self.window_ns, window_bytes_min=1)
         return self.queues[nic]
 

@@ -49,6 +49,14 @@ def test_the_native_queue_sends_reuse_before_p2d_and_p2d_by_deadline() -> None:
     assert network.fluid.now == pytest.approx(4 * SIZE / 2 / 25e9), "the NIC was never idle"
 
 
+def test_as_many_messages_wait_as_a_slow_nic_has() -> None:
+    """At 12.5 Gbit/s the KV of long prompts is more than 65,536 messages of a millisecond."""
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig())
+    flow, _ = flows(state(1, 9.0), 1)
+    network.send(flow, 70_000 * network.message_bytes)
+    assert network.messages[flow] == 70_000
+
+
 def test_reuse_waits_with_all_its_layers_and_they_count_in_order() -> None:
     network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=0.001)
     _, many = flows(state(1, 9.0), 1)
