@@ -20,6 +20,9 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))  # for mfsd._build; a build in an environment of its own does not have it there
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-Icsrc/include"]
 
+SAME = ["-ffp-contract=off"]
+"""Sums of doubles are what Python makes of them, on every machine (mfsd/_serving.pxi)."""
+
 
 class SharedLibrary(Extension):
     """A plain shared library (no Python in it) placed inside a package under its own file name."""
@@ -52,7 +55,7 @@ BINDING = Extension(
     "mfsd._native",
     ["mfsd/_native.pyx", *sources(*(f"csrc/{folder}/*.c" for folder in CORE))],
     libraries=["m"],
-    extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function"],
+    extra_compile_args=[*CFLAGS, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-unused-function", *SAME],
     depends=[*HEADERS, *BUILD, *sources("mfsd/*.pxi", "csrc/*/*.h")],
 )
 CAPI = Extension(

@@ -1243,3 +1243,188 @@ class Window:
     def in_flight_bytes(self) -> int: ...
     def backlog(self, now_ns: int) -> int: ...
     def snapshot(self, destination: int) -> DestinationWindow: ...
+
+# ---- The serving simulator's step (_serving.pxi) ---------------------------------------------------------------------
+
+class ServedCall:
+    """What changes of a call while it is served: state 0 waits, 1 its prompt is partly computed, 2 decodes, 3 ended."""
+
+    request_id: int
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    """Brought up to date when its prompt is done and when it ends; between these ask `produced`."""
+    prefill_left: int
+    folded: int
+    """Output tokens that are part of the prompt since the KV was taken: they are computed again."""
+    offset: int
+    """Of a decode: its replica's round less what it has produced."""
+    end_round: int
+    state: int
+    arrival_s: float
+    due_s: float
+    output_tokens: float
+    """Expected."""
+    service_s: float
+    since_busy_s: float
+    ttft_s: float | None
+    tbt_s: float | None
+    ttlt_s: float | None
+    first_token_s: float | None
+    record: Any
+    request: Any
+    """As the policy sees it, while nothing has changed; None otherwise."""
+    parked: bool
+    """Waits with its KV kept: it was paused to free its slot."""
+
+    def found(self, tokens: int) -> None:
+        """While it waits: so many tokens of its prompt are in the cache."""
+
+    def produced(self, round_: int) -> int: ...
+    def held(self, round_: int) -> int:
+        """Tokens of KV: those computed. The newest token of a decode is computed in the next step."""
+
+class ServedPiece:
+    """Prompt tokens of a call."""
+
+    def __init__(self, live: ServedCall, tokens: int) -> None: ...
+    @property
+    def live(self) -> Any: ...
+    @property
+    def tokens(self) -> int: ...
+
+class ServedDecision:
+    """What a step computes: all decodes but those paused, and these pieces. set_aside: numbers, at least of those among
+    the pieces that begin although they are lost or relegated."""
+
+    def __init__(
+        self, pieces: list[ServedPiece], paused: list[Any], set_aside: Collection[int], step_s: float
+    ) -> None: ...
+    @property
+    def pieces(self) -> list[ServedPiece]: ...
+    @property
+    def paused(self) -> list[Any]:
+        """Decodes that sit out."""
+
+    @property
+    def set_aside(self) -> Collection[int]: ...
+    @property
+    def step_s(self) -> float: ...
+
+class ServedMemory:
+    """Tokens of KV."""
+
+    held: int
+    """By running calls."""
+    parked: int
+    """By calls that were paused to free their slots."""
+    hits: int
+    """Prompt tokens that were found."""
+    prefixes: Any
+    """What no call holds any more: `tokens`."""
+
+class KeptQueue:
+    """mfsd.policy.serve.plan_step for orders that can be kept, to the bit, without looking at the whole queue. Rows are
+    (key, number, call); the lists are heaps but for the overdue rows, which are in order."""
+
+    overdue_rows: list[tuple[float, int, Any]]
+    overdue_numbers: set[int]
+
+    def __init__(
+        self, config: Any, low: list[list[tuple[float, int, Any]]], high: list[list[tuple[float, int, Any]]]
+    ) -> None:
+        """low, high: those that wait in the order of the least alpha and of the greatest, each as [rows, rows of those
+        that come last since their deadline has passed]."""
+
+    def start(self, step: int, small: Any, large: Any) -> None:
+        """From this step on, with these pieces of a Pace."""
+
+    def pieces(self) -> tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...]:
+        """(terms, inverse, steps) of both pieces of the Pace."""
+
+    def expire(self, now_s: float) -> None:
+        """Asked of the subclass when the first of `by_due` has passed."""
+
+    def overdue(self, now_s: float) -> None:
+        """Asked of the subclass at steps that begin with what is overdue: brings rows and numbers up to date."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def by_due(self) -> list[tuple[float, int, Any]]: ...
+    @property
+    def by_budget(self) -> list[tuple[float, int, Any]]: ...
+    @property
+    def by_cached(self) -> list[tuple[float, int, Any]]: ...
+    @property
+    def by_left(self) -> list[tuple[float, int, Any]]: ...
+    @property
+    def limits(self) -> list[tuple[float, int, Any]]:
+        """Decodes by when their next token was due when this was last read; it only grows."""
+
+class StepLoop:
+    """A replica's steps. Its subclass answers what is asked once a call, or seldom: give_way, idle, timed, asked,
+    begins, filled, ends_now; seconds where a step's time is no line; noise and noise_observed where there is any."""
+
+    round: int
+    """Steps so far: all decodes make a token in each."""
+    context: int
+    """Tokens that the decodes attend to, in all."""
+    wanted: int
+    """Prompts of running calls and what the decodes have produced: what the fence counts."""
+    left_tokens: int
+    """Prompt tokens of calls that wait or are partly computed."""
+    busy_s: float
+    step_s: float
+    """Mean step time."""
+    busy: bool
+    memory: Any
+    planner: Any
+    steps: int
+    prefill_tokens: int
+    decode_tokens: int
+    kv_peak_tokens: int
+    errors: int
+    over: int
+    error_sum: float
+    end_s: float
+
+    def __init__(self, config: Any, learns: bool, pace_weight: float) -> None:
+        """pace_weight: of the latest step in the mean step time."""
+
+    def ruled(self, margin: float) -> None:
+        """Estimates have this margin from now on."""
+
+    def begin(self, now_s: float) -> float | None:
+        """Plans a step and begins it; when it ends, or None when there is nothing to compute."""
+
+    def plan(self, now_s: float) -> ServedDecision: ...
+    def finish(self, now_s: float) -> list[Any]:
+        """The step has ended; who ends with it."""
+
+    def take_seen(self) -> tuple[int, int, int, float, float] | None:
+        """The step that has ended since the last plan, if it is to be learned from: prefill tokens, decodes, context,
+        pairs, seconds."""
+
+    def token_due_s(self, live: ServedCall, made: int) -> float:
+        """When the token after so many is due."""
+
+    @property
+    def waiting(self) -> dict[int, Any]: ...
+    @property
+    def prompts(self) -> dict[int, Any]:
+        """Partly computed."""
+
+    @property
+    def decodes(self) -> dict[int, Any]: ...
+    @property
+    def ends(self) -> list[tuple[int, int, Any]]:
+        """Decodes by the round in which they end."""
+
+    @property
+    def due(self) -> list[tuple[float, int, Any]]:
+        """Decodes with a TBT by when their next token was due when this was last read; it only grows."""
+
+    @property
+    def chunk_sizes(self) -> dict[int, int]: ...

@@ -46,6 +46,10 @@ UNUSED = {
     # file and name: who uses it
     "bench/programs/nccl_ranks.py all_*": "its own main, by the names on its command line",
     "bench/programs/nccl_ranks.py send_receive": "the same",
+    "bench/sim/serving/memory.py make_room": "the step in C (mfsd/_serving.pxi)",
+    "bench/sim/serving/replica.py begins": "the same",
+    "bench/sim/serving/replica.py ends_now": "the same",
+    "bench/sim/serving/replica.py noise_observed": "the same",
     "mfsd/fabric/dcb.py DCBX_CEE": "one of the four values of the kernel's word, named together",
     "mooncake_adapter/vllm/connector.py requires_piecewise_for_cudagraph": "vLLM",
     "mooncake_adapter/vllm/waiting.py *_request*": "vLLM, in its own walk",

@@ -18,6 +18,7 @@ COMMANDS = {
     "capacity": "the most requests/s of which at most 1 % are late",
     "claims": "every claim of the papers and of ours: measured, against its bar",
     "replay": "whether recorded decisions come out the same again, to the bit",
+    "compare": "a live engine's record beside the simulator: plans, steps, order of first tokens",
     "live": "two tiers at overload on a real vLLM on the CPU: its own scheduler and MFS's",
 }
 

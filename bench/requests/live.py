@@ -16,6 +16,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -121,10 +122,11 @@ async def _serve(policy: str) -> None:
 class Server:
     """One engine in a process of its own."""
 
-    def __init__(self, policy: str, log: Path) -> None:
+    def __init__(self, policy: str, log: Path, environment: dict[str, str] | None = None) -> None:
         reading, writing = os.pipe()
         environment = {
             **os.environ,
+            **(environment or {}),
             "PYTHONPATH": str(ROOT),
             "MFS_LIVE_FD": str(writing),
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -184,6 +186,25 @@ class Run:
 
     def __call__(self, name: str) -> list[dict[str, Any]]:
         return self.servers[name].run(self.seed, self.count, self.per_s, self.slo_s)
+
+
+def record(folder: Path, count: int, load: float, seed: int, logs: Path) -> None:
+    """One run of MFS's scheduler whose every decision is written to the folder, after a few requests and a burst."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
+        settings.write(f"[record]\nfolder = {json.dumps(str(folder.resolve()))}\n")
+        settings.flush()
+        server = Server("mfs", logs / "live-record.log", {"MFS_SERVE_CONFIG": settings.name})
+        try:
+            server.answer()
+            server.run(seed, 8, 0.0, SLO_OTHER_S)
+            burst = server.run(seed + 50, min(count, BURST), 0.0, SLO_OTHER_S)
+            last_s = max(row["end_s"] for row in burst)
+            slo_s = SLO_OF_STEPS * BATCHED_TOKENS * last_s / sum(row["tokens"] for row in burst)
+            rows = server.run(seed + 100, count, load * len(burst) / last_s, slo_s)
+        finally:
+            server.stop()
+    print(json.dumps({"folder": str(folder), "requests": count, "slo_s": slo_s, **measured(rows, slo_s)}))
 
 
 def measured(rows: list[dict[str, Any]], slo_s: float) -> dict[str, float]:
@@ -246,6 +267,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", action="store_true", help="both engines of a pair serve at the same time")
     parser.add_argument("--json", type=Path, help="where the rows are written")
+    parser.add_argument(
+        "--record", type=Path, help="one run of mfs alone, every decision written to this folder: for `compare`"
+    )
     parser.add_argument("--engine", choices=POLICIES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.engine:
@@ -259,6 +283,9 @@ def main(arguments: list[str]) -> int:
         return 2
     logs = ROOT / "out"
     logs.mkdir(exist_ok=True)
+    if options.record:
+        record(options.record, options.requests, options.load, options.seed, logs)
+        return 0
     servers: dict[str, Server] = {}
     try:
         for at, policy in enumerate(policies):

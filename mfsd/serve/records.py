@@ -8,6 +8,7 @@ stands alone, rotated ones too.
 from __future__ import annotations
 
 import contextlib
+import lzma
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -21,6 +22,7 @@ SIZE_MAX_BYTES: Final = 64 << 20
 FILES: Final = 4
 FLUSH_S: Final = 1.0
 SUFFIX: Final = ".jsonl"
+PACKED: Final = ".xz"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -166,15 +168,20 @@ def files_of(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> Iterator[tuple[int, Begin | Step]]:
-    """Its lines by number. A last line that does not end is left out; RecordError for any other that is none."""
+    """Its lines by number; a name that ends in .xz is unpacked. A last line that does not end is left out; RecordError
+    for any other that is none."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
                 yield number, _decoded(path, number, line)
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from None
+    except (OSError, lzma.LZMAError, EOFError) as error:
+        raise RecordError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return lzma.open(path, "rb") if path.suffix == PACKED else path.open("rb")
 
 
 def _decoded(path: Path, number: int, line: bytes) -> Begin | Step:
@@ -220,6 +227,8 @@ def _replayed(path: Path) -> Iterator[Difference | None]:
 
 
 def _is_cut(path: Path) -> bool:
+    if path.suffix == PACKED:
+        return False  # what was packed is whole
     with path.open("rb") as file:
         file.seek(0, 2)
         if file.tell() == 0:

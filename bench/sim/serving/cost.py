@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -85,7 +87,44 @@ class Roofline(msgspec.Struct, frozen=True, tag="roofline"):
         return seconds
 
 
-Cost = Linear | Roofline
+class Fitted(msgspec.Struct, frozen=True, tag="fitted"):
+    """Measured steps: the line through their times, each counted by its relative error, and raised so that all of them
+    together take as long as they did."""
+
+    pace: Pace
+    scale: float = 1.0
+    levels: tuple[tuple[int, float], ...] = ()
+    """Prompt tokens computed before a step with more, and its time over the line's: a machine with other work is slower
+    at times. Empty: always as fast."""
+
+    def timer(self) -> Callable[[Batch], float]:
+        pace, scale, levels, done = self.pace, self.scale, self.levels, 0
+
+        def seconds(batch: Batch) -> float:
+            nonlocal done
+            tokens, level = batch.prefill_tokens, 1.0
+            if levels and tokens:
+                level = levels[max(0, bisect_right(levels, (done, math.inf)) - 1)][1]
+                done += tokens
+            load = StepLoad(tokens, tokens, batch.decodes, batch.decode_context, batch.prefill_pairs)
+            return scale * level * pace.step_s(load)
+
+        return seconds
+
+
+def fitted(observed: Sequence[Observed], varying: bool = False) -> Fitted:
+    """Of at least one step; varying: as slow at each point of the work as the machine was there."""
+    pace = learn(Pace(), observed)
+    scale = sum(o.seconds for o in observed) / sum(pace.step_s(o.load) for o in observed)
+    levels, done = [], 0
+    for step in observed if varying else ():
+        if step.load.prefill_tokens:
+            levels.append((done, step.seconds / (scale * pace.step_s(step.load))))
+            done += step.load.prefill_tokens
+    return Fitted(pace, scale, tuple(levels))
+
+
+Cost = Linear | Roofline | Fitted
 
 COSTS: dict[str, Cost] = {
     "llama3-8b-a100": Linear(),

@@ -19,6 +19,8 @@ class History:
         self._seen: dict[str, tuple[int, float, float]] = {}
 
     def expected(self, call: Call) -> float:
+        if call.expected_tokens is not None:
+            return call.expected_tokens
         if self._expect is Expect.ORACLE:
             return float(call.output_tokens)
         if self._expect is Expect.NONE:

@@ -8,100 +8,47 @@ from typing import Protocol
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.outcome import Record
 from bench.sim.serving.work import Call
+from mfsd import _native
 from mfsd.policy.serve import Inherited, Request
 
 WAITING, PROMPT, DECODE, ENDED = range(4)
 
 
-class Live:
-    """Named as the fields of `Request` are, so that the rules of mfsd.policy.serve can be asked about it as it is.
+class Live(_native.ServedCall):
+    """Named as the fields of `Request` are, so that the rules of mfsd.policy.serve can be asked about it as it is. What
+    changes from step to step is in its base, in C.
 
     A decode's tokens are not counted one by one: all decodes of a replica make one token a step, so what it has
     produced is the replica's round less `offset`.
     """
 
     __slots__ = (
-        "arrival_s",
         "call",
-        "due_s",
-        "end_round",
-        "first_token_s",
-        "folded",
         "importance",
         "inherited",
         "keys",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_output_tokens",
-        "num_prompt_tokens",
-        "offset",
-        "output_tokens",
         "output_tokens_max",
-        "parked",
-        "prefill_left",
         "program",
         "program_service_s",
         "program_wait_s",
         "rank",
-        "record",
-        "request",
-        "request_id",
-        "service_s",
-        "since_busy_s",
-        "state",
-        "tbt_s",
-        "ttft_s",
-        "ttlt_s",
     )
 
     def __init__(self, number: int, call: Call, arrival_s: float, record: Record, program: str) -> None:
         self.request_id = number
         self.call = call
-        self.arrival_s = arrival_s
+        self.arrival_s = self.due_s = arrival_s
         self.record = record
         self.program = program
-        self.state = WAITING
         self.num_prompt_tokens = self.prefill_left = call.prompt_tokens
-        self.num_computed_tokens = self.num_cached_tokens = 0
-        self.num_output_tokens = 0
-        self.folded = 0
-        """Output tokens that are part of the prompt since the KV was taken: they are computed again."""
-        self.offset = self.end_round = 0
-        self.due_s = arrival_s
         self.ttft_s, self.tbt_s, self.ttlt_s = call.ttft_s, call.tbt_s, call.ttlt_s
-        self.first_token_s: float | None = None
-        self.output_tokens = self.output_tokens_max = 0.0
+        self.output_tokens_max = 0.0
         self.importance = call.importance
         self.program_service_s = self.program_wait_s = 0.0
         self.inherited = Inherited()
-        self.service_s = self.since_busy_s = 0.0
         self.rank = 0
-        self.parked = False
-        """Waits with its KV kept: it was paused to free its slot."""
         self.keys: tuple[tuple[str, int], ...] = ()
         """Of the prefix cache, and how many of its leading tokens each can hold."""
-        self.request: Request | None = None
-        """As the policy sees it, while nothing has changed."""
-
-    def found(self, tokens: int) -> None:
-        """While it waits: so many tokens of its prompt are in the cache."""
-        self.num_computed_tokens = self.num_cached_tokens = min(tokens, self.num_prompt_tokens - 1)
-        self.prefill_left = self.num_prompt_tokens - self.num_computed_tokens
-        self.request = None
-
-    def compute(self, tokens: int) -> None:
-        self.num_computed_tokens += tokens
-        self.prefill_left -= tokens
-        self.request = None
-
-    def produced(self, round_: int) -> int:
-        return round_ - self.offset if self.state == DECODE else self.num_output_tokens
-
-    def held(self, round_: int) -> int:
-        """Tokens of KV: those computed. The newest token of a decode is computed in the next step."""
-        if self.state == DECODE:
-            return self.num_prompt_tokens + round_ - self.offset - self.folded - 1
-        return self.num_computed_tokens
 
     def described(self, round_: int, wait_s: float = 0.0, service_s: float = 0.0) -> Request:
         return Request(
@@ -130,20 +77,24 @@ class Live:
 
 
 class Serving(Protocol):
-    """What a replica's planner and memory read of it, and may ask it for. Its fields are described in replica.py."""
+    """What a replica's planner and memory read of it, and may ask it for. Its fields are described in _native.pyi and
+    replica.py."""
 
     number: int
     config: ReplicaConfig
-    waiting: dict[int, Live]
-    prompts: dict[int, Live]
-    decodes: dict[int, Live]
-    round: int
     context: int
     wanted: int
     busy_s: float
     left_tokens: int
+    round: int
     later: Callable[[float, Live], None] | None
 
+    @property
+    def waiting(self) -> dict[int, Live]: ...
+    @property
+    def prompts(self) -> dict[int, Live]: ...
+    @property
+    def decodes(self) -> dict[int, Live]: ...
     @property
     def kv_room(self) -> int | None: ...
     @property

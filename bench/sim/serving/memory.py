@@ -9,21 +9,16 @@ from bench.sim.serving.live import DECODE, Live, Serving
 from bench.sim.serving.planner import Decision, Piece
 from bench.sim.serving.prefixes import Prefixes
 from bench.sim.serving.work import Call
+from mfsd import _native
 from mfsd.policy.serve import Policy
 
 
-class Memory:
+class Memory(_native.ServedMemory):
     """Counted in tokens."""
 
     def __init__(self, config: ReplicaConfig, replica: Serving) -> None:
         self._config, self._replica = config, replica
-        self.held = 0
-        """By running calls."""
-        self.parked = 0
-        """By calls that were paused to free their slots."""
-        self.hits = 0
-        """Prompt tokens that were found."""
-        self._prefixes = Prefixes()
+        self.prefixes: Prefixes = Prefixes()
         self._waiting: dict[str, dict[int, Live]] = {}
         """Calls that wait and could use a prefix, by its key."""
         self._oldest_first = config.serve.policy is Policy.FCFS
@@ -52,7 +47,7 @@ class Memory:
             self._waiting.setdefault(key, {})[live.request_id] = live
 
     def _found(self, keys: Iterable[tuple[str, int]]) -> int:
-        return max([min(most, self._prefixes.find(key)) for key, most in keys], default=0)
+        return max([min(most, self.prefixes.find(key)) for key, most in keys], default=0)
 
     def _changed(self, key: str) -> None:
         """The cache holds more or less under the key than before."""
@@ -64,7 +59,7 @@ class Memory:
     def take(self, live: Live) -> None:
         """It begins to run: what the cache has of it becomes its own."""
         for key, _ in live.keys:
-            self._prefixes.hold(key)
+            self.prefixes.hold(key)
             waiting = self._waiting[key]
             del waiting[live.request_id]
             if not waiting:
@@ -84,17 +79,17 @@ class Memory:
     def filled(self, live: Live) -> None:
         """Its prompt has been computed: others that begin alike find it from now on."""
         for key, most in live.keys:
-            self._prefixes.grow(key, live.num_prompt_tokens if key == live.program else most)
+            self.prefixes.grow(key, live.num_prompt_tokens if key == live.program else most)
             self._changed(key)
 
     def _release(self, live: Live, held: int) -> None:
         for key, most in live.keys:
-            self._prefixes.release(key, held if key == live.program else min(held, most))
+            self.prefixes.release(key, held if key == live.program else min(held, most))
             self._changed(key)
 
     def _keep(self, key: str, tokens: int) -> None:
-        self._prefixes.hold(key)
-        self._prefixes.release(key, tokens)
+        self.prefixes.hold(key)
+        self.prefixes.release(key, tokens)
         self._shrink(0)
         self._changed(key)
 
@@ -103,9 +98,9 @@ class Memory:
         limit = self._config.kv_tokens
         if limit is None:
             return
-        over = self.held + self.parked + growth + self._prefixes.tokens - limit
-        if over > 0 and self._prefixes.tokens:
-            for key in list(self._prefixes.shrink(over)):
+        over = self.held + self.parked + growth + self.prefixes.tokens - limit
+        if over > 0 and self.prefixes.tokens:
+            for key in list(self.prefixes.shrink(over)):
                 self._changed(key)
 
     def evicted(self, live: Live, held: int, how: Eviction, now_s: float) -> None:
@@ -151,7 +146,8 @@ class Memory:
         pieces, paused = list(decision.pieces), list(decision.paused)
         while True:
             growth = len(replica.decodes) - len(paused)
-            for live, tokens in pieces:
+            for piece in pieces:
+                live, tokens = piece.live, piece.tokens
                 growth += tokens if live.state else tokens + (0 if live.parked else live.num_computed_tokens)
             if self.held + self.parked + growth <= limit:
                 break
@@ -169,7 +165,7 @@ class Memory:
         self._shrink(growth)
         if len(pieces) == len(decision.pieces) and len(paused) == len(decision.paused):
             return decision
-        return decision._replace(pieces=pieces, paused=paused)
+        return Decision(pieces, paused, decision.set_aside, decision.step_s)
 
     def _victim(self) -> Live | None:
         replica = self._replica

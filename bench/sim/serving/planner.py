@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from bench.sim.serving.live import Live, Serving
+from mfsd import _native
 from mfsd.policy.serve import (
     Observed,
     Policy,
     Request,
     ServeConfig,
     ServeState,
-    StepLoad,
     StepPlan,
     StepView,
     plan_step,
 )
 
+Piece = _native.ServedPiece
+Decision = _native.ServedDecision
+
 AGING = frozenset({Policy.MLFQ, Policy.LAS})
 """Orders that go by what a call has had and waited for: it changes while it waits."""
-
-
-class Piece(NamedTuple):
-    """Prompt tokens of a call."""
-
-    live: Live
-    tokens: int
-
-
-class Decision(NamedTuple):
-    """What a step computes, as far as the replica needs it: all decodes but those paused, and these pieces."""
-
-    pieces: Sequence[Piece]
-    paused: Sequence[Live]
-    """Decodes that sit out."""
-    set_aside: Iterable[int]
-    """Numbers, at least of those among the pieces that begin although they are lost or relegated."""
-    load: StepLoad
-    step_s: float
 
 
 class Planner(Protocol):
@@ -114,7 +97,7 @@ class Asking:
             if live is not None:
                 pieces.append(Piece(live, s.num_tokens))
         paused = [replica.decodes[n] for n in plan.paused if n in replica.decodes]
-        return Decision(pieces, paused, {*plan.lost, *plan.relegated}, plan.load, plan.step_s)
+        return Decision(pieces, paused, {*plan.lost, *plan.relegated}, plan.step_s)
 
 
 def described(live: Live, round_: int, busy_s: float, now_s: float) -> Request:

@@ -17,6 +17,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Name under which measures are grouped."""
     app: str = ""
     """Whose history of output lengths the engine uses to expect this one's; the tier where empty."""
+    expected_tokens: float | None = None
+    """What the engine expects of its output, where that is known: a recorded call's."""
     ttft_s: float | None = None
     tbt_s: float | None = None
     ttlt_s: float | None = None
