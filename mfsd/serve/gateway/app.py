@@ -16,8 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.exchange import PATHS
 from mfsd.serve.gateway.poll import Log
-from mfsd.serve.gateway.proxy import PATHS, Proxy
+from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.upstream import session
 
