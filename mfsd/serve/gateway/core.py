@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import aiohttp
@@ -36,6 +37,7 @@ class Gateway:
         self.poller = Poller(self.replicas, settings.state, session, log)
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
+        self._doubted: dict[str, asyncio.Task[None]] = {}
         self.reader = Reader(settings.serve, self.cannot_use)
 
     def cannot_use(self, kind: str, text: str) -> None:
@@ -48,6 +50,16 @@ class Gateway:
     def down(self, replica: LiveReplica, problem: str) -> None:
         if replica.down(problem):
             self.log.warning("replica-down", replica=replica.name, url=replica.url, problem=problem)
+        self.admission.wake()
+
+    def doubt(self, replica: LiveReplica) -> None:
+        """A proxy may have found it away: it is asked now, not with the next poll."""
+        if replica.healthy and replica.name not in self._doubted:
+            task = self._doubted[replica.name] = asyncio.create_task(self._ask(replica))
+            task.add_done_callback(lambda _: self._doubted.pop(replica.name, None))
+
+    async def _ask(self, replica: LiveReplica) -> None:
+        await self.poller.replica(replica)
         self.admission.wake()
 
     def status(self) -> GatewayStatus:

@@ -20,9 +20,15 @@ class Metrics:
         self.sent = Counter("mfs_gateway_sent", "Calls sent to each replica.", ("replica",), registry=registry)
         self.sent_elsewhere = Counter(
             "mfs_gateway_sent_elsewhere",
-            "Calls whose replica could not be connected to, so that another one got them.",
+            "Calls whose replica could not be connected to, so that another one got them; a proxy's included.",
             ("replica",),
             registry=registry,
+        )
+        self.picked = Counter(
+            "mfs_gateway_picked", "Requests for which a proxy was told this replica.", ("replica",), registry=registry
+        )
+        self.streams = Gauge(
+            "mfs_gateway_ext_proc_streams", "Requests of proxies that are open now.", registry=registry
         )
         self.unusable = Counter(
             "mfs_gateway_unusable_words", "What requests said that could not be used.", ("word",), registry=registry

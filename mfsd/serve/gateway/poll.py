@@ -91,9 +91,9 @@ class Poller:
         """That answered last; empty: none does."""
 
     async def once(self) -> None:
-        await asyncio.gather(*(self._replica(replica) for replica in self._replicas.all), self._ports())
+        await asyncio.gather(*(self.replica(replica) for replica in self._replicas.all), self._ports())
 
-    async def _replica(self, replica: LiveReplica) -> None:
+    async def replica(self, replica: LiveReplica) -> None:
         try:
             if not replica.healthy or not replica.models:
                 await self._models(replica)
