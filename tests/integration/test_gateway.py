@@ -118,7 +118,8 @@ def test_what_cannot_be_served_is_refused_with_the_reason(front: GatewayProcess,
     assert front.post(body("long", prompt="word " * (PROMPT_MAX + 1)))[0] == 413
     assert front.post(body("fits", prompt="wordword" * PROMPT_MAX))[0] == 200  # one word: the engine decides
     assert front.post({**body("other"), "model": "other"})[0] == 404
-    assert front.post(b"{")[0] == 400
+    for raw in (b"{", b'{"a\x9a": 1}', b"[" * 100_000):
+        assert front.post(raw)[0] == 400
     assert front.post([1])[0] == 400
     assert not marked(three, "other")
     status, _, answer = front.post(b'"' + b"x" * 33_554_432 + b'"')

@@ -24,6 +24,8 @@ STATUS: Final = {
     Refusal.UNHEALTHY: (503, "server_error", "no_replica"),
     Refusal.SATURATED: (429, "rate_limit_error", "saturated"),
 }
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises: for no JSON, for no UTF-8 in a name, and for more brackets than Python calls may be deep."""
 UNHEALTHY_RETRY_S: Final = 1
 
 
@@ -55,7 +57,7 @@ def object_of(raw: bytes) -> dict[str, Any]:
     """NotUsable."""
     try:
         body = msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         text = f"the body is not JSON: {error}"
         raise NotUsable(Refused(400, text, "invalid_request_error", "invalid_json")) from None
     if not isinstance(body, dict):

@@ -61,7 +61,7 @@ class _Request:
         self._head = picked.Head("", "", [])
         self._among: frozenset[str] | None = None
         self._body = bytearray()
-        self._decided = self._answering = False
+        self._begun = self._decided = self._answering = False
         self._events = False
         self._exchange: Exchange | None = None
         self._turn: Turn | None = None
@@ -83,10 +83,12 @@ class _Request:
 
     async def _take(self, message: pb.ProcessingRequest) -> None:
         kind = message.WhichOneof("request")
+        if (kind == "request_headers") == self._begun:
+            problem = "came before" if kind != "request_headers" else "is the second of"
+            raise _Foreign(f"{kind or 'an unknown part'} {problem} request_headers")
         if kind == "request_headers":
+            self._begun = True
             await self._request_head(message)
-        elif not self._head.method:
-            raise _Foreign(f"{kind or 'an unknown part'} came before request_headers")
         elif kind == "request_body":
             await self._request_body(message.request_body)
         elif kind == "request_trailers":
@@ -253,11 +255,11 @@ class _Request:
             return
         headers = dict(picked.headers_of(found))
         served = picked.served_of(message)
-        if not served and headers.get(b":status") in NO_UPSTREAM:
-            self._gateway.doubt(turn.replica)
-            self._outcome = "failed"
-        elif served and served != turn.replica.endpoint:
+        if served and served != turn.replica.endpoint:
             self._moved(turn, served)
+        if headers.get(b":status") in NO_UPSTREAM:  # the proxy's own, or its engine's
+            self._gateway.doubt(turn.replica)
+            self._outcome = "" if served else "failed"
         if self._outcome != "failed":
             turn.replica.sent += 1
             self._gateway.metrics.sent.labels(turn.replica.name).inc()
@@ -326,7 +328,7 @@ class Picker:
         )
         processor: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Process": grpc.stream_stream_rpc_method_handler(
-                self._process, response_serializer=pb.ProcessingResponse.SerializeToString
+                self.process, response_serializer=pb.ProcessingResponse.SerializeToString
             )
         }
         health: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -358,7 +360,7 @@ class Picker:
         if self._server is not None:
             await self._server.stop(grace_s)
 
-    async def _process(self, _: object, context: Context) -> None:
+    async def process(self, _: object, context: Context) -> None:
         open_now = self._gateway.metrics.streams
         open_now.inc()
         try:

@@ -13,7 +13,7 @@ from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
 from mfsd.serve.gateway.answer import Answer, ClientLeft, Receive, Scope, Send, TooLarge, read_body
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import Exchange, NotUsable, Refused, object_of, too_large
+from mfsd.serve.gateway.exchange import NOT_JSON, Exchange, NotUsable, Refused, object_of, too_large
 from mfsd.serve.gateway.turn import Turn
 from mfsd.serve.gateway.upstream import FAILED, NotSent, headers_back
 
@@ -192,6 +192,6 @@ def _events_end(text: bytes) -> int:
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     return found if isinstance(found, dict) else None
