@@ -271,6 +271,19 @@ def test_proxies_that_send_less(tmp_path: Path, three: list[StandIn], mode: dict
         assert 'outcome="answered",tier="chat"} 1.0' in front.metrics()
 
 
+def test_each_address_of_a_name_may_be_chosen(tmp_path: Path, three: list[StandIn]) -> None:
+    port, one = free_port(), three[0]
+    more = f'each_address = true\n{FAST}[ext_proc]\nlisten = "127.0.0.1:{port}"\n'
+    with (
+        gateway(tmp_path, f'[[replicas]]\nurl = "http://localhost:{one.port}"\n{more}') as front,
+        envoy(tmp_path, port, [one.port]) as proxy,
+    ):
+        eventually(lambda: any(r["healthy"] for r in front.status()["replicas"]), "its address", pause_s=0.02)
+        for each in (proxy, front):
+            status, headers, _ = each.post(body("named"))
+            assert (status, headers["x-mfs-replica"]) == (200, f"127.0.0.1:{one.port}")
+
+
 def ask_health(channel: grpc.Channel, service: str, wait: bool = True) -> int:
     check = channel.unary_unary(
         f"/{HEALTH}/Check",

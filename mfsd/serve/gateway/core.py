@@ -34,7 +34,7 @@ class Gateway:
         self.admission = Admission(settings, self.replicas, table)
         self.upstream = Upstream(session)
         self.metrics = Metrics()
-        self.poller = Poller(self.replicas, settings.state, session, log)
+        self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
         self._doubted: dict[str, asyncio.Task[None]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
@@ -52,6 +54,15 @@ class Metrics:
             "mfs_gateway_port_owed_bytes", "What the port of a replica has still to receive; NaN: unknown.",
             ("replica",), registry=registry,
         )  # fmt: skip
+
+    def forget(self, replica: str) -> None:
+        """So that addresses that come and go leave nothing behind."""
+        for metric in (self.sent, self.sent_elsewhere, self.picked, self.up, self.owed):
+            with contextlib.suppress(KeyError):
+                metric.remove(replica)
+        for state in ("waiting", "running"):
+            with contextlib.suppress(KeyError):
+                self.load.remove(replica, state)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

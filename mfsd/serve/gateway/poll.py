@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.settings import State
 
@@ -81,7 +83,17 @@ class PortRows(msgspec.Struct):
 
 
 class Poller:
-    def __init__(self, replicas: ReplicaSet, state: State, session: aiohttp.ClientSession, log: Log) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        state: State,
+        session: aiohttp.ClientSession,
+        log: Log,
+        forget: Callable[[str], None] = lambda _: None,
+        resolve: Callable[[str], Awaitable[list[str]]] = resolve,
+    ) -> None:
+        """forget: is told the names of replicas that are there no more."""
+        self._forget, self._resolve, self._unresolved = forget, resolve, set[str]()
         self._replicas, self._state, self._session, self._log = replicas, state, session, log
         self._failures: dict[str, int] = {}
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -91,7 +103,32 @@ class Poller:
         """That answered last; empty: none does."""
 
     async def once(self) -> None:
-        await asyncio.gather(*(self.replica(replica) for replica in self._replicas.all), self._ports())
+        several = range(len(self._replicas.several))
+        await asyncio.gather(
+            *(self.replica(replica) for replica in self._replicas.all),
+            *(self._addresses(number) for number in several),
+            self._ports(),
+        )
+
+    async def _addresses(self, number: int) -> None:
+        """Where its name cannot be looked up, those that are known stay: whether they answer is seen anyhow."""
+        url = self._replicas.several[number].url
+        host = urllib.parse.urlsplit(url).hostname or ""
+        try:
+            addresses = set(await asyncio.wait_for(self._resolve(host), TIMEOUT_S))
+        except (asyncio.TimeoutError, OSError) as error:
+            if host not in self._unresolved:
+                self._unresolved.add(host)
+                problem = " ".join(str(error).split()) or type(error).__name__
+                self._log.warning("replicas-not-looked-up", url=url, problem=problem)
+            return
+        self._unresolved.discard(host)
+        new, gone = self._replicas.found(number, addresses)
+        for replica in gone:
+            self._log.info("replica-gone", replica=replica.name, url=replica.url)
+            self._failures.pop(replica.name, None)
+            self._forget(replica.name)
+        await asyncio.gather(*(self.replica(replica) for replica in new))
 
     async def replica(self, replica: LiveReplica) -> None:
         try:

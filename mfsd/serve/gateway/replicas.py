@@ -106,9 +106,29 @@ class LiveReplica:
 class ReplicaSet:
     def __init__(self, settings: GatewaySettings) -> None:
         self._kv = settings.kv
-        self.all = [LiveReplica(replica) for replica in settings.replicas]
+        self.all = [LiveReplica(replica) for replica in settings.replicas if not replica.each_address]
         self.by_name = {replica.name: replica for replica in self.all}
-        self.disaggregated = any(replica.settings.role is Role.PREFILL for replica in self.all)
+        self.several = [replica for replica in settings.replicas if replica.each_address]
+        """Of which each address is a replica; those that were found are among all."""
+        self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
+        self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
+
+    def found(self, number: int, addresses: set[str]) -> tuple[list[LiveReplica], list[LiveReplica]]:
+        """What is new and what is gone of one of several. Requests that have a place at one that is gone keep it."""
+        here = self._found[number]
+        gone = [here.pop(address) for address in here.keys() - addresses]
+        new = []
+        for address in sorted(addresses - here.keys()):
+            replica = LiveReplica(self.several[number].at(address))
+            if (
+                replica.name not in self.by_name or self.by_name[replica.name] in gone
+            ):  # the configuration names it, too
+                here[address] = replica
+                new.append(replica)
+        if new or gone:
+            self.all = [replica for replica in self.all if replica not in gone] + new
+            self.by_name = {replica.name: replica for replica in self.all}
+        return new, gone
 
     def view(self, prompt: Prompt, among: Collection[str] | None = None) -> Sequence[Replica]:
         """among: the names of those that count."""

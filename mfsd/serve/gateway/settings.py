@@ -47,9 +47,11 @@ def _check_picked(number: int, replica: ReplicaSettings) -> None:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(
-            f"replicas[{number}].url is {replica.url!r:.120}: with ext_proc.listen use an address in place of a name"
-        ) from None
+        if not replica.each_address:
+            raise ValueError(
+                f"replicas[{number}].url is {replica.url!r:.120}: with ext_proc.listen use an address in place of a "
+                "name, or each_address = true"
+            ) from None
 
 
 class Connector(str, Enum):
@@ -80,6 +82,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of the longest prompt that it takes; unset: its `max_model_len` and the KV memory in its `/metrics`."""
     port: str = ""
     """Name of its NIC port in the coordinator's `/v1/ports`, for example `10.1.0.7`; empty: unknown."""
+    each_address: bool = False
+    """Each address of the url's host is a replica of its own, looked up with every poll: for a headless Service."""
     engine_id: str = ""
     """Of a prefill instance with MooncakeConnector: its `engine_id`."""
     bootstrap: str = ""
@@ -92,10 +96,21 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_count("requests_max", self.requests_max, 1)
         if self.kv_tokens is not None:
             _check_count("kv_tokens", self.kv_tokens, 1, 1 << 31)
+        for field in ("port", "engine_id", "bootstrap"):
+            if self.each_address and getattr(self, field):
+                raise ValueError(f"{field} is of one engine: leave it out where each_address = true")
 
     @property
     def shown_name(self) -> str:
         return self.name or urllib.parse.urlsplit(self.url).netloc
+
+    def at(self, address: str) -> ReplicaSettings:
+        """Of one of its addresses."""
+        parts = urllib.parse.urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = f"[{address}]" if ":" in address else address
+        name = f"{self.name}-{address}" if self.name else ""
+        return msgspec.structs.replace(self, url=f"{parts.scheme}://{host}:{port}", name=name, each_address=False)
 
     @property
     def endpoint(self) -> str:

@@ -52,6 +52,61 @@ def rows(ttl_ms: float) -> dict[str, Any]:
     ]}  # fmt: skip
 
 
+def test_each_address_of_a_name_is_a_replica_as_long_as_the_name_has_it() -> None:
+    async def main() -> None:
+        port, log = free_port(), Log()
+        found: list[list[str] | OSError] = []
+
+        async def resolve(host: str) -> list[str]:
+            assert host == "vllm"
+            answer = found.pop(0)
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+        async def models(_: web.Request) -> web.Response:
+            return web.json_response({"data": [{"id": "m"}]})
+
+        app = web.Application()
+        app.router.add_get("/v1/models", models)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        for address in ("127.0.0.2", "127.0.0.3"):
+            await web.TCPSite(runner, address, port).start()
+        settings = GatewaySettings(
+            replicas=[
+                ReplicaSettings(f"http://vllm:{port}", name="v", each_address=True),
+                ReplicaSettings(f"http://127.0.0.4:{port}", name="own"),
+            ]
+        )
+        replicas, forgotten = ReplicaSet(settings), list[str]()
+        async with session() as calls:
+            poller = Poller(replicas, settings.state, calls, log, forgotten.append, resolve)
+
+            async def after(answer: list[str] | OSError) -> list[tuple[str, bool]]:
+                found.append(answer)
+                await poller.once()
+                assert replicas.by_name == {replica.name: replica for replica in replicas.all}
+                return [(replica.name, replica.healthy) for replica in replicas.all]
+
+            assert await after(OSError("no such host")) == [("own", False)]
+            assert await after(["127.0.0.2", "127.0.0.9"]) == [
+                *(("own", False), ("v-127.0.0.2", True), ("v-127.0.0.9", False))
+            ]
+            kept = replicas.by_name["v-127.0.0.2"]
+            assert kept.models == ("m",) and kept.endpoint == f"127.0.0.2:{port}"
+            assert len(await after(OSError("no such host"))) == 3, "what is known stays"
+            assert await after(["127.0.0.3", "127.0.0.2"]) == [
+                *(("own", False), ("v-127.0.0.2", True), ("v-127.0.0.3", True))
+            ]
+            assert replicas.by_name["v-127.0.0.2"] is kept and forgotten == ["v-127.0.0.9"]
+            assert await after([]) == [("own", False)] and not replicas.models()
+            assert log.events.count("replicas-not-looked-up") == 2 and log.events.count("replica-gone") == 3
+        await runner.cleanup()
+
+    asyncio.run(main())
+
+
 def test_ports_of_the_coordinator_that_leads_and_none_once_they_are_too_old() -> None:
     async def main() -> None:
         follows, leads, log = Coordinator(), Coordinator(), Log()
