@@ -42,13 +42,13 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
         async with session() as calls:
             made.append(Gateway(settings, calls, log))
             await gateway().poller.once()
-            polling = asyncio.create_task(_poll(gateway()))
+            tasks = [asyncio.create_task(_poll(gateway())), asyncio.create_task(gateway().poller.watch())]
             try:
                 yield
             finally:
-                polling.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await polling
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def models(_: Request) -> Response:
         data = [{"id": model, "object": "model", "owned_by": "mfs"} for model in gateway().replicas.models()]

@@ -70,6 +70,7 @@ class Gateway:
             queue_max=self.settings.admission.queue_max,
             programs=len(self.programs),
             coordinator=self.poller.coordinator,
+            watched=bool(self.poller.watched),
             replicas=[_status(replica) for replica in self.replicas.all],
         )
 

@@ -157,10 +157,10 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the state of replicas and ports is from."""
 
     poll_ms: int = 500
-    """Between two readings of each engine's `/metrics` and of the coordinator's ports."""
+    """Between two readings of each engine's `/metrics`, and of ports at a coordinator that has no stream of them."""
     coordinators: list[str] = []
     """Web addresses of coordinators (`coordinator.web` of theirs), for example `http://coord-1:7480`. The one that
-    leads is asked for what ports owe."""
+    leads tells what ports owe."""
 
     def __post_init__(self) -> None:
         _check_count("poll_ms", self.poll_ms, 10, 3_600_000)
