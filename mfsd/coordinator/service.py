@@ -304,8 +304,8 @@ class Service:
         self._tell_watchers()
 
     def _tell_watchers(self) -> None:
-        for told in self.watchers:
-            told()
+        for changed in self.watchers:
+            changed()
 
     def events(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
         """Applies one report that came at that time, an event with each step."""

@@ -233,7 +233,7 @@ def test_the_next_endpoint_serves_where_the_chosen_one_cannot_be_connected_to(tm
         gateway(tmp_path, config(made, port, SELDOM)) as front,
         envoy(tmp_path, port, [one.port for one in made]) as proxy,
     ):
-        made[0].kill()  # nothing was sent there, so that nobody knows
+        made[0].kill()  # nothing was sent there, so that it is not known
         status, headers, _ = proxy.post(body("elsewhere"))
         assert (status, headers["x-mfs-replica"]) == (200, "b")
         assert states(made[1:], "elsewhere") == ["finished"]

@@ -63,12 +63,12 @@ class Log:
 async def gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     """All of its replicas answer, as far as it knows; it asks none of them."""
 
-    async def asks_nobody(replica: LiveReplica) -> None:
+    async def asks_none(replica: LiveReplica) -> None:
         assert replica in made.replicas.all
 
     async with session() as calls:
         made = Gateway(settings, calls, Log())
-        made.poller.replica = asks_nobody  # type: ignore[method-assign]
+        made.poller.replica = asks_none  # type: ignore[method-assign]
         for replica in made.replicas.all:
             replica.up()
         yield made

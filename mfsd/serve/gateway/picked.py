@@ -46,8 +46,8 @@ def headers_of(found: pb.HttpHeaders) -> Headers:
 
 def head_of(found: pb.HttpHeaders) -> Head:
     headers = headers_of(found)
-    said = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
-    return Head(said.get(b":method", ""), said.get(b":path", "").partition("?")[0], headers)
+    of_http = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
+    return Head(of_http.get(b":method", ""), of_http.get(b":path", "").partition("?")[0], headers)
 
 
 def subset_of(message: pb.ProcessingRequest) -> frozenset[str] | None:
@@ -85,8 +85,8 @@ def _set(name: str, value: str) -> pb.HeaderValueOption:
 
 def mutation(endpoints: Sequence[str], words_of: Headers) -> pb.HeaderMutation:
     """words_of: headers of a request whose words are in its body now; empty: they stay where they are."""
-    said = {name.decode() for name, _ in words_of if name in HEADERS or name in OBJECTIVES}
-    return pb.HeaderMutation(set_headers=[_set(ENDPOINT, ",".join(endpoints))], remove_headers=sorted(said))
+    carried = {name.decode() for name, _ in words_of if name in HEADERS or name in OBJECTIVES}
+    return pb.HeaderMutation(set_headers=[_set(ENDPOINT, ",".join(endpoints))], remove_headers=sorted(carried))
 
 
 def metadata(endpoints: Sequence[str]) -> Struct:

@@ -297,7 +297,7 @@ class _Request:
             self._outcome = self._outcome or "answered"
 
     def _over(self) -> None:
-        """The stream has ended, whoever has ended it."""
+        """The stream has ended, by either end."""
         if self._turn is not None and self._answering and self._out == pb.NONE:
             self._complete()
         if self._turn is not None:

@@ -65,15 +65,15 @@ async def _tell_picker(data: bytes) -> None:
     async with gateway(SETTINGS) as made:
         picker = Picker(made)
 
-        async def told(received: bytes, ends: bool = True) -> Stream:
+        async def conversation(received: bytes, ends: bool = True) -> Stream:
             stream = Stream(messages(received)[:60], ends)
             with contextlib.suppress(Aborted):
                 await picker.process(None, stream)  # type: ignore[arg-type]
             assert stream.reason.isprintable()
             return stream
 
-        open_one = asyncio.create_task(told(data, ends=False))
-        both = await asyncio.wait_for(asyncio.gather(told(data), told(data)), ANSWER_S)
+        open_one = asyncio.create_task(conversation(data, ends=False))
+        both = await asyncio.wait_for(asyncio.gather(conversation(data), conversation(data)), ANSWER_S)
         open_one.cancel()
         await asyncio.wait({open_one}, timeout=ANSWER_S)
         await asyncio.sleep(0)  # doubts
@@ -84,7 +84,7 @@ async def _tell_picker(data: bytes) -> None:
             for reply in stream.sent:
                 if reply.WhichOneof("response") == "immediate_response":
                     json.loads(reply.immediate_response.body)
-        honest = await asyncio.wait_for(told(STREAMS[0]), ANSWER_S)
+        honest = await asyncio.wait_for(conversation(STREAMS[0]), ANSWER_S)
         assert honest.sent[0].WhichOneof("response") == "request_headers"
 
 

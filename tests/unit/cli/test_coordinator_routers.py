@@ -93,8 +93,8 @@ def test_ports_as_they_change_until_it_leads_no_more() -> None:
             state = leading[0]
             assert state is not None
             state.depart("a", 1, 0)
-            for told in watchers:
-                told()
+            for changed in watchers:
+                changed()
             owed = {row["name"]: row["owed_ns"] for row in json.loads(next(answer.more))["ports"]}
             assert owed["b/in"] == 0
             other = watch().more

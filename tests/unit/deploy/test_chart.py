@@ -419,7 +419,10 @@ def test_the_gateway_reads_its_configuration_and_finds_the_engines(tmp_path: Pat
 
 
 def test_a_gateway_of_engines_that_are_named_one_by_one(tmp_path: Path) -> None:
-    engines = [{"url": "http://10.0.0.1:8000", "tiers": ["chat"]}, {"url": "http://10.0.0.2:8000"}]
+    engines: list[dict[str, Any]] = [
+        {"url": "http://10.0.0.1:8000", "tiers": ["chat"]},
+        {"url": "http://10.0.0.2:8000"},
+    ]
     manifests = render(
         {"gateway": {"enabled": True, "config": {"replicas": engines, "tiers": {"chat": {"ttft_ms": 9}}}}}
     )

@@ -45,7 +45,7 @@ def with_gateway(work: Callable[[Gateway, Picker], Awaitable[None]], settings: G
     asyncio.run(main())
 
 
-async def told(picker: Picker, *messages: pb.ProcessingRequest) -> Stream:
+async def conversation(picker: Picker, *messages: pb.ProcessingRequest) -> Stream:
     stream = Stream(request(*messages))
     with contextlib.suppress(Aborted):
         await asyncio.wait_for(picker.process(None, stream), 60)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def outcomes(made: Gateway) -> dict[str, float]:
 
 def test_the_endpoint_is_in_a_header_and_in_the_metadata_before_the_body() -> None:
     async def work(made: Gateway, picker: Picker) -> None:
-        stream = await told(picker, *ASKED)
+        stream = await conversation(picker, *ASKED)
         first, second = stream.sent
         common = first.request_headers.response
         endpoints = "10.0.0.1:8000,[fd00::2]:80"
@@ -83,7 +83,7 @@ def test_a_large_body_goes_back_in_parts_and_trailers_follow() -> None:
         text = json.dumps({"prompt": "x" * 150_000}).encode()
         body = pb.ProcessingRequest(request_body=pb.HttpBody(body=text))
         trailers = pb.ProcessingRequest(request_trailers=pb.HttpTrailers())
-        stream = await told(picker, ASKED[0], body, trailers)
+        stream = await conversation(picker, ASKED[0], body, trailers)
         kinds = [reply.WhichOneof("response") for reply in stream.sent]
         assert kinds == ["request_headers", *["request_body"] * 3, "request_trailers"]
         parts = [reply.request_body.response.body_mutation.streamed_response for reply in stream.sent[1:-1]]
@@ -116,7 +116,7 @@ def test_the_load_moves_to_the_endpoint_that_answers_and_ends_with_the_answer() 
         assert seen == [(1, 0), (1, 0), (0, 1), (0, 1), (0, 0)]
         assert stream.sent[2].response_headers.response.header_mutation.set_headers[0].header.raw_value == b"b"
         assert (a.failed, a.sent, b.sent) == (1, 0, 1) and outcomes(made) == {"answered": 1}
-        unknown = await told(picker, *ASKED, served("10.9.9.9:1", answer_head(last=True)))
+        unknown = await conversation(picker, *ASKED, served("10.9.9.9:1", answer_head(last=True)))
         assert len(unknown.sent) == 3 and (a.sent, b.sent) == (1, 1), "an endpoint of others changes nothing"
 
     with_gateway(work)
@@ -126,7 +126,7 @@ def test_an_error_of_the_proxys_own_is_no_answer() -> None:
     async def work(made: Gateway, picker: Picker) -> None:
         doubted: list[str] = []
         made.doubt = lambda replica: doubted.append(replica.name)  # type: ignore[method-assign]
-        await told(picker, *ASKED, pb.ProcessingRequest(response_headers=answer_head("503", last=True)))
+        await conversation(picker, *ASKED, pb.ProcessingRequest(response_headers=answer_head("503", last=True)))
         assert outcomes(made) == {"failed": 1} and doubted == ["a"]
         assert [replica.sent for replica in made.replicas.all] == [0, 0]
 
@@ -139,12 +139,12 @@ def test_subsets_are_lists_or_texts(text: str | None) -> None:
         message = pb.ProcessingRequest(request_headers=head())
         fields = message.metadata_context.filter_metadata[picked.SUBSET_NAMESPACE]
         fields.update({picked.SUBSET: "10.0.0.9:1, [fd00::2]:80" if text else ["10.0.0.9:1", "[fd00::2]:80", 7]})
-        stream = await told(picker, message, *ASKED[1:])
+        stream = await conversation(picker, message, *ASKED[1:])
         assert endpoint_of(stream.sent[0]) == "[fd00::2]:80"
         fields.update({picked.SUBSET: "" if text else []})
-        (reply,) = (await told(picker, message, *ASKED[1:])).sent
+        (reply,) = (await conversation(picker, message, *ASKED[1:])).sent
         assert reply.immediate_response.status.code == 503, "an empty one has no endpoint"
-        (reply,) = (await told(picker, *request_without_body(message))).sent
+        (reply,) = (await conversation(picker, *request_without_body(message))).sent
         assert reply.immediate_response.status.code == 503
 
     with_gateway(work)
@@ -162,7 +162,7 @@ def test_one_that_waits_is_withdrawn_when_its_stream_ends() -> None:
         held = asyncio.create_task(picker.process(None, holds))  # type: ignore[arg-type]
         while not holds.sent:
             await asyncio.sleep(0)
-        waits = await told(picker, *ASKED)
+        waits = await conversation(picker, *ASKED)
         assert not waits.sent and outcomes(made) == {"withdrawn": 1}
         held.cancel()
         await asyncio.wait({held})
@@ -190,14 +190,16 @@ def test_what_is_not_of_the_protocol_ends_its_stream_with_the_reason(messages: l
         with pytest.raises(Aborted):
             await picker.process(None, stream)  # type: ignore[arg-type]
         assert named in stream.reason and stream.reason.isprintable()
-        assert (await told(picker, *ASKED)).sent, "others are served"
+        assert (await conversation(picker, *ASKED)).sent, "others are served"
 
     with_gateway(work)
 
 
 def test_a_proxy_that_only_watches_is_not_answered() -> None:
     async def work(made: Gateway, picker: Picker) -> None:
-        stream = await told(picker, pb.ProcessingRequest(request_headers=head(), observability_mode=True), *ASKED[1:])
+        stream = await conversation(
+            picker, pb.ProcessingRequest(request_headers=head(), observability_mode=True), *ASKED[1:]
+        )
         assert not stream.sent and not outcomes(made)
 
     with_gateway(work)
