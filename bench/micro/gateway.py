@@ -83,30 +83,31 @@ def due_times(rate: float, seconds: float, seed: int) -> list[float]:
     return times or [0.0]
 
 
-def summary(found: dict[str, list[list[Timed]]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"pairs": len(found[LEGS[-1]])}
-    pairs = list(zip(found["direct"], found["gateway"], strict=False))
-    for name, of in (("", _end_s), ("first_", _first_s)):
+def summary(found: dict[str, list[list[Timed]]], legs: tuple[str, str] = LEGS) -> dict[str, Any]:
+    """legs: without what is measured, and with it."""
+    row: dict[str, Any] = {"pairs": len(found[legs[-1]])}
+    pairs = list(zip(found[legs[0]], found[legs[1]], strict=False))
+    for name, of in (("", end_s), ("first_", first_s)):
         for share, label in ((0.5, "p50"), (0.99, "p99")):
-            added = [1e3 * (_quantile(b, of, share) - _quantile(a, of, share)) for a, b in pairs]
+            added = [1e3 * (quantile(b, of, share) - quantile(a, of, share)) for a, b in pairs]
             row[f"{name}added_ms_{label}"] = round(statistics.median(added), 3)
             row[f"{name}added_ms_{label}_interval"] = [round(end, 3) for end in median_interval(added)]
             for leg, parts in found.items():
                 row[f"{name}{leg}_ms_{label}"] = round(
-                    1e3 * statistics.median(_quantile(part, of, share) for part in parts), 3
+                    1e3 * statistics.median(quantile(part, of, share) for part in parts), 3
                 )
     return row
 
 
-def _first_s(timed: Timed) -> float:
+def first_s(timed: Timed) -> float:
     return timed.first_s
 
 
-def _end_s(timed: Timed) -> float:
+def end_s(timed: Timed) -> float:
     return timed.end_s
 
 
-def _quantile(timed: Sequence[Timed], of: Callable[[Timed], float], share: float) -> float:
+def quantile(timed: Sequence[Timed], of: Callable[[Timed], float], share: float) -> float:
     ordered = sorted(map(of, timed))
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -130,15 +131,15 @@ def programs() -> Iterator[tuple[dict[str, int], Callable[[], int]]]:
         if len(cores) > 1:
             os.sched_setaffinity(0, cores[:-1])
             stack.callback(os.sched_setaffinity, 0, cores)
-        _start(stack, [sys.executable, stand_in, str(ports["direct"]), str(EVENTS), str(GAP_MS)], cores[:-1])
-        _until_answers(ports["direct"])
+        start(stack, [sys.executable, stand_in, str(ports["direct"]), str(EVENTS), str(GAP_MS)], cores[:-1])
+        until_answers(ports["direct"])
         daemon = python_module("mfsd.cli.daemon")
-        gateway = _start(stack, [*daemon, "--gateway", "--config", str(config)], cores[-1:])
-        _until_answers(ports["gateway"])
+        gateway = start(stack, [*daemon, "--gateway", "--config", str(config)], cores[-1:])
+        until_answers(ports["gateway"])
         yield ports, lambda: int(Path(f"/proc/{gateway}/schedstat").read_text().split()[0])
 
 
-def _start(stack: contextlib.ExitStack, command: list[str], cores: list[int]) -> int:
+def start(stack: contextlib.ExitStack, command: list[str], cores: list[int]) -> int:
     process = subprocess.Popen(command, cwd=ROOT)
     os.sched_setaffinity(process.pid, cores or os.sched_getaffinity(0))
     stack.callback(process.wait)
@@ -146,7 +147,7 @@ def _start(stack: contextlib.ExitStack, command: list[str], cores: list[int]) ->
     return process.pid
 
 
-def _until_answers(port: int) -> None:
+def until_answers(port: int) -> None:
     end_s = time.monotonic() + START_S
     while True:
         try:
@@ -235,7 +236,8 @@ class Connection(asyncio.Protocol):
         self._read += data
         if not self._first_s and (not self._stream or b"data: " in self._read):
             self._first_s = self._loop.time()
-        if not self._read.endswith(b"0\r\n\r\n" if self._stream else b"}"):
+        chunked = self._stream or b"\r\ntransfer-encoding: chunked\r\n" in self._read
+        if not self._read.endswith(b"0\r\n\r\n" if chunked else b"}"):
             return
         good = self._read.startswith(b"HTTP/1.1 200") and (DONE if self._stream else WHOLE) in self._read
         if self._done.done():

@@ -1,14 +1,17 @@
 """What a coordinator answers routers, at its web door: `GET /v1/ports` and `POST /v1/transfer-time`.
 
 Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be
-believed.
+believed. `GET /v1/ports?watch=1` goes on with a line for each change, until it does not lead any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
 
 PORTS_PER_PASS = 512
 """Ports that are read in one pass of the coordinator's loop: half a millisecond or so."""
+WATCHERS_MAX = 16
+"""One thread each; one more is answered once."""
+GAP_S = 0.02
+TIME_SHARE = 0.05
+"""Between two lines is so long at least, and making them takes this share of the time at most."""
+LINES = "application/x-ndjson"
 T = TypeVar("T")
 
 
@@ -50,17 +59,40 @@ def routers(service: Service, loop: asyncio.AbstractEventLoop) -> tuple[dict[str
             "pruned": outlook.pruned(cluster),
         }
 
-    def ports(_: Query) -> Answer:
+    def seen() -> dict[str, Any]:
+        fields, count = of_leader(lambda cluster: (head(cluster), len(cluster.ports)))
+        rows = [
+            row
+            for first in range(0, count, PORTS_PER_PASS)
+            for row in of_leader(partial(outlook.ports, first=first, most=PORTS_PER_PASS))
+        ]
+        return {**fields, "ports": [msgspec.structs.asdict(row) for row in rows]}
+
+    def watch() -> Generator[bytes, None, None]:
+        changed = threading.Event()
         try:
-            fields, count = of_leader(lambda cluster: (head(cluster), len(cluster.ports)))
-            rows = [
-                row
-                for first in range(0, count, PORTS_PER_PASS)
-                for row in of_leader(partial(outlook.ports, first=first, most=PORTS_PER_PASS))
-            ]
+            in_loop(lambda: service.watchers.add(changed.set), loop)()
+            while True:
+                begun_s = time.monotonic()
+                changed.clear()
+                fields = seen()
+                spent_s = time.monotonic() - begun_s
+                yield json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+                time.sleep(max(GAP_S, spent_s / TIME_SHARE))
+                changed.wait(fields["ttl_ms"] / 3e3)
+        except (_Elsewhere, TimeoutError):
+            return
+        finally:
+            with contextlib.suppress(TimeoutError, RuntimeError):  # the loop hangs, or has ended
+                in_loop(lambda: service.watchers.discard(changed.set), loop)()
+
+    def ports(query: Query) -> Answer:
+        try:
+            if "watch" in query and of_leader(lambda _: len(service.watchers)) < WATCHERS_MAX:
+                return Answer("200 OK", LINES, b"", watch())
+            return _json(seen())
         except _Elsewhere:
             return _elsewhere(service)
-        return _json({**fields, "ports": [msgspec.structs.asdict(row) for row in rows]})
 
     def transfer_time(body: bytes) -> Answer:
         try:

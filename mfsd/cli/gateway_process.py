@@ -33,7 +33,7 @@ def run(config_file: Path | None, check_config: bool, print_default_config: bool
         click.echo(f"{file}: good")
         return 0
     try:
-        from mfsd.serve.gateway.app import serve
+        from mfsd.serve.gateway.app import CannotServe, serve
     except ImportError as error:
         click.echo(f"mfsd: --gateway needs more packages ({error}): pip install 'mfsd[gateway]'", err=True)
         return EXIT_CANNOT_START
@@ -43,6 +43,9 @@ def run(config_file: Path | None, check_config: bool, print_default_config: bool
     log = Log(journal="JOURNAL_STREAM" in os.environ)
     try:
         listened = serve(settings, log)
+    except CannotServe as error:
+        click.echo(f"mfsd: cannot start: {error}", err=True)
+        return EXIT_CANNOT_START
     except OSError as error:
         click.echo(f"mfsd: cannot start: listen = {settings.listen}: {plain_error(error)}", err=True)
         return EXIT_CANNOT_START

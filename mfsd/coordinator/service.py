@@ -115,6 +115,8 @@ class Service:
         self._judging = False
         self._promises_wanted = asyncio.Event()
         """What is owed at some port may have changed."""
+        self.watchers: set[Callable[[], object]] = set()
+        """Are told the same, and of a new role."""
         self._ticks_wanted = asyncio.Event()
         """Something has happened after which a tick may be due."""
         self.sessions: dict[str, Session] = {}
@@ -136,6 +138,7 @@ class Service:
             if self.cluster is not None or role.leader:
                 self._log.info("stands-by", leader=role.leader or "unknown", term=role.term)
             self.cluster = None
+        self._tell_watchers()
         for session in self.sessions.values():
             self._greet(session)
 
@@ -298,6 +301,11 @@ class Service:
         self._wake(cluster)
         self._ticks_wanted.set()
         self._promises_wanted.set()
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for changed in self.watchers:
+            changed()
 
     def events(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
         """Applies one report that came at that time, an event with each step."""

@@ -12,7 +12,7 @@ import contextlib
 import gzip
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -65,6 +65,8 @@ class Answer(NamedTuple):
     status: str
     content_type: str
     body: bytes
+    more: Generator[bytes, None, None] | None = None
+    """Parts that follow as they come, until the reader leaves or they end."""
 
 
 Query = Mapping[str, str]
@@ -113,7 +115,11 @@ def application(
         body, packed = found.body, []
         if len(body) >= GZIP_LEAST and "gzip" in environment.get("HTTP_ACCEPT_ENCODING", ""):
             body, packed = gzip.compress(body, 1, mtime=0), [("Content-Encoding", "gzip")]
-        start(found.status, [*HEADERS, *packed, ("Content-Type", found.content_type)])
+        write = start(found.status, [*HEADERS, *packed, ("Content-Type", found.content_type)])
+        if found.more is not None and environment["REQUEST_METHOD"] != "HEAD":
+            with contextlib.suppress(OSError), contextlib.closing(found.more):  # the reader has left, or reads no more
+                for part in found.more:
+                    write(part)
         return [body]
 
     return answer

@@ -60,6 +60,8 @@ class Certificates:
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         found: list[tuple[int, int, int] | None] = []
         for path in (self._files.ca, self._files.certificate, self._files.key):
+            if path is None:
+                continue
             try:
                 seen = path.stat()
             except OSError:
@@ -70,11 +72,12 @@ class Certificates:
 
 
 def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Of a server that admits only clients whose certificate the CA has signed, as the files are at each handshake."""
+    """Of a server that admits only clients whose certificate the CA has signed, as the files are at each handshake.
+    Without a CA it admits all."""
     import grpc
 
     def configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.ca)
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], root_certificates=pem.ca or None)
 
     shown = certificates.current()
 
@@ -90,7 +93,7 @@ def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(
         configuration(shown),
         renewed,  # type: ignore[arg-type]  # the stubs do not know that None is allowed
-        require_client_authentication=True,
+        require_client_authentication=bool(shown.ca),
     )
 
 

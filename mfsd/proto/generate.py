@@ -10,17 +10,19 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-FILES = ("mfs", "etcd")
+FILES = ("mfs", "etcd", "ext_proc")
 
 
 def generate(target: Path) -> None:
     """Writes ``mfsd/proto/*_pb2.py`` and their type stubs below ``target``. RuntimeError when the compiler fails."""
+    import grpc_tools
     from grpc_tools import protoc
 
     code = protoc.main(
         [
             "protoc",
             f"--proto_path={PACKAGE.parents[1]}",
+            f"--proto_path={Path(grpc_tools.__file__).parent / '_proto'}",  # google/protobuf
             f"--python_out={target}",
             f"--pyi_out={target}",
             *(f"mfsd/proto/{name}.proto" for name in FILES),

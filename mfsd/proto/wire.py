@@ -51,10 +51,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class TlsFiles(Struct, frozen=True, kw_only=True):
-    """PEM files of one end of a mutually authenticated connection."""
+    """PEM files of one end of a connection, mutually authenticated but where a server has no `ca`."""
 
-    ca: Path
-    """Who may sign the other end's certificate."""
+    ca: Path | None
+    """Who may sign the other end's certificate; None, of a server: clients show none."""
     certificate: Path
     key: Path
     server_name: str = ""
@@ -80,11 +80,14 @@ def channel_options(files: TlsFiles | None) -> tuple[tuple[str, int | str], ...]
 
 
 def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
-    """CA, certificate and key; checked here, because gRPC would only say "handshake failed" later. TlsError."""
+    """CA (empty without one), certificate and key; checked here, because gRPC would only say "handshake failed" later.
+    TlsError."""
     import ssl
 
     problems = []
     for name, path in (("ca", files.ca), ("certificate", files.certificate), ("key", files.key)):
+        if path is None:
+            continue
         try:
             path.read_bytes()
         except OSError as error:
@@ -100,6 +103,8 @@ def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
             f"certificate {files.certificate} and key {files.key} do not fit together or are not PEM ({problem}); "
             "the key must be the certificate's own and not encrypted"
         ) from error
+    if files.ca is None:
+        return b"", files.certificate.read_bytes(), files.key.read_bytes()
     try:
         context.load_verify_locations(cafile=str(files.ca))
     except ssl.SSLError as error:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.targets import cluster, connection, files, node, recordings, shim
+from tests.fuzz.targets import cluster, connection, files, gateway, node, recordings, shim
 
 
 class Target(NamedTuple):
@@ -27,6 +27,7 @@ TARGETS: dict[str, Target] = {
     "coordinator-link": Target(lambda: cluster.FROM_NODE, cluster.coordinator, 300),
     "daemon-link": Target(lambda: cluster.TO_NODE, cluster.link, 1000),
     "daemon-connection": Target(connection.conversations, connection.received, 1000),
+    "endpoint-picker": Target(lambda: gateway.STREAMS, gateway.picker, 400),
     "environment": Target(lambda: shim.GOOD, shim.environment, 100),
     "configuration": Target(lambda: files.CONFIGURATIONS, files.configuration, 400),
     "policy": Target(files.policies, files.policy, 400),

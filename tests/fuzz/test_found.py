@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mfsd.proto import ext_proc_pb2 as proxy
 from mfsd.proto import mfs_pb2 as pb
 from tests.fuzz.inputs import BETWEEN
 from tests.fuzz.registry import TARGETS
 from tests.fuzz.targets.cluster import TERM
 from tests.fuzz.targets.files import TRACES, parquet_traces
 from tests.fuzz.targets.recordings import files as recordings
+from tests.support.ext_proc import head
 
 ROW = b'{"timestamp": 0, "input_length": 9, '
 
@@ -37,7 +39,15 @@ def recording(event: bytes = b"{}", base: bytes = b"0", node: bytes = b"a") -> b
     return b'{"traceEvents":[%s],"mfs":{"base_realtime_ns":%s,"nodes":[%s]}}' % (event, base, about)
 
 
+def asked(body: bytes) -> bytes:
+    """Of the endpoint picker."""
+    part = proxy.ProcessingRequest(request_body=proxy.HttpBody(body=body, end_of_stream=True))
+    return BETWEEN.join((proxy.ProcessingRequest(request_headers=head()).SerializeToString(), part.SerializeToString()))
+
+
 FOUND = {
+    "a request's body with a name that is not UTF-8": ("endpoint-picker", asked(b'{"a\x9a": 1}')),
+    "a request's body nested without end": ("endpoint-picker", asked(b"[" * 100_000)),
     "a line separator in a value": ("configuration", '[coordinator]\netcd = ["e1:2\u2028379"]\n'.encode()),
     "a number that Python does not read": ("configuration", b"a = " + b"9" * 5000),
     "a policy that is not UTF-8": ("policy", b'[profiles.a]\nsummary = "\xff"'),

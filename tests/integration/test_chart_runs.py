@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bench.ports import free_port
 from tests.support.chart import container, find, render, toml_of
 from tests.support.cluster import Process, etcd
 from tests.support.debian import program
+from tests.support.openai_engine import engines
 from tests.support.waiting import eventually
 
 PROGRAMS = Path(sys.executable).parent
@@ -99,6 +101,32 @@ class Replica:
         self.spec = container(manifests, "Deployment", "mfs-coordinator")
         self.places = {"/etc/mfs/mfsd.toml": str(config), "$(POD_IP)": "127.0.0.1"}
         self.command = placed(self.spec["command"], self.places)
+
+
+def test_the_gateway_is_ready_once_an_engine_answers(folder: Path) -> None:
+    """localhost stands for the headless Service."""
+    port, picker = free_port(), free_port()
+    with engines(1) as (engine,):
+        values = {"enabled": True, "port": port, "extProc": {"enabled": True, "port": picker}}
+        manifests = render({"gateway": {**values, "engines": {"selector": {"a": "b"}, "port": engine.port}}})
+        (text,) = [m["data"]["gateway.toml"] for m in manifests if "gateway.toml" in m.get("data", {})]
+        config = folder / "gateway.toml"
+        config.write_text(text.replace("mfs-engines.serving.svc", "localhost"))
+        spec = container(manifests, "Deployment", "mfs-gateway")
+
+        def status(name: str) -> int:
+            path = spec[name]["httpGet"]["path"]
+            try:
+                return int(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=200).status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        with Process(*placed(spec["command"], {"/etc/mfs/gateway.toml": str(config)})) as gateway:
+            gateway.wait_line("event=ready")
+            assert (status("readinessProbe"), status("livenessProbe")) == (200, 200)
+            engine.kill()
+            eventually(lambda: status("readinessProbe") == 503, "what the engine's end brings about")
+            assert status("livenessProbe") == 200
 
 
 def test_etcd_takes_its_options(folder: Path) -> None:

@@ -422,6 +422,7 @@ def test_unusable_certificate_files_are_named_at_start(tmp_path: Path, broken: s
     if broken == "missing":
         files.certificate.unlink()
     elif broken == "garbage":
+        assert files.ca is not None
         files.ca.write_text("garbage")
     else:
         files.key.write_bytes(authority.issue("another").key.read_bytes())
@@ -439,6 +440,7 @@ def copied(files: TlsFiles, to: Path) -> TlsFiles:
     """The files under names that stay when they are renewed."""
     to.mkdir(exist_ok=True)
     own = TlsFiles(ca=to / "ca.pem", certificate=to / "own.pem", key=to / "own.key")
+    assert files.ca is not None and own.ca is not None
     for source, target in ((files.ca, own.ca), (files.certificate, own.certificate), (files.key, own.key)):
         target.write_bytes(source.read_bytes())
     return own

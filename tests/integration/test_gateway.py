@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bench.ports import free_port
+from tests.support.cluster import Coordinator, Node, in_loop
 from tests.support.gateway import GatewayProcess, gateway, replicas
 from tests.support.openai_engine import MODEL, PROMPT_MAX, StandIn, engines
 from tests.support.waiting import eventually
@@ -118,7 +121,8 @@ def test_what_cannot_be_served_is_refused_with_the_reason(front: GatewayProcess,
     assert front.post(body("long", prompt="word " * (PROMPT_MAX + 1)))[0] == 413
     assert front.post(body("fits", prompt="wordword" * PROMPT_MAX))[0] == 200  # one word: the engine decides
     assert front.post({**body("other"), "model": "other"})[0] == 404
-    assert front.post(b"{")[0] == 400
+    for raw in (b"{", b'{"a\x9a": 1}', b"[" * 100_000):
+        assert front.post(raw)[0] == 400
     assert front.post([1])[0] == 400
     assert not marked(three, "other")
     status, _, answer = front.post(b'"' + b"x" * 33_554_432 + b'"')
@@ -236,3 +240,38 @@ def test_prefill_and_decode_apart(tmp_path: Path, three: list[StandIn], connecto
         assert got["kv_transfer_params"]["remote_bootstrap_addr"] == "http://127.0.0.1:9"
     names = {name.lower(): value for name, value in first["headers"].items()}
     assert names["x-request-id"] == {n.lower(): v for n, v in second["headers"].items()}["x-request-id"]
+
+
+@in_loop
+async def test_what_ports_owe_is_told_as_it_changes_and_again_by_a_coordinator_that_was_restarted(
+    tmp_path: Path, three: list[StandIn]
+) -> None:
+    web, port = free_port(), free_port()
+    config = f'[coordinator]\nheartbeat = "100ms"\nweb = "127.0.0.1:{web}"\n'
+    url = f"http://127.0.0.1:{web}"
+    state = f'[state]\npoll_ms = 60000\ncoordinators = ["http://127.0.0.1:{free_port()}", "{url}"]\n'
+
+    def owes(front: GatewayProcess, expected: bool | None) -> bool:
+        found = front.status()
+        owed = found["replicas"][0]["owed_bytes"]
+        return owed is None if expected is None else found["watched"] and owed is not None and (owed > 0) is expected
+
+    async def comes(front: GatewayProcess, expected: bool | None, what: str) -> None:
+        await asyncio.to_thread(eventually, lambda: owes(front, expected), what, pause_s=0.02)
+
+    with gateway(tmp_path, replicas(three[0].url, port="node-b") + state) as front:
+        async with Node("node-b", f"127.0.0.1:{port}") as node:
+            with Coordinator(tmp_path, config=config, port=port) as first:
+                await comes(front, False, "a port that owes nothing")
+                node.arrive(4, 1200, port="node-b/in", size=400 * 10**9)
+                await comes(front, True, "what it owes")
+                assert front.status()["coordinator"] == url
+                node.link.departed(4)
+                await comes(front, False, "that it owes nothing any more")
+                node.arrive(5, 1200, port="node-b/in", size=400 * 10**9)
+                await comes(front, True, "the next one")
+                first.process.kill()
+                await comes(front, None, "that nothing is known")
+            with Coordinator(tmp_path, config=config, port=port):
+                await comes(front, True, "the same from the one that was restarted")
+        assert front.log.read_text().count("coordinator-silent") <= 1

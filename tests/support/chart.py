@@ -41,7 +41,7 @@ def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
 
 
 def toml_of(manifests: list[Manifest]) -> str:
-    (config,) = [m for m in manifests if m["kind"] == "ConfigMap"]
+    (config,) = [m for m in manifests if m["kind"] == "ConfigMap" and "mfsd.toml" in m["data"]]
     return str(config["data"]["mfsd.toml"])
 
 

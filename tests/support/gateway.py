@@ -19,28 +19,12 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class GatewayProcess:
-    def __init__(self, folder: Path, config: str) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.file, self.log = folder / f"gateway-{self.port}.toml", folder / f"gateway-{self.port}.log"
-        self.file.write_text(f'listen = "127.0.0.1:{self.port}"\n{config}')
-        command = (sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", self.file)
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)
+class Front:
+    """Where clients send requests."""
 
-    def answers(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        with contextlib.suppress(OSError):
-            return bool(urllib.request.urlopen(self.url + "/status.json", timeout=5).status == 200)
-        return False
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.load(urllib.request.urlopen(self.url + "/status.json", timeout=10))
-        return found
-
-    def metrics(self) -> str:
-        return str(urllib.request.urlopen(self.url + "/metrics", timeout=10).read().decode())
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     def post(
         self, body: object, headers: dict[str, str] | None = None, path: str = "/v1/completions"
@@ -59,6 +43,29 @@ class GatewayProcess:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("POST", "/v1/completions", json.dumps(body))
         return connection
+
+
+class GatewayProcess(Front):
+    def __init__(self, folder: Path, config: str) -> None:
+        super().__init__(free_port())
+        self.file, self.log = folder / f"gateway-{self.port}.toml", folder / f"gateway-{self.port}.log"
+        self.file.write_text(f'listen = "127.0.0.1:{self.port}"\n{config}')
+        command = (sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", self.file)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        with contextlib.suppress(OSError):
+            return bool(urllib.request.urlopen(self.url + "/status.json", timeout=5).status == 200)
+        return False
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.load(urllib.request.urlopen(self.url + "/status.json", timeout=10))
+        return found
+
+    def metrics(self) -> str:
+        return str(urllib.request.urlopen(self.url + "/metrics", timeout=10).read().decode())
 
 
 def _read(content: bytes) -> Any:

@@ -26,6 +26,8 @@ PROMPT_MAX = 4096
 
 
 class Engine:
+    running: asyncio.Task[None]
+
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.released = asyncio.Event()
@@ -67,6 +69,9 @@ class Engine:
         await response.write(b"data: [DONE]\n\n")
         return response
 
+    async def run(self) -> None:
+        """Beside the requests."""
+
     async def seen(self, _: web.Request) -> web.Response:
         return web.json_response(self.requests)
 
@@ -86,9 +91,12 @@ class Engine:
         return web.Response(text=cache + "".join(f"vllm:{name}{labels} {value}\n" for name, value in values.items()))
 
 
-def main(port: int) -> None:
-    engine = Engine()
+def serve(engine: Engine, port: int) -> None:
+    async def started(_: web.Application) -> None:
+        engine.running = asyncio.create_task(engine.run())
+
     app = web.Application()
+    app.on_startup.append(started)
     for path in ("/v1/completions", "/v1/chat/completions"):
         app.router.add_post(path, engine.complete)
     app.router.add_post("/release", engine.release)
@@ -100,10 +108,10 @@ def main(port: int) -> None:
 class StandIn:
     """One in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.support.openai_engine", *more: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = (sys.executable, "-m", "tests.support.openai_engine", str(self.port))
+        command = (sys.executable, "-m", module, str(self.port), *more)
         self.process = subprocess.Popen(command, cwd=ROOT)
 
     def answers(self) -> bool:
@@ -124,8 +132,9 @@ class StandIn:
 
 
 @contextlib.contextmanager
-def engines(count: int) -> Iterator[list[StandIn]]:
-    made = [StandIn() for _ in range(count)]
+def engines(count: int, module: str = "tests.support.openai_engine", *more: str) -> Iterator[list[StandIn]]:
+    """more: of each, with its number in place of N."""
+    made = [StandIn(module, *(word.replace("N", str(number)) for word in more)) for number in range(count)]
     try:
         for one in made:
             eventually(one.answers, "the stand-in engine")
@@ -137,4 +146,4 @@ def engines(count: int) -> Iterator[list[StandIn]]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    serve(Engine(), int(sys.argv[1]))

@@ -34,7 +34,7 @@ BELOW: dict[str, set[str]] = {
     },
     "mfsd.client": {"mfsd._native", "mfsd.capi", "mfsd.policy", "mfsd.transfer"},
     "mfsd.playground": {"mfsd.client", "mfsd.children"},
-    "mfsd.serve": {"mfsd.policy"},
+    "mfsd.serve": {"mfsd.policy", "mfsd.proto"},
     "mfsd.node": {"mfsd.fabric", "mfsd.policy", "mfsd._native", "mfsd.proto", "mfsd.text", "mfsd.verbs"},
     "mfsd.coordinator": {"mfsd.policy", "mfsd._native", "mfsd.proto"},
     "mfsd.cli": {

@@ -93,5 +93,6 @@ def status(url: str, form: Form) -> None:
     if printed(found, form):
         return
     print_table(COLUMNS, [_row(replica) for replica in found.replicas], form)
-    ports = f"ports from {found.coordinator}" if found.coordinator else "ports unknown"
+    how = " as they change" if found.watched else ""
+    ports = f"ports from {found.coordinator}{how}" if found.coordinator else "ports unknown"
     click.echo(f"router {found.router}, queue {found.queue} of {found.queue_max}, {found.programs} programs, {ports}")

@@ -6,6 +6,7 @@ import asyncio
 import bisect
 import math
 from collections import Counter
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from mfsd.policy.route import Call, Choice, Refusal, Role, RouteConfig, Router, choose, queue_key
@@ -19,6 +20,10 @@ RETRY_MIN_S: Final = 1
 RETRY_MAX_S: Final = 60
 PACE_WEIGHT: Final = 0.05
 """Of the latest interval between two ends in their mean."""
+
+
+Among = frozenset[str] | None
+"""Names of the replicas that a call may have; None: all."""
 
 
 class Place(NamedTuple):
@@ -38,10 +43,13 @@ class NoPlace(Exception):
 
 
 class _Waiter:
-    __slots__ = ("call", "key", "place", "prompt", "role", "since_s")
+    __slots__ = ("among", "call", "key", "place", "prompt", "role", "since_s")
 
-    def __init__(self, call: Call, prompt: Prompt, role: Role, key: tuple[int, ...], since_s: float) -> None:
+    def __init__(
+        self, call: Call, prompt: Prompt, role: Role, among: Among, key: tuple[int, ...], since_s: float
+    ) -> None:
         self.call, self.prompt, self.role, self.key, self.since_s = call, prompt, role, key, since_s
+        self.among = among
         self.place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
 
 
@@ -61,15 +69,15 @@ class Admission:
     def __len__(self) -> int:
         return len(self._queue)
 
-    async def place(self, call: Call, prompt: Prompt, role: Role) -> Place:
+    async def place(self, call: Call, prompt: Prompt, role: Role, among: Among = None) -> Place:
         """NoPlace. The place must be given back by `ended`."""
         since_s = self._now_s()
-        choice, place = self._try(call, prompt, role, since_s)
+        choice, place = self._try(call, prompt, role, among, since_s)
         if place is not None:
             return place
         if choice.refused is not Refusal.SATURATED:
             raise NoPlace(choice)
-        return await self._wait(call, prompt, role, since_s)
+        return await self._wait(call, prompt, role, among, since_s)
 
     def ended(self, place: Place, call: Call) -> None:
         """Its replica may have another one. The counts of the replica are the caller's."""
@@ -83,12 +91,12 @@ class Admission:
 
     def wake(self) -> None:
         """Gives places to those that wait, as far as there are any. Also for when a replica comes back or goes."""
-        full: set[tuple[str, str, Role]] = set()
+        full: set[tuple[str, str, Role, Among]] = set()
         for waiter in list(self._queue):
-            kind = (waiter.call.model, waiter.call.tier, waiter.role)
+            kind = (waiter.call.model, waiter.call.tier, waiter.role, waiter.among)
             if kind in full or waiter.place.done():
                 continue
-            choice, place = self._try(waiter.call, waiter.prompt, waiter.role, waiter.since_s)
+            choice, place = self._try(waiter.call, waiter.prompt, waiter.role, waiter.among, waiter.since_s)
             if place is not None:
                 self._queue.remove(waiter)
                 waiter.place.set_result(place)
@@ -98,13 +106,33 @@ class Admission:
                 self._queue.remove(waiter)
                 waiter.place.set_exception(NoPlace(choice))
 
-    def _try(self, call: Call, prompt: Prompt, role: Role, since_s: float) -> tuple[Choice, Place | None]:
+    def ranked(
+        self,
+        router: Router,
+        call: Call,
+        prompt: Prompt,
+        among: Among,
+        most: int,
+        without: Collection[str] = (),
+    ) -> list[str]:
+        """Names of those that the router would take now, the best one first. They count nothing."""
+        left = [one for one in self._replicas.view(prompt, among) if one.name not in without]
+        found: list[str] = []
+        while left and len(found) < most:
+            choice = choose(router, call, left, self._programs, self._config)
+            if choice.replica is None:
+                break
+            found.append(choice.replica)
+            left = [one for one in left if one.name != choice.replica]
+        return found
+
+    def _try(self, call: Call, prompt: Prompt, role: Role, among: Among, since_s: float) -> tuple[Choice, Place | None]:
         most = self._settings.requests_max.get(call.tier or NO_TIER)
         if most is not None and self.of_tier[call.tier] >= most:
             reason = f"tier {call.tier or NO_TIER} has {most} requests at engines, as many as it may"
             return Choice(replica=None, reason=reason, refused=Refusal.SATURATED), None
         router: Router = self._route.decode if role is Role.DECODE else self._route.router
-        choice = choose(router, call, self._replicas.view(prompt), self._programs, self._config, role)
+        choice = choose(router, call, self._replicas.view(prompt, among), self._programs, self._config, role)
         if choice.replica is None:
             return choice, None
         replica = self._replicas.by_name[choice.replica]
@@ -112,9 +140,10 @@ class Admission:
         self.of_tier[call.tier] += 1
         return choice, Place(replica, choice, self._now_s() - since_s)
 
-    async def _wait(self, call: Call, prompt: Prompt, role: Role, since_s: float) -> Place:
+    async def _wait(self, call: Call, prompt: Prompt, role: Role, among: Among, since_s: float) -> Place:
         self._number += 1
-        waiter = _Waiter(call, prompt, role, (*queue_key(self._settings.order, call), self._number), since_s)
+        key = (*queue_key(self._settings.order, call), self._number)
+        waiter = _Waiter(call, prompt, role, among, key, since_s)
         bisect.insort(self._queue, waiter, key=lambda one: one.key)
         if len(self._queue) > self._settings.queue_max:
             last = self._queue.pop()

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
@@ -16,18 +17,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.exchange import PATHS
 from mfsd.serve.gateway.poll import Log
-from mfsd.serve.gateway.proxy import PATHS, Proxy
+from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.upstream import session
+
+if TYPE_CHECKING:
+    from mfsd.serve.gateway.picker import Picker
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DRAIN_S = 30
 """Requests that run when the process is to stop have so long."""
 
 
-def application(settings: GatewaySettings, log: Log) -> Starlette:
-    made: list[Gateway] = []
+def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Starlette:
+    """made: gets the gateway, once the loop runs."""
 
     def gateway() -> Gateway:
         return made[0]
@@ -37,13 +42,13 @@ def application(settings: GatewaySettings, log: Log) -> Starlette:
         async with session() as calls:
             made.append(Gateway(settings, calls, log))
             await gateway().poller.once()
-            polling = asyncio.create_task(_poll(gateway()))
+            tasks = [asyncio.create_task(_poll(gateway())), asyncio.create_task(gateway().poller.watch())]
             try:
                 yield
             finally:
-                polling.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await polling
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def models(_: Request) -> Response:
         data = [{"id": model, "object": "model", "owned_by": "mfs"} for model in gateway().replicas.models()]
@@ -82,23 +87,58 @@ def _json(fields: object) -> Response:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, listens: Callable[[], object]) -> None:
+    """With the endpoint picker beside it, where one is wanted."""
+
+    def __init__(self, config: uvicorn.Config, made: list[Gateway]) -> None:
         super().__init__(config)
-        self._listens = listens
+        self._made = made
+        self._picker: Picker | None = None
+        self.problem = ""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        if self.started:
-            self._listens()
+        if not self.started:
+            return
+        (gateway,) = self._made
+        settings = gateway.settings
+        if settings.ext_proc.listen and not await self._pick(gateway):
+            self.should_exit = True
+            return
+        more = {"ext_proc": settings.ext_proc.listen} if settings.ext_proc.listen else {}
+        gateway.log.info("ready", listen=settings.listen, replicas=len(settings.replicas), **more)
+
+    async def _pick(self, gateway: Gateway) -> bool:
+        from mfsd.proto.wire import TlsError
+        from mfsd.serve.gateway.picker import Picker
+
+        picker = Picker(gateway)
+        try:
+            await picker.start()
+        except (OSError, TlsError) as error:
+            self.problem = f"ext_proc: {error}"
+            return False
+        self._picker = picker
+        return True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._picker is not None:
+            await asyncio.gather(self._picker.stop(DRAIN_S), super().shutdown(sockets=sockets))
+        else:
+            await super().shutdown(sockets=sockets)
+
+
+class CannotServe(Exception):
+    """`str()` says what, in one line."""
 
 
 def serve(settings: GatewaySettings, log: Log) -> bool:
-    """Until a signal. False: it could not listen, which uvicorn has said."""
+    """Until a signal. False: it could not listen, which uvicorn has said. CannotServe."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises again what ended it; that is to be an ordinary end
         signal.signal(number, lambda *_: None)
     host, port = settings.host_and_port
+    made: list[Gateway] = []
     config = uvicorn.Config(
-        application(settings, log),
+        application(settings, log, made),
         host=host,
         port=port,
         log_level="error",
@@ -107,7 +147,9 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_S,
     )
-    server = _Server(config, lambda: log.info("ready", listen=settings.listen, replicas=len(settings.replicas)))
+    server = _Server(config, made)
     with contextlib.suppress(SystemExit):
         server.run()
+    if server.problem:
+        raise CannotServe(server.problem)
     return server.started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import aiohttp
@@ -33,9 +34,10 @@ class Gateway:
         self.admission = Admission(settings, self.replicas, table)
         self.upstream = Upstream(session)
         self.metrics = Metrics()
-        self.poller = Poller(self.replicas, settings.state, session, log)
+        self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
+        self._doubted: dict[str, asyncio.Task[None]] = {}
         self.reader = Reader(settings.serve, self.cannot_use)
 
     def cannot_use(self, kind: str, text: str) -> None:
@@ -50,6 +52,16 @@ class Gateway:
             self.log.warning("replica-down", replica=replica.name, url=replica.url, problem=problem)
         self.admission.wake()
 
+    def doubt(self, replica: LiveReplica) -> None:
+        """A proxy may have found it away: it is asked now, not with the next poll."""
+        if replica.healthy and replica.name not in self._doubted:
+            task = self._doubted[replica.name] = asyncio.create_task(self._ask(replica))
+            task.add_done_callback(lambda _: self._doubted.pop(replica.name, None))
+
+    async def _ask(self, replica: LiveReplica) -> None:
+        await self.poller.replica(replica)
+        self.admission.wake()
+
     def status(self) -> GatewayStatus:
         return GatewayStatus(
             router=self.settings.route.router.value,
@@ -58,6 +70,7 @@ class Gateway:
             queue_max=self.settings.admission.queue_max,
             programs=len(self.programs),
             coordinator=self.poller.coordinator,
+            watched=bool(self.poller.watched),
             replicas=[_status(replica) for replica in self.replicas.all],
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
@@ -20,9 +22,15 @@ class Metrics:
         self.sent = Counter("mfs_gateway_sent", "Calls sent to each replica.", ("replica",), registry=registry)
         self.sent_elsewhere = Counter(
             "mfs_gateway_sent_elsewhere",
-            "Calls whose replica could not be connected to, so that another one got them.",
+            "Calls whose replica could not be connected to, so that another one got them; a proxy's included.",
             ("replica",),
             registry=registry,
+        )
+        self.picked = Counter(
+            "mfs_gateway_picked", "Requests for which a proxy was told this replica.", ("replica",), registry=registry
+        )
+        self.streams = Gauge(
+            "mfs_gateway_ext_proc_streams", "Requests of proxies that are open now.", registry=registry
         )
         self.unusable = Counter(
             "mfs_gateway_unusable_words", "What requests said that could not be used.", ("word",), registry=registry
@@ -46,6 +54,15 @@ class Metrics:
             "mfs_gateway_port_owed_bytes", "What the port of a replica has still to receive; NaN: unknown.",
             ("replica",), registry=registry,
         )  # fmt: skip
+
+    def forget(self, replica: str) -> None:
+        """So that addresses that come and go leave nothing behind."""
+        for metric in (self.sent, self.sent_elsewhere, self.picked, self.up, self.owed):
+            with contextlib.suppress(KeyError):
+                metric.remove(replica)
+        for state in ("waiting", "running"):
+            with contextlib.suppress(KeyError):
+                self.load.remove(replica, state)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 import aiohttp
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.settings import State
 
@@ -20,6 +22,12 @@ TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
 KV_USED, CACHE = "vllm:kv_cache_usage_perc", "vllm:cache_config_info"
 READ: Final = (WAITING, RUNNING, KV_USED, CACHE)
+WATCH, LINES = "/v1/ports?watch=1", "application/x-ndjson"
+SILENT_S: Final = 5.0
+"""A coordinator that has said nothing for so long is asked again: it says something each third of a heartbeat."""
+RETRY_S: Final = 1.0
+"""Until it is tried again."""
+LINE_BYTES_MAX: Final = 64 << 20
 FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
 
@@ -81,7 +89,17 @@ class PortRows(msgspec.Struct):
 
 
 class Poller:
-    def __init__(self, replicas: ReplicaSet, state: State, session: aiohttp.ClientSession, log: Log) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        state: State,
+        session: aiohttp.ClientSession,
+        log: Log,
+        forget: Callable[[str], None] = lambda _: None,
+        resolve: Callable[[str], Awaitable[list[str]]] = resolve,
+    ) -> None:
+        """forget: is told the names of replicas that are there no more."""
+        self._forget, self._resolve, self._unresolved = forget, resolve, set[str]()
         self._replicas, self._state, self._session, self._log = replicas, state, session, log
         self._failures: dict[str, int] = {}
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -89,11 +107,38 @@ class Poller:
         """Until when what ports owe may be believed."""
         self.coordinator = ""
         """That answered last; empty: none does."""
+        self.watched = ""
+        """That tells of each change; empty: none does, so that it is asked."""
 
     async def once(self) -> None:
-        await asyncio.gather(*(self._replica(replica) for replica in self._replicas.all), self._ports())
+        several = range(len(self._replicas.several))
+        await asyncio.gather(
+            *(self.replica(replica) for replica in self._replicas.all),
+            *(self._addresses(number) for number in several),
+            self._ports(),
+        )
 
-    async def _replica(self, replica: LiveReplica) -> None:
+    async def _addresses(self, number: int) -> None:
+        """Where its name cannot be looked up, those that are known stay: whether they answer is seen anyhow."""
+        url = self._replicas.several[number].url
+        host = urllib.parse.urlsplit(url).hostname or ""
+        try:
+            addresses = set(await asyncio.wait_for(self._resolve(host), TIMEOUT_S))
+        except (asyncio.TimeoutError, OSError) as error:
+            if host not in self._unresolved:
+                self._unresolved.add(host)
+                problem = " ".join(str(error).split()) or type(error).__name__
+                self._log.warning("replicas-not-looked-up", url=url, problem=problem)
+            return
+        self._unresolved.discard(host)
+        new, gone = self._replicas.found(number, addresses)
+        for replica in gone:
+            self._log.info("replica-gone", replica=replica.name, url=replica.url)
+            self._failures.pop(replica.name, None)
+            self._forget(replica.name)
+        await asyncio.gather(*(self.replica(replica) for replica in new))
+
+    async def replica(self, replica: LiveReplica) -> None:
         try:
             if not replica.healthy or not replica.models:
                 await self._models(replica)
@@ -133,7 +178,43 @@ class Poller:
         if found.kv_tokens and replica.settings.kv_tokens is None:
             replica.prompt_max = min(found.kv_tokens, replica.prompt_max or found.kv_tokens)
 
+    async def watch(self) -> None:
+        """Reads each change of the ports from the coordinator that leads, for as long as there is a gateway. Older ones
+        answer once; they are asked."""
+        while self._state.coordinators:
+            for url in self._state.coordinators:
+                try:
+                    await self._watch(url)
+                except (aiohttp.ClientError, asyncio.TimeoutError, OSError, msgspec.MsgspecError, ValueError) as error:
+                    self._log_coordinator(url, error)
+                    self.coordinator = "" if self.coordinator == url else self.coordinator
+                finally:
+                    self.watched = ""
+            await asyncio.sleep(min(RETRY_S, self._state.poll_ms / 1e3))
+            self._expire()
+
+    async def _watch(self, url: str) -> None:
+        """Returns where it does not lead, or no more."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=SILENT_S)
+        async with self._session.get(url.rstrip("/") + WATCH, timeout=timeout) as answer:
+            if answer.status != 200 or answer.content_type != LINES:
+                return
+            line = bytearray()
+            async for part in answer.content.iter_any():
+                *whole, rest = part.split(b"\n")
+                for end in whole:
+                    rows = msgspec.json.decode(bytes(line + end), type=PortRows)
+                    line.clear()
+                    self.coordinator = self.watched = url
+                    self._take(rows)
+                line += rest
+                if len(line) > LINE_BYTES_MAX:
+                    raise ValueError(f"a line of more than {LINE_BYTES_MAX} bytes came")
+
     async def _ports(self) -> None:
+        if self.watched:
+            self._expire()  # it may say nothing for now
+            return
         for url in self._state.coordinators:
             try:
                 async with self._session.get(url.rstrip("/") + "/v1/ports", timeout=self._timeout) as answer:
@@ -147,6 +228,9 @@ class Poller:
             self._take(rows)
             return
         self.coordinator = ""
+        self._expire()
+
+    def _expire(self) -> None:
         if asyncio.get_running_loop().time() > self._ports_s:
             for replica in self._replicas.all:
                 replica.owed_bytes = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from mfsd.policy.route import Replica, Role
@@ -18,6 +18,8 @@ FETCH_TOKENS_LEAST: Final = 256
 class LiveReplica:
     def __init__(self, settings: ReplicaSettings) -> None:
         self.settings, self.name, self.url = settings, settings.shown_name, settings.url.rstrip("/")
+        self.endpoint = settings.endpoint
+        """Host and port."""
         self.healthy = False
         self.problem = "not asked yet"
         """Why it is not healthy."""
@@ -104,14 +106,38 @@ class LiveReplica:
 class ReplicaSet:
     def __init__(self, settings: GatewaySettings) -> None:
         self._kv = settings.kv
-        self.all = [LiveReplica(replica) for replica in settings.replicas]
+        self.all = [LiveReplica(replica) for replica in settings.replicas if not replica.each_address]
         self.by_name = {replica.name: replica for replica in self.all}
-        self.disaggregated = any(replica.settings.role is Role.PREFILL for replica in self.all)
+        self.several = [replica for replica in settings.replicas if replica.each_address]
+        """Of which each address is a replica; those that were found are among all."""
+        self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
+        self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
 
-    def view(self, prompt: Prompt) -> Sequence[Replica]:
+    def found(self, number: int, addresses: set[str]) -> tuple[list[LiveReplica], list[LiveReplica]]:
+        """What is new and what is gone of one of several. Requests that have a place at one that is gone keep it."""
+        here = self._found[number]
+        gone = [here.pop(address) for address in here.keys() - addresses]
+        new = []
+        for address in sorted(addresses - here.keys()):
+            replica = LiveReplica(self.several[number].at(address))
+            if (
+                replica.name not in self.by_name or self.by_name[replica.name] in gone
+            ):  # the configuration names it, too
+                here[address] = replica
+                new.append(replica)
+        if new or gone:
+            self.all = [replica for replica in self.all if replica not in gone] + new
+            self.by_name = {replica.name: replica for replica in self.all}
+        return new, gone
+
+    def view(self, prompt: Prompt, among: Collection[str] | None = None) -> Sequence[Replica]:
+        """among: the names of those that count."""
+        some = self.all if among is None else [replica for replica in self.all if replica.name in among]
         if not prompt.chunks:
-            return [replica.view(prompt) for replica in self.all]
-        cached = [min(prompt.tokens, replica.prefixes.cached_tokens(prompt.chunks)) for replica in self.all]
+            return [replica.view(prompt) for replica in some]
+        if not some:
+            return []
+        cached = [min(prompt.tokens, replica.prefixes.cached_tokens(prompt.chunks)) for replica in some]
         most = max(cached) if self._kv.shared else 0
         return [
             replica.view(
@@ -120,7 +146,7 @@ class ReplicaSet:
                 most - own if most - own >= FETCH_TOKENS_LEAST else 0,
                 self._kv.bytes_per_token,
             )
-            for replica, own in zip(self.all, cached, strict=True)
+            for replica, own in zip(some, cached, strict=True)
         ]
 
     def models(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import urllib.parse
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import Final
 import msgspec
 
 from mfsd.policy.route import QueueOrder, Role, RouteConfig, Router
+from mfsd.proto.wire import TlsFiles, address_problem
 from mfsd.serve.settings import Settings, SettingsError, Tier
 
 REQUESTS_MAX: Final = 256
@@ -32,6 +34,24 @@ def _check_url(field: str, url: str) -> None:
         good = False
     if not good:
         raise ValueError(f"{field} is {url!r:.120}: use http://HOST:PORT")
+
+
+def _check_picked(number: int, replica: ReplicaSettings) -> None:
+    """Proxies go to addresses, and to one of them for each request."""
+    if replica.role is not Role.BOTH:
+        raise ValueError(
+            f"replicas[{number}].role is {replica.role.value!r}: with ext_proc.listen use both, since a proxy has one "
+            "endpoint for each request"
+        )
+    host = urllib.parse.urlsplit(replica.url).hostname or ""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not replica.each_address:
+            raise ValueError(
+                f"replicas[{number}].url is {replica.url!r:.120}: with ext_proc.listen use an address in place of a "
+                "name, or each_address = true"
+            ) from None
 
 
 class Connector(str, Enum):
@@ -62,6 +82,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of the longest prompt that it takes; unset: its `max_model_len` and the KV memory in its `/metrics`."""
     port: str = ""
     """Name of its NIC port in the coordinator's `/v1/ports`, for example `10.1.0.7`; empty: unknown."""
+    each_address: bool = False
+    """Each address of the url's host is a replica of its own, looked up with every poll: for a headless Service."""
     engine_id: str = ""
     """Of a prefill instance with MooncakeConnector: its `engine_id`."""
     bootstrap: str = ""
@@ -74,10 +96,29 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_count("requests_max", self.requests_max, 1)
         if self.kv_tokens is not None:
             _check_count("kv_tokens", self.kv_tokens, 1, 1 << 31)
+        for field in ("port", "engine_id", "bootstrap"):
+            if self.each_address and getattr(self, field):
+                raise ValueError(f"{field} is of one engine: leave it out where each_address = true")
 
     @property
     def shown_name(self) -> str:
         return self.name or urllib.parse.urlsplit(self.url).netloc
+
+    def at(self, address: str) -> ReplicaSettings:
+        """Of one of its addresses."""
+        parts = urllib.parse.urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = f"[{address}]" if ":" in address else address
+        name = f"{self.name}-{address}" if self.name else ""
+        return msgspec.structs.replace(self, url=f"{parts.scheme}://{host}:{port}", name=name, each_address=False)
+
+    @property
+    def endpoint(self) -> str:
+        """Host and port, for a proxy."""
+        parts = urllib.parse.urlsplit(self.url)
+        host = parts.hostname or ""
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Routing(RouteConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,10 +157,10 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the state of replicas and ports is from."""
 
     poll_ms: int = 500
-    """Between two readings of each engine's `/metrics` and of the coordinator's ports."""
+    """Between two readings of each engine's `/metrics`, and of ports at a coordinator that has no stream of them."""
     coordinators: list[str] = []
     """Web addresses of coordinators (`coordinator.web` of theirs), for example `http://coord-1:7480`. The one that
-    leads is asked for what ports owe."""
+    leads tells what ports owe."""
 
     def __post_init__(self) -> None:
         _check_count("poll_ms", self.poll_ms, 10, 3_600_000)
@@ -146,6 +187,34 @@ class Disaggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the engines: nixl (NixlConnector, also inside of MfsConnector) or mooncake (MooncakeConnector)."""
 
 
+class ExtProc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An endpoint picker for a proxy (Envoy, a Kubernetes gateway), beside `listen`."""
+
+    listen: str = ""
+    """Host and port to serve Envoy's external processing; empty: not served."""
+    certificate: str = ""
+    """PEM file that proxies are shown; empty: no TLS."""
+    key: str = ""
+    """Its key."""
+    ca: str = ""
+    """PEM file of who has signed the certificates of proxies; empty: they show none."""
+
+    def __post_init__(self) -> None:
+        if self.listen and address_problem(self.listen) is not None:
+            raise ValueError(f"listen is {self.listen!r:.120}: use HOST:PORT")
+        if bool(self.certificate) != bool(self.key):
+            missing = "key" if self.certificate else "certificate"
+            raise ValueError(f"{missing} is missing: certificate and key belong together")
+        if self.ca and not self.certificate:
+            raise ValueError(f"ca is {self.ca!r:.120}: add certificate and key, without which there is no TLS")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        if not self.certificate:
+            return None
+        return TlsFiles(ca=Path(self.ca) if self.ca else None, certificate=Path(self.certificate), key=Path(self.key))
+
+
 class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The gateway's whole configuration."""
 
@@ -158,6 +227,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: State = State()
     kv: Kv = Kv()
     disaggregation: Disaggregation = Disaggregation()
+    ext_proc: ExtProc = ExtProc()
     default: Tier = Tier()
     """What requests without a tier are promised: `ttft_ms`, `tbt_ms`, `ttlt_ms`, `importance`."""
     tiers: dict[str, Tier] = {}
@@ -182,6 +252,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"route.decode is {self.route.decode.value!r}: use owed, least-loaded or sticky")
         for number, replica in enumerate(self.replicas):
             self._check_replica(number, replica)
+            if self.ext_proc.listen:
+                _check_picked(number, replica)
 
     def _check_replica(self, number: int, replica: ReplicaSettings) -> None:
         for tier in replica.tiers:

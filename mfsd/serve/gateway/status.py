@@ -37,3 +37,5 @@ class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str
     """That ports are known from; empty: none."""
     replicas: list[ReplicaStatus]
+    watched: bool = False
+    """It tells of each change; else it is asked with every poll."""

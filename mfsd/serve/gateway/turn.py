@@ -10,6 +10,7 @@ from mfsd.policy.route import Call
 from mfsd.serve.gateway.admission import Place
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.prompt import Prompt
+from mfsd.serve.gateway.replicas import LiveReplica
 
 
 class Turn:
@@ -23,6 +24,19 @@ class Turn:
         self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s)
         if prompt.chunks:
             self.replica.prefixes.sent(prompt.chunks)
+
+    def moved(self, replica: LiveReplica) -> None:
+        """Before its first byte: another one has the call, since that which was chosen could not be used."""
+        programs, program, now_s = self._gateway.programs, self._call.program, self._now_s()
+        self.replica.leave(self._prompt.tokens)
+        self.replica.failed += 1
+        programs.ended(program, self._inherited, 0.0, 0.0, now_s)
+        self.replica = replica
+        replica.begin(self._prompt.tokens)
+        self._ahead_tokens = replica.waiting_tokens
+        self._inherited = programs.arrived(program, replica.name, now_s)
+        if self._prompt.chunks:
+            replica.prefixes.sent(self._prompt.chunks)
 
     def first_byte(self, learn: bool = False) -> None:
         """learn: it is the first token's, so that it says how long prompts take here."""

@@ -192,14 +192,14 @@ async def _asked(service: Service) -> None:
 
 @contextlib.contextmanager
 def coordinator(_folder: Path) -> Iterator[Check]:
-    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+    with Runner() as runner:
         yield lambda data: runner.run(_tell_coordinator(data))
 
 
-class _Runner:
+class Runner:
     """asyncio.Runner came with Python 3.11."""
 
-    def __enter__(self) -> _Runner:
+    def __enter__(self) -> Runner:
         self._loop = asyncio.new_event_loop()
         return self
 
@@ -361,5 +361,5 @@ async def _tell_daemon(data: bytes) -> None:
 
 @contextlib.contextmanager
 def link(_folder: Path) -> Iterator[Check]:
-    with asyncio.Runner() if hasattr(asyncio, "Runner") else _Runner() as runner:
+    with Runner() as runner:
         yield lambda data: runner.run(_tell_daemon(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -63,6 +64,52 @@ def test_ports_say_what_they_owe() -> None:
         "b/out": (0, 0),
         "b/in": (GB, 0),
     }
+
+
+def test_ports_as_they_change_until_it_leads_no_more() -> None:
+    leading: list[Cluster | None] = [cluster()]
+    settings, watchers = SimpleNamespace(heartbeat_ns=500 * MS), set[Callable[[], object]]()
+    service = SimpleNamespace(
+        leading=lambda: leading[0],
+        role=SimpleNamespace(term=4),
+        settings=settings,
+        leader_elsewhere=lambda: "c2:7400",
+        watchers=watchers,
+    )
+
+    async def main() -> None:
+        got, _ = routers(cast(Service, service), asyncio.get_running_loop())
+
+        def watch() -> Answer:
+            return got["/v1/ports"]({"watch": "1"})
+
+        def lines() -> None:
+            answer = watch()
+            assert answer.content_type == "application/x-ndjson" and not watchers
+            assert answer.more is not None
+            first = next(answer.more)
+            assert first.endswith(b"\n") and json.loads(first) == json.loads(got["/v1/ports"]({}).body)
+            assert len(watchers) == 1
+            state = leading[0]
+            assert state is not None
+            state.depart("a", 1, 0)
+            for changed in watchers:
+                changed()
+            owed = {row["name"]: row["owed_ns"] for row in json.loads(next(answer.more))["ports"]}
+            assert owed["b/in"] == 0
+            other = watch().more
+            assert other is not None and next(other)
+            other.close()
+            leading[0] = None
+            assert list(answer.more) == [] and not watchers
+            assert watch().status == "503 Service Unavailable"
+            leading[0] = state
+            watchers.update(partial(print, number) for number in range(16))
+            assert watch().content_type == "application/json", "more than it has threads for are answered once"
+
+        await asyncio.to_thread(lines)
+
+    asyncio.run(main())
 
 
 def test_ports_say_what_bypasses() -> None:

@@ -23,12 +23,27 @@ from mfsd.node.config import Config
 from mfsd.node.config_file import control_path, parse
 from mfsd.node.memory import bytes_for
 from mfsd.node.schema import keys, struct_of
+from mfsd.serve.gateway.settings import GatewaySettings, read_file
+from mfsd.serve.settings import Tier
 from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
 
 KUBERNETES = ("1.25", "1.31", "1.37")
 """The oldest that the chart allows, one between, and the newest with published schemas."""
 TLS = {"daemon": {"tls": {"secretName": "mfs-node"}}, "coordinator": {"tls": {"secretName": "mfs-coordinator"}}}
 OPEN = {"daemon": {"metricsAddress": "podIP"}, "coordinator": {"webAddress": "0.0.0.0"}}
+LABELS = {"app": "vllm"}
+PICKER = {"enabled": True, "tls": {"secretName": "mfs-picker"}}
+GATEWAY: dict[str, Any] = {
+    "enabled": True,
+    "engines": {"selector": LABELS, "port": 8001},
+    "extProc": PICKER,
+    "inferencePool": {"enabled": True},
+    "config": {
+        "route": {"router": "sticky", "locality_tokens": 100},
+        "admission": {"requests_max": {"batch": 4}},
+        "tiers": {"chat": {"ttft_ms": 500, "importance": 1}, "batch": {}},
+    },
+}
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
@@ -41,6 +56,7 @@ CASES: dict[str, dict[str, Any]] = {
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "vllm": {"enabled": True, "nodeSelector": {"pool": "gpu"}},
         "etcd": {"storageClassName": "fast"},
+        "gateway": {**GATEWAY, "nodeSelector": {"pool": "cpu"}, "tolerations": [{"operator": "Exists"}]},
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
     "certificates-of-nodes": {**TLS, "daemon": {"tls": {"hostPath": "/etc/mfs/pki"}}},
@@ -63,8 +79,8 @@ def test_helm_lint_finds_nothing() -> None:
 @pytest.mark.parametrize("kubernetes", KUBERNETES)
 def test_published_schemas_accept_every_manifest(manifests: list[Manifest], kubernetes: str) -> None:
     for manifest in manifests:
-        if manifest["kind"] == "PodMonitor":
-            continue  # the operator's, not Kubernetes' own
+        if manifest["kind"] in ("PodMonitor", "InferencePool"):
+            continue  # of the operator and of the inference extension, not Kubernetes' own
         kubernetes_validate.validate(manifest, kubernetes, strict=True)
 
 
@@ -329,6 +345,13 @@ def test_vllm_finds_library_and_daemon() -> None:
         ({"coordinator": {"tls": {"secretName": "x"}}}, "set both, or none of them"),
         ({**TLS, "daemon": {"tls": {"secretName": "x", "hostPath": "/x"}}}, "not both"),
         ({"etcd": {"tls": {"secretName": "x"}}}, "set etcd.endpoints, too"),
+        ({"gateway": {"enabled": True}}, "gateway.engines.selector (labels of their pods), or gateway.config.replicas"),
+        ({"gateway": {**GATEWAY, "config": {"replicas": [{"url": "http://10.0.0.1:1"}]}}}, "not both"),
+        ({"gateway": {**GATEWAY, "config": {"listen": "[::]:1"}}}, "set gateway.port"),
+        ({"gateway": {**GATEWAY, "config": {"ext_proc": {}}}}, "set gateway.extProc"),
+        ({"gateway": {**GATEWAY, "config": {"routes": {}}}}, "Additional property routes is not allowed"),
+        ({"gateway": {**GATEWAY, "extProc": {}}}, "set gateway.extProc.enabled=true, which the pool asks"),
+        ({"gateway": {**GATEWAY, "inferencePool": {"failureMode": "Open"}}}, "failureMode"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -346,6 +369,69 @@ def test_the_schema_knows_the_keys_of_the_configuration() -> None:
             fields = {"nic": fields.get("additionalProperties"), "rule": fields.get("items")}.get(key.name, fields)
             assert list(fields["properties"]) == [k.name for k in keys(inner)], key.name
             assert fields["additionalProperties"] is False
+
+
+def test_the_schema_knows_the_keys_of_the_gateways_configuration() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["gateway"]["properties"]
+    tables = schema["config"]["properties"]
+    assert list(tables) == [key.name for key in keys(GatewaySettings)]
+    for key in keys(GatewaySettings):
+        inner = Tier if key.name == "tiers" else struct_of(key.type)
+        if inner is not None:
+            fields = tables[key.name]
+            fields = {"tiers": fields.get("additionalProperties"), "replicas": fields.get("items")}.get(
+                key.name, fields
+            )
+            assert list(fields["properties"]) == [k.name for k in keys(inner)], key.name
+            assert fields["additionalProperties"] is False
+
+
+def gateway_settings(manifests: list[Manifest], tmp_path: Path) -> GatewaySettings:
+    (config,) = [m for m in manifests if m["kind"] == "ConfigMap" and "gateway.toml" in m["data"]]
+    file = tmp_path / "gateway.toml"
+    file.write_text(config["data"]["gateway.toml"])
+    return read_file(file)
+
+
+def test_the_gateway_reads_its_configuration_and_finds_the_engines(tmp_path: Path) -> None:
+    manifests = render({"gateway": GATEWAY}, release="green")
+    read = gateway_settings(manifests, tmp_path)
+    spec = container(manifests, "Deployment", "green-mfs-gateway")
+    ports = {p["name"]: p["containerPort"] for p in spec["ports"]}
+    assert read.host_and_port[1] == ports["http"] == 8080
+    assert spec["readinessProbe"]["httpGet"]["port"] == spec["livenessProbe"]["httpGet"]["port"] == "http"
+    assert read.ext_proc.listen.endswith(f":{ports['ext-proc']}") and read.ext_proc.tls is not None
+    mounts = [m["mountPath"] for m in spec["volumeMounts"]]
+    assert str(read.ext_proc.tls.certificate.parent) in mounts and read.ext_proc.tls.ca is None
+    (engine,) = read.replicas
+    engines = find(manifests, "Service", "green-mfs-engines")["spec"]
+    assert engine.each_address and engine.url == "http://green-mfs-engines.serving.svc:8001"
+    assert engines["clusterIP"] == "None" and engines["selector"] == LABELS and engines["ports"][0]["port"] == 8001
+    assert (read.route.router.value, read.admission.requests_max) == ("sticky", {"batch": 4})
+    assert read.tiers["chat"].ttft_ms == 500
+    pool = find(manifests, "InferencePool", "green-mfs")["spec"]
+    assert pool["selector"] == {"matchLabels": LABELS} and pool["targetPorts"] == [{"number": 8001}]
+    asked = pool["endpointPickerRef"]
+    service = find(manifests, "Service", asked["name"])["spec"]
+    assert asked["port"]["number"] in [p["port"] for p in service["ports"]] and asked["failureMode"] == "FailClose"
+    own = find(manifests, "Deployment", asked["name"])["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= own.items()
+
+
+def test_a_gateway_of_engines_that_are_named_one_by_one(tmp_path: Path) -> None:
+    engines: list[dict[str, Any]] = [
+        {"url": "http://10.0.0.1:8000", "tiers": ["chat"]},
+        {"url": "http://10.0.0.2:8000"},
+    ]
+    manifests = render(
+        {"gateway": {"enabled": True, "config": {"replicas": engines, "tiers": {"chat": {"ttft_ms": 9}}}}}
+    )
+    read = gateway_settings(manifests, tmp_path)
+    assert [replica.url for replica in read.replicas] == [one["url"] for one in engines] and not read.ext_proc.listen
+    assert not [m for m in manifests if m["metadata"]["name"] == "mfs-engines" or m["kind"] == "InferencePool"]
+    assert [p["name"] for p in find(manifests, "Service", "mfs-gateway")["spec"]["ports"]] == ["http"]
+    security = find(manifests, "Deployment", "mfs-gateway")["spec"]["template"]["spec"]["securityContext"]
+    assert security["runAsNonRoot"] is True
 
 
 def test_the_schema_covers_every_value() -> None:

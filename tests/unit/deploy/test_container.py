@@ -33,12 +33,15 @@ def test_what_the_build_needs_is_not_ignored() -> None:
 
 def test_the_image_has_what_the_chart_runs() -> None:
     recipe = RECIPE.read_text()
-    manifests = render({"vllm": {"enabled": True}})
+    manifests = render({"vllm": {"enabled": True}, "gateway": {"enabled": True, "engines": {"selector": {"a": "b"}}}})
     programs = {e.name for e in entry_points(group="console_scripts") if e.value.startswith(("mfsd", "nccl_shim"))}
     for kind, name in (("DaemonSet", "mfs-daemon"), ("Deployment", "mfs-coordinator")):
         spec = container(manifests, kind, name)
         assert spec["image"] == f"mfs:{version('mfsd')}"
         assert spec["command"][0] in programs and spec["readinessProbe"]["exec"]["command"][0] in programs
+    gateway = container(manifests, "Deployment", "mfs-gateway")
+    assert gateway["image"] == f"mfs:{version('mfsd')}" and gateway["command"][0] in programs
+    assert '"$1[gateway]"' in recipe
     assert f"-t mfs:{version('mfsd')} " in recipe and f"-t mfs-etcd:{version('mfsd')} " in recipe
     (init,) = find(manifests, "Deployment", "mfs-vllm-prefill")["spec"]["template"]["spec"]["initContainers"]
     assert init["command"][1] == "/opt/mfs/libmfs_shim.so" and "libmfs_shim.so /opt/mfs/" in recipe

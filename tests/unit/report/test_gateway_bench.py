@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.micro import gateway
+from bench.micro import gateway, picker
 from bench.ports import free_port
 from bench.report.bars import BARS, find, find_interval
 
@@ -25,6 +25,18 @@ def test_a_short_run_has_every_figure() -> None:
     assert {results[kind]["pairs"] for kind in gateway.KINDS} == {2}
     assert results["stream"]["direct_ms_p50"] >= gateway.EVENTS * gateway.GAP_MS > results["whole"]["direct_ms_p50"]
     assert results["whole"]["gateway_cpu_us"] > 0
+
+
+def test_a_short_run_beside_a_proxy_alone_has_every_figure() -> None:
+    parser = argparse.ArgumentParser()
+    picker.add_options(parser)
+    kept: list[dict[str, Any]] = []
+    results = picker.run(parser.parse_args(["--rate", "40", "--pairs", "2", "--seconds", "0.3"]), kept.append)
+    assert kept[-1] == results
+    for kind in gateway.KINDS:
+        assert results[kind]["pairs"] == 2 and results[kind]["gateway_cpu_us"] > 0
+        for name in ("ratio_p50", "first_ratio_p99", "added_ms_p50"):
+            assert find(results, f"{kind}/{name}") is not None and find_interval(results, f"{kind}/{name}")
 
 
 def test_added_is_the_median_of_the_pairs_differences() -> None:

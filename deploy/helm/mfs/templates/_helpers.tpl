@@ -89,6 +89,25 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty (include "mfs.daemonTls" .))) }}
 {{- fail "mutual TLS needs coordinator.tls.secretName and one of daemon.tls; set both, or none of them" }}
 {{- end }}
+{{- with .Values.gateway }}{{ if .enabled }}
+{{- if and (not .engines.selector) (not .config.replicas) }}
+{{- fail "gateway.enabled: name the engines: gateway.engines.selector (labels of their pods), or gateway.config.replicas" }}
+{{- end }}
+{{- if and .engines.selector .config.replicas }}
+{{- fail "gateway: set engines.selector or config.replicas, not both" }}
+{{- end }}
+{{- range $key := list "listen" "ext_proc" }}
+{{- if hasKey $.Values.gateway.config $key }}
+{{- fail (printf "gateway.config.%s: the chart sets it; set gateway.%s" $key (ternary "port" "extProc" (eq $key "listen"))) }}
+{{- end }}
+{{- end }}
+{{- if and .inferencePool.enabled (not (and .extProc.enabled .engines.selector)) }}
+{{- fail "gateway.inferencePool.enabled: set gateway.extProc.enabled=true, which the pool asks, and gateway.engines.selector, its pods" }}
+{{- end }}
+{{- if and .extProc.tls.secretName (not .extProc.enabled) }}
+{{- fail "gateway.extProc.tls.secretName: set gateway.extProc.enabled=true, too" }}
+{{- end }}
+{{- end }}{{ end }}
 {{- if and .Values.etcd.tls.secretName (not .Values.etcd.endpoints) }}
 {{- fail "etcd.tls.secretName is for an etcd of your own: set etcd.endpoints, too (the chart's etcd is fenced by its NetworkPolicy)" }}
 {{- end }}
@@ -162,4 +181,22 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- $_ := set $known "wire" (dict "policy_file" "/etc/mfs/policy.toml") }}
 {{- end }}
 {{- include "mfs.toml" (mergeOverwrite $known (deepCopy .Values.config)) }}
+{{- end }}
+
+{{- /* gateway.toml: what the chart knows, and over it what `gateway.config` says. */ -}}
+{{- define "mfs.gatewayConfig" -}}
+{{- $gateway := .Values.gateway }}
+{{- $known := dict "listen" (printf "0.0.0.0:%d" (int $gateway.port)) }}
+{{- with $gateway.engines.selector }}
+{{- $url := printf "http://%s-engines.%s.svc:%d" (include "mfs.name" $) $.Release.Namespace (int $gateway.engines.port) }}
+{{- $_ := set $known "replicas" (list (dict "url" $url "each_address" true)) }}
+{{- end }}
+{{- if $gateway.extProc.enabled }}
+{{- $picker := dict "listen" (printf "0.0.0.0:%d" (int $gateway.extProc.port)) }}
+{{- if $gateway.extProc.tls.secretName }}
+{{- $_ := merge $picker (dict "certificate" "/etc/mfs-tls/tls.crt" "key" "/etc/mfs-tls/tls.key") }}
+{{- end }}
+{{- $_ := set $known "ext_proc" $picker }}
+{{- end }}
+{{- include "mfs.toml" (mergeOverwrite $known (deepCopy $gateway.config)) }}
 {{- end }}

@@ -30,6 +30,15 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + "[admission]\nwait_max_s = 0\n", "wait_max_s is 0"),
         (ONE + "[state]\npoll_ms = 1\n", "poll_ms is 1"),
         (ONE + '[state]\ncoordinators = ["coord-1"]\n', "coordinators[0]"),
+        (ONE + 'each_address = true\nport = "10.1.0.7"\n', "port is of one engine"),
+        (ONE + '[ext_proc]\nlisten = "9002"\n', "listen is '9002': use HOST:PORT"),
+        (ONE + '[ext_proc]\nlisten = "[::]:9002"\nkey = "k"\n', "certificate is missing"),
+        (ONE + '[ext_proc]\nlisten = "[::]:9002"\nca = "c"\n', "ca is 'c': add certificate and key"),
+        ('[[replicas]]\nurl = "http://vllm:8000"\n[ext_proc]\nlisten = "[::]:9002"\n', "replicas[0].url"),
+        (
+            ONE + 'role = "prefill"\n[[replicas]]\nurl = "http://10.0.0.2:1"\nrole = "decode"\n'
+            '[ext_proc]\nlisten = "[::]:9002"\n', "replicas[0].role",
+        ),
         (ONE + '[route]\nrouter = "owed"\n', "use transfer"),
         (ONE + '[route]\ndecode = "prefix"\n', "use owed"),
     ],

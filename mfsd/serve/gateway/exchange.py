@@ -1,0 +1,122 @@
+"""What is known of one request, whichever front it came in by: what it says of itself, and how it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from mfsd.policy.route import Call, Refusal
+from mfsd.serve.gateway import pd
+from mfsd.serve.gateway.admission import NoPlace
+from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.prompt import Prompt, prompt_of
+from mfsd.serve.gateway.xargs import Headers, words_of, written
+from mfsd.serve.promise import NO_TIER, Wanted, Words
+
+PATHS: Final = (*pd.PATHS, "/v1/responses", "/v1/embeddings")
+STATUS: Final = {
+    Refusal.MODEL: (404, "invalid_request_error", "model_not_found"),
+    Refusal.TIER: (503, "server_error", "no_replica_for_tier"),
+    Refusal.TOO_LONG: (413, "invalid_request_error", "context_length_exceeded"),
+    Refusal.UNHEALTHY: (503, "server_error", "no_replica"),
+    Refusal.SATURATED: (429, "rate_limit_error", "saturated"),
+}
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises: for no JSON, for no UTF-8 in a name, and for more brackets than Python calls may be deep."""
+UNHEALTHY_RETRY_S: Final = 1
+
+
+class Refused(NamedTuple):
+    """An answer that is an error, in OpenAI's words."""
+
+    status: int
+    message: str
+    kind: str
+    code: str
+    retry_after_s: int = 0
+    more: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+class NotUsable(Exception):
+    """The body is none that can be passed on."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+
+
+def too_large(most_bytes: int) -> Refused:
+    text = f"the body has more than {most_bytes} bytes, which is the limit"
+    return Refused(413, text, "invalid_request_error", "body_too_large", more={"limit": most_bytes})
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """NotUsable."""
+    try:
+        body = msgspec.json.decode(raw)
+    except NOT_JSON as error:
+        text = f"the body is not JSON: {error}"
+        raise NotUsable(Refused(400, text, "invalid_request_error", "invalid_json")) from None
+    if not isinstance(body, dict):
+        raise NotUsable(Refused(400, "the body is not a JSON object", "invalid_request_error", "invalid_json"))
+    return body
+
+
+class Exchange:
+    __slots__ = ("began_s", "body", "call", "headers", "path", "prompt", "request_id", "wanted", "words")
+
+    def __init__(self, path: str, headers: Headers, body: dict[str, Any]) -> None:
+        self.path, self.headers, self.body = path, headers, body
+        self.began_s = asyncio.get_running_loop().time()
+        self.request_id = uuid.uuid4().hex
+        self.call = Call()
+        self.prompt = Prompt(0, 0)
+        self.wanted, self.words = Wanted(), Words()
+
+    def read(self, gateway: Gateway) -> None:
+        """What the request says of itself."""
+        body = self.body
+        words = self.words = words_of(body, self.headers, gateway.settings.tiers)
+        if words.tier and not gateway.settings.tiers:
+            wanted = gateway.reader.wanted(words._replace(tier=""))  # for its engine alone
+        else:
+            wanted = gateway.reader.wanted(words)
+        self.wanted = wanted
+        self.prompt = prompt_of(body, gateway.chunked)
+        program, known = gateway.programs.program_of(wanted)
+        if not known:
+            text = f"parent {wanted.parent!r} is not known here; its sessions count for themselves"
+            gateway.cannot_use("serve-parent", text)
+        now_ns = int(self.began_s * 1e9)
+        model = body.get("model")
+        self.call = Call(
+            prompt_tokens=self.prompt.tokens,
+            model=model if isinstance(model, str) else "",
+            program=program,
+            tier=wanted.tier if wanted.tier != NO_TIER else "",
+            importance=wanted.importance,
+            arrival_ns=now_ns,
+            deadline_ns=None if wanted.ttft_s is None else now_ns + int(wanted.ttft_s * 1e9),
+            kv_bytes=self.prompt.tokens * gateway.settings.kv.bytes_per_token,
+        )
+
+    def for_engine(self, body: dict[str, Any], waited_s: float) -> bytes:
+        return msgspec.json.encode(written(body, self.wanted, self.words, waited_s))
+
+    def refused(self, gateway: Gateway, error: NoPlace) -> Refused:
+        """Counts it."""
+        choice = error.choice
+        assert choice.refused is not None
+        status, kind, code = STATUS[choice.refused]
+        gateway.metrics.refused.labels(choice.refused.value).inc()
+        text, more = choice.reason, {}
+        if choice.refused is Refusal.TOO_LONG:
+            text = f"{text}: it has at least {self.prompt.tokens_least} tokens, and the limit is {choice.limit}"
+            more = {"limit": choice.limit}
+        elif choice.refused is Refusal.MODEL:
+            text = f"{text} {self.call.model!r:.80}; /v1/models has those that there are"
+        retry_s = error.retry_after_s or (UNHEALTHY_RETRY_S if choice.refused is Refusal.UNHEALTHY else 0)
+        return Refused(status, text, kind, code, retry_s, more)
