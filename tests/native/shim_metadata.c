@@ -59,7 +59,7 @@ static void context(void)
 	struct mfs_message m;
 	struct ibv_wc wc[4];
 
-	CHECK(api && api->version == 2 && api->bytes == sizeof(*api));
+	CHECK(api && api->version == 3 && api->bytes == sizeof(*api));
 	post(r, qp, 0, 64, IBV_SEND_SIGNALED);
 	CHECK(api->context_set(&of_request) == 0);
 	post(r, qp, 1, 100, IBV_SEND_SIGNALED);
