@@ -95,7 +95,11 @@ LIBRARIES = [
     ),
     *(
         SharedLibrary(
-            f"{NIXL_PLUGINS}/lib{name}.so", sources("csrc/nixl_stand_in/*.c"), "csrc/nixl_stand_in/stand_in.map", ["dl"], []
+            f"{NIXL_PLUGINS}/lib{name}.so",
+            sources("csrc/nixl_stand_in/*.c"),
+            "csrc/nixl_stand_in/stand_in.map",
+            ["dl"],
+            [],
         )
         for name in STAND_INS
     ),

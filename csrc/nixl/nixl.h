@@ -11,8 +11,9 @@
  *   real.c       where NIXL's own plugins are
  *   slots.c      whether the virtual functions are those that abi.h knows
  *   log.c        one line for each reason
+ *   abi.h        what NIXL's interface asks of a plugin
  *
- * abi.h is what NIXL's interface asks of a plugin. Nothing here throws, exits, or waits for another program on the way of a
+ * Nothing here throws, exits, or waits for another program on the way of a
  * transfer; whatever goes wrong, the real engine's call is made.
  */
 #ifndef MFS_NIXL_NIXL_H

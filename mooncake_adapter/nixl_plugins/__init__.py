@@ -1,4 +1,4 @@
-"""The folder that NIXL_PLUGIN_DIR names: NIXL's backend MFS, and stand-ins for NIXL's own plugins, so that none is hidden."""
+"""The folder that NIXL_PLUGIN_DIR names: backend MFS, and stand-ins for NIXL's own plugins, so that it hides none."""
 
 from __future__ import annotations
 

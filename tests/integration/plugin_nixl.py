@@ -1,9 +1,10 @@
-"""Two agents of NIXL's, stock, whose backend is a plugin that asks for permits: writes and reads, of one descriptor and of many.
+"""Two stock agents of NIXL whose backend asks for permits: writes and reads, of one descriptor and of many.
 
     plugin_nixl.py BACKEND FILE    writes FILE.half in the middle, and goes on when FILE.on is there
 
-Exits 0 when every byte and notification is as it should be, and prints one JSON line: how many transfers were under way when
-they had been started, and the plugins that NIXL lists. With ADAPTED=1 the agents are the adapter's.
+Exits 0 when every byte and notification is as it should be, and prints one JSON line: how many transfers were under way
+when they had been started, and the plugins that NIXL lists. With ADAPTED=1 the agents are the adapter's; with CONTEXT=1
+this thread has told the preloaded library that it works for stage 1 of request 77.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy
 
+from mfsd.client.shim import NONE_U32, Shim, context_of
 from tests.support.waiting import eventually
 
 SIZE = 4 << 20
@@ -42,6 +44,10 @@ def main(backend: str, place: str) -> None:
         import mooncake_adapter
 
         mooncake_adapter.install()
+    if os.environ.get("CONTEXT"):
+        shim = Shim.find()
+        assert shim is not None
+        shim.context_set(context_of(stage=1, request_id=77, batch=NONE_U32))
     agents, areas = agents_of(backend)
     one, two = agents["one"], agents["two"]
     started = {"PROC": 0, "DONE": 0}

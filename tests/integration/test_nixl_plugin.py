@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,15 @@ PROGRAM = ROOT / "tests/integration/plugin_nixl.py"
 SIZE = 4 << 20
 TRANSFERS = 2 * 2 * 8
 """Of one run of the program."""
+NAMES = {
+    "DELETE": "D0Ev",
+    "DISCONNECT": "10disconnectERK",
+    "PREPARE": "8prepXferERK",
+    "POST": "8postXferERK",
+    "CHECK": "9checkXferEP",
+    "RELEASE": "11releaseReqHEP",
+    "ESTIMATE": "16estimateXferCostERK",
+}
 
 
 def environment(version: str, **more: str) -> dict[str, str]:
@@ -67,6 +77,35 @@ class Program:
 @pytest.fixture(params=NIXL_VERSIONS)
 def version(request: pytest.FixtureRequest) -> Iterator[str]:
     yield request.param
+
+
+def table_of(library: Path, kind: str) -> list[str]:
+    """The names of a class's virtual functions, by their place."""
+    symbols, size, start = {}, 0, 0
+    listed = subprocess.run(["readelf", "-W", "--dyn-syms", library], capture_output=True, text=True, check=True)
+    for field in (line.split() for line in listed.stdout.splitlines()):
+        if len(field) > 7 and field[0].rstrip(":").isdigit() and int(field[1], 16):
+            symbols[int(field[1], 16)] = field[7]
+            if field[7] == f"_ZTV{kind}":
+                start, size = int(field[1], 16), int(field[2], 0)
+    names = [""] * (size // 8)
+    relocations = subprocess.run(["readelf", "-W", "-r", library], capture_output=True, text=True, check=True)
+    for field in (line.split() for line in relocations.stdout.splitlines()):
+        if len(field) > 3 and field[2].startswith("R_X86_64") and start <= int(field[0], 16) < start + size:
+            relative = field[2].endswith("RELATIVE")
+            names[(int(field[0], 16) - start) // 8] = symbols.get(int(field[3], 16), "") if relative else field[4]
+    return names[2:]
+
+
+@pytest.mark.parametrize("kind", ["13nixlUcxEngine", "19nixlUcxThreadEngine", "23nixlUcxThreadPoolEngine"])
+def test_the_wheels_tables_are_as_the_header_says(version: str, kind: str) -> None:
+    (library,) = nixl_wheel(version).glob(".*.mesonpy.libs/plugins/libplugin_UCX.so")
+    table = table_of(library, kind)
+    header = (ROOT / "csrc/nixl/abi.h").read_text()
+    slots = dict(re.findall(r"NIXL_SLOT_(\w+) = (\d+)", header))
+    assert len(slots) == len(NAMES) and len(table) >= 27
+    for slot, name in NAMES.items():
+        assert name in table[int(slots[slot])], (slot, table)
 
 
 def granted(daemon: Daemon) -> int:
@@ -156,6 +195,30 @@ def test_over_rdma_each_transfer_asks_once(soft_roce: SoftRoce, folder: Path, ve
         assert granted(daemon) == TRANSFERS * SIZE
         assert [nic.name for nic in daemon.status().nics if nic.incoming_in_flight_bytes == 0] == ["mfs0"]
         daemon.wait_clients(0)
+
+
+def test_what_the_program_says_of_its_thread_counts(soft_roce: SoftRoce, folder: Path) -> None:
+    """As for its own work requests: mfs/api.h."""
+    place = folder / "word"
+    with Daemon(folder) as daemon:
+        command = under_mfs(daemon.socket, sys.executable, PROGRAM, "MFS", place)
+        started = soft_roce.start(*command, env=environment(NIXL_VERSIONS[-1], UCX_TLS="rc_v", CONTEXT="1"))
+        half = place.with_suffix(".half")
+        eventually(lambda: half.exists() or started.poll() is not None, "the middle")
+        (client,) = daemon.status().clients
+        assert client.submits > 0 and client.posted_bytes["reuse"] > client.submits * SIZE / 2, client
+        place.with_suffix(".on").touch()
+        output, _ = started.communicate(timeout=200)
+        assert started.returncode == 0, output
+
+
+def test_over_rdma_without_the_preloaded_library(soft_roce: SoftRoce, folder: Path) -> None:
+    place = folder / "word"
+    place.with_suffix(".on").touch()
+    with Daemon(folder) as daemon:
+        alone = environment(NIXL_VERSIONS[-1], UCX_TLS="rc_v", MFS_SOCKET=str(daemon.socket))
+        soft_roce.run(sys.executable, PROGRAM, "MFS", place, env=alone, timeout_s=200)
+        assert granted(daemon) == TRANSFERS * SIZE
 
 
 def test_over_rdma_a_daemon_that_ends_in_the_middle_changes_nothing(soft_roce: SoftRoce, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Builds what tests/native/nixl_plugin.c needs: a backend of NIXL's that moves nothing, a daemon that does as scripted."""
+"""Builds what tests/native/nixl_plugin.c needs: a backend that moves nothing, a daemon that does as scripted."""
 
 from __future__ import annotations
 
