@@ -37,7 +37,7 @@ struct nixl_session {
 
 /* A permit of one transfer, or none. */
 struct nixl_permit {
-	const struct nixl_session *session; /* NULL: nobody schedules it */
+	const struct nixl_session *session; /* NULL: it is unscheduled */
 	uint64_t task;                      /* 0: it goes without */
 	uint64_t bytes;
 	uint64_t hold_until_ns;
@@ -45,7 +45,7 @@ struct nixl_permit {
 };
 
 /* An engine of the real plugin, which NIXL believes to be this one's. Its virtual table is a copy, with some of the
- * functions replaced; it lies in here, so that whoever has the engine finds the rest. */
+ * functions replaced; it lies in here, so that the engine leads to the rest. */
 struct nixl_engine {
 	void **real; /* the engine's own table */
 	char *agent;

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SEARCH_US 500000 /* between two looks at the daemon, or for one */
+#define SEARCH_US 500000 /* between two attempts */
 #define API_CONTEXT_OF 3 /* version of struct mfs_api that has it */
 #define ASKED_VARIABLE \
 	"MFS_NIXL_ASKED" /* set by the adapter of NIXL's Python agent while that makes engines */
@@ -83,15 +83,15 @@ static void publish(struct mfs_client *client, bool borrowed)
 	if (!session || number < 0 || number > UINT8_MAX) {
 		free(session);
 		if (!borrowed)
-			mfs_client_detach(client); /* nobody has seen it */
+			mfs_client_detach(client); /* no thread has seen it */
 		return;
 	}
 	*session = (struct nixl_session){.client = client, .borrowed = borrowed, .nic = (uint8_t)number};
 	atomic_store_explicit(&current, session, memory_order_release);
 }
 
-/* One look, with the lock: whether the session is still the right one, and for one where there is none. */
-static void look(void)
+/* One attempt, with the lock: whether the session is still the right one, and for one where there is none. */
+static void search(void)
 {
 	const struct mfs_api *api = mfs_api();
 	struct mfs_client *shared = api ? api->client() : NULL, *client;
@@ -124,7 +124,7 @@ static void *keep(void *unused)
 	for (;;) {
 		usleep(SEARCH_US);
 		pthread_mutex_lock(&lock);
-		look();
+		search();
 		pthread_mutex_unlock(&lock);
 	}
 	return NULL;
@@ -168,6 +168,6 @@ void nixl_session_start(void)
 	if (fork_watched && !thread_runs)
 		thread_runs = start_thread();
 	if (thread_runs)
-		look();
+		search();
 	pthread_mutex_unlock(&lock);
 }

@@ -16,7 +16,7 @@ void nixl_session_lane(bool on);
  * with the first device. */
 void nixl_session_start(void);
 
-/* The session, while its daemon lives and enforces; NULL: nobody schedules. Some loads. */
+/* The session, while its daemon lives and enforces; NULL: nothing is scheduled. Some loads. */
 const struct nixl_session *nixl_session_now(uint64_t now_ns);
 
 /* What the program has told the shim of this memory, or of what this thread does (mfs/api.h). False: nothing. */

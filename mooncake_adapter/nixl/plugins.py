@@ -25,7 +25,7 @@ LANED = "UCX"
 """The plugin that has lanes."""
 PREFIX = f"{LANED}_MFS"
 ASKED = "MFS_NIXL_ASKED"
-"""Tells the backend plugin (csrc/nixl) that somebody else asks for the transfers of the engines that are made now."""
+"""Tells the backend plugin (csrc/nixl) that other code asks for the transfers of the engines that are made now."""
 
 
 @contextlib.contextmanager
