@@ -66,7 +66,7 @@ e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under
 
 e2e-nixl: setup ## vLLM, prefill and decode apart, with NIXL over RDMA and over TCP under MFS (installs 4 GB, ten minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
-	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e/test_nixl.py
+	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e/test_nixl.py tests/integration/test_nixl_plugin.py
 
 lint: setup ## formatters, type checkers, lengths of functions, what nothing uses
 	$(BIN)/ruff check .
@@ -92,7 +92,7 @@ screenshots: setup ## take the pictures of the coordinator's page in docs/ anew
 	MFS_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -q tests/unit/observe/test_web.py
 
 sanitize: setup ## build and run the native parts under address, undefined and thread sanitizers
-	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim
+	$(BIN)/python -m pytest -q tests/unit/rmlq tests/unit/core tests/unit/shim tests/unit/nixl
 	PYTHON=$(BIN)/python tools/sanitize-soft-roce
 
 FUZZ_SECONDS ?= 600

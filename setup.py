@@ -68,6 +68,12 @@ CAPI = Extension(
     ],  # of atomics, to plain ones
     depends=[*HEADERS, *BUILD, *sources("csrc/client/*.h")],
 )
+NIXL_PLUGINS = "mooncake_adapter/nixl_plugins"
+STAND_INS = (  # the plugins of NIXL's wheels, 1.4 and 1.5: NIXL looks for plugins in one folder alone
+    *(f"plugin_{name}" for name in ("UCX", "LIBFABRIC", "POSIX", "GDS", "GDS_MT", "OBJ", "AZURE_BLOB")),
+    *(f"plugin_{name}" for name in ("GPUNETIO", "GUSLI", "INFINIA")),
+    *(f"telemetry_exporter_{name}" for name in ("prometheus", "prometheus_mp", "doca")),
+)
 LIBRARIES = [
     SharedLibrary(
         "nccl_shim/libmfs_shim.so",
@@ -82,6 +88,23 @@ LIBRARIES = [
         "csrc/soft_roce/provider.map",
         ["ibverbs", "pthread"],
         HEADERS + sources("csrc/soft_roce/*.h"),
+    ),
+    SharedLibrary(
+        f"{NIXL_PLUGINS}/libplugin_MFS.so",
+        sources("csrc/nixl/*.c", "csrc/client/*.c"),
+        "csrc/nixl/plugin.map",
+        ["dl", "pthread"],
+        HEADERS + sources("csrc/nixl/*.h", "csrc/client/*.h"),
+    ),
+    *(
+        SharedLibrary(
+            f"{NIXL_PLUGINS}/lib{name}.so",
+            sources("csrc/nixl_stand_in/*.c"),
+            "csrc/nixl_stand_in/stand_in.map",
+            ["dl"],
+            [],
+        )
+        for name in STAND_INS
     ),
 ]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mfsd.policy.marks import Marks
 
 LIBRARY = Path(__file__).with_name("libmfs_shim.so")
+NIXL_PLUGINS = Path(__file__).parents[1] / "mooncake_adapter/nixl_plugins"
 NCCL_DEFAULT_PLUGIN = "libnccl-profiler.so"
 DEFAULT_SOCKET = "/run/mfs/mfsd.sock"
 MODES = ("enforce", "observe", "mark", "off")
@@ -115,6 +116,22 @@ def marks_of(
     return marks_by(policy, policy_file, sizes, rules) if mode == "mark" or policy else None
 
 
+def nixl_environment(backend: str | None, mode: str, before: Mapping[str, str]) -> dict[str, str]:
+    """What NIXL needs so that its backend asks for permits. Its own plugins are found beside its library, or where
+    NIXL_PLUGIN_DIR named them. ValueError, in one line."""
+    if backend is None:
+        return {}
+    if mode != "enforce":
+        raise ValueError(f"--nixl-backend: only --mode enforce has a use for it; this is --mode {mode}")
+    known = sorted(path.stem.removeprefix("libplugin_") for path in NIXL_PLUGINS.glob("libplugin_*.so"))
+    if backend not in known or backend == "MFS":
+        names = ", ".join(name for name in known if name != "MFS") or "none: the native parts were not built"
+        raise ValueError(f"--nixl-backend {backend}: there is {names}")
+    found = {"NIXL_PLUGIN_DIR": str(NIXL_PLUGINS), "MFS_NIXL_BACKEND": backend}
+    folder = before.get("NIXL_PLUGIN_DIR")
+    return found | ({"MFS_NIXL_PLUGIN_DIR": folder} if folder and folder != str(NIXL_PLUGINS) else {})
+
+
 def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str:
     """Sets what else COMMAND finds in its environment; what was set, in one line."""
     names = ["LD_PRELOAD", "MFS_MODE"]
@@ -181,6 +198,12 @@ def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str
     metavar="FILE",
     help="For --mode mark: a configuration file of mfsd, whose [[rule]] entries go before the built-in ones.",
 )
+@click.option(
+    "--nixl-backend",
+    metavar="NAME",
+    help="NIXL's backend of this name (UCX, LIBFABRIC) asks for permits, whatever language its agents are written in; "
+    "the program loads it as ever. With --mode enforce.",
+)
 @click.option("--quiet", is_flag=True, help="Say nothing, and let the shim say nothing either (MFS_LOG=quiet).")
 @click.version_option(package_name="mfsd")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -191,6 +214,7 @@ def main(
     policy_file: Path | None,
     sizes: tuple[str, ...],
     rules: Path | None,
+    nixl_backend: str | None,
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -211,6 +235,7 @@ def main(
     mfs-run --mode observe -- ib_write_bw -d mlx5_0 HOST
     mfs-run --policy rocev2-lossy-ecn -- vllm serve MODEL ...     (NVSHMEM, DeepEP or GIN beside KV)
     mfs-run --mode mark --policy rocev2-lossy-ecn -- vllm serve MODEL ...
+    mfs-run --nixl-backend UCX -- ./worker                        (NIXL from C++ or Rust)
     mfs-soft-roce -- mfs-run -- python3 worker.py       (no RDMA hardware)
 
     See what the daemon makes of it with: mfsctl status. The exit status is that of COMMAND; 125: mfs-run itself failed,
@@ -239,6 +264,7 @@ def main(
     given = {"--policy": policy, "--policy-file": policy_file, "--sizes": sizes, "--rules": rules}
     try:
         marks = marks_of(mode, given, policy, policy_file, sizes, rules)
+        nixl = nixl_environment(nixl_backend, mode, os.environ)
     except ValueError as error:
         click.echo(f"mfs-run: {error}", err=True)
         sys.exit(OWN_ERROR)
@@ -248,7 +274,8 @@ def main(
         os.environ["MFS_SOCKET"] = str(Path.cwd() / socket)
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
-    say(_prepared(mode, marks, say))
+    os.environ.update(nixl)
+    say(" ".join([_prepared(mode, marks, say), *(f"{name}={value}" for name, value in nixl.items())]))
     for warning in warnings(command[0], socket, mode):
         say(f"warning: {warning}")
     try:

@@ -14,7 +14,7 @@ from mooncake_adapter.nixl import versions
 from mooncake_adapter.nixl.lanes import Backends, with_class
 from mooncake_adapter.nixl.makers import Kinds, initialize_methods, list_methods, prepped_methods
 from mooncake_adapter.nixl.network import device_chosen, nic_of_ucx
-from mooncake_adapter.nixl.plugins import LANED, Plugins, is_alias
+from mooncake_adapter.nixl.plugins import LANED, Plugins, asked_for, is_alias
 from mooncake_adapter.nixl.scheduling import Scheduling
 from mooncake_adapter.nixl.state import Agent, agent_of, own_names, text, with_lanes
 from mooncake_adapter.nixl.telemetry import summed
@@ -99,10 +99,11 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         if not isinstance(self.backends, Backends):
             self.backends = Backends(self.backends)
         if backend != LANED or not device_chosen() or not agent.lanes.allowed(initParams):
-            base.create_backend(self, backend, initParams)
+            with asked_for():
+                base.create_backend(self, backend, initParams)
             return
         lanes = agent.lanes
-        with lanes.classes_count():
+        with asked_for(), lanes.classes_count():
             with agent.session.lane(lanes.own_class):
                 base.create_backend(self, backend, with_class(dict(initParams), lanes.mark(lanes.own_class)))
             self.backends.lanes = lanes.open(self.agent, dict(initParams))

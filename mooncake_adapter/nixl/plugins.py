@@ -24,6 +24,22 @@ PLUGIN = "libplugin_{}.so"
 LANED = "UCX"
 """The plugin that has lanes."""
 PREFIX = f"{LANED}_MFS"
+ASKED = "MFS_NIXL_ASKED"
+"""Tells the backend plugin (csrc/nixl) that other code asks for the transfers of the engines that are made now."""
+
+
+@contextlib.contextmanager
+def asked_for() -> Iterator[None]:
+    """Inside, the backend plugin makes engines that ask for nothing: the adapter asks for each transfer once."""
+    before = os.environ.get(ASKED)
+    os.environ[ASKED] = "adapter"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(ASKED, None)
+        else:
+            os.environ[ASKED] = before
 
 
 def alias(wire_class: int) -> str:

@@ -7,6 +7,7 @@
 #include "../../csrc/base/clock.h"
 
 #include <errno.h>
+#include <string.h>
 
 static int api_outlook_port(unsigned nic, enum mfs_direction direction, struct mfs_port_outlook *port)
 {
@@ -30,9 +31,29 @@ static int api_pruned(uint64_t request_id)
 	return client ? mfs_client_pruned(client, request_id, mfs_clock_ns()) : -ENODATA;
 }
 
+static int api_context_of(uint64_t address, struct mfs_context *context)
+{
+	struct shim_tag tag;
+
+	if (!shim_tags_exist())
+		return -ENOENT;
+	tag = shim_tag_find(true, address);
+	if (!memcmp(&tag, &shim_untagged, sizeof(tag)))
+		return -ENOENT;
+	*context = (struct mfs_context){
+		.request_id = tag.request_id,
+		.deadline_ns = tag.deadline_ns,
+		.batch = tag.batch,
+		.layer = tag.layer,
+		.stage = tag.stage,
+		.hold_until_ns = tag.hold_until_ns,
+	};
+	return 0;
+}
+
 __attribute__((visibility("default"))) extern const struct mfs_api mfs_api_v1;
 const struct mfs_api mfs_api_v1 = {
-	.version = 2,
+	.version = 3,
 	.bytes = sizeof(struct mfs_api),
 	.context_set = shim_context_set,
 	.range_add = shim_range_add,
@@ -42,4 +63,5 @@ const struct mfs_api mfs_api_v1 = {
 	.outlook_port = api_outlook_port,
 	.fetch_ns = api_fetch_ns,
 	.pruned = api_pruned,
+	.context_of = api_context_of,
 };

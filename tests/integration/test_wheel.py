@@ -68,6 +68,14 @@ def test_what_the_wheel_brings_works(installed: Path, tmp_path: Path) -> None:
     assert output(installed, program, tmp_path, MFS_SOCKET=str(tmp_path / "none")) == "True"
 
 
+def test_nixls_backend_is_there_and_loads(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "import ctypes, mooncake_adapter.nixl_plugins as p, nccl_shim.run as r; assert r.NIXL_PLUGINS == p.FOLDER;"
+        "print(len([ctypes.CDLL(str(one)).nixl_plugin_init for one in p.FOLDER.glob('lib*.so')]))"
+    )
+    assert int(output(installed, program, tmp_path)) == 14
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

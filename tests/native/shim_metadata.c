@@ -57,11 +57,14 @@ static void context(void)
 	struct rig *r = rig_open(64);
 	struct ibv_qp *qp = ready(r);
 	struct mfs_message m;
+	struct mfs_context now;
 	struct ibv_wc wc[4];
 
-	CHECK(api && api->version == 2 && api->bytes == sizeof(*api));
+	CHECK(api && api->version == 3 && api->bytes == sizeof(*api));
 	post(r, qp, 0, 64, IBV_SEND_SIGNALED);
+	CHECK_EQUAL(api->context_of(0, &now), -ENOENT);
 	CHECK(api->context_set(&of_request) == 0);
+	CHECK(api->context_of(0, &now) == 0 && !memcmp(&now, &of_request, sizeof(now)));
 	post(r, qp, 1, 100, IBV_SEND_SIGNALED);
 	CHECK(api->context_set(&of_other) == 0); /* names no stage */
 	post(r, qp, 2, 200, IBV_SEND_SIGNALED);
@@ -231,7 +234,12 @@ static void ranges(void)
 	for (unsigned i = 0; i < 5; i++)
 		CHECK_EQUAL(fake_log(qp, &(unsigned){0})[i].wr_id, i);
 
+	struct mfs_context now;
+
+	CHECK(api->context_of(base + 100, &now) == 0 && now.request_id == requests[0]);
+	CHECK_EQUAL(api->context_of(1, &now), -ENOENT);
 	api->context_set(&of_other); /* the thread knows better than the address */
+	CHECK(api->context_of(base + 100, &now) == 0 && now.request_id == of_other.request_id);
 	post(r, qp, 9, 64, 0);
 	api->context_set(NULL);
 	CHECK(api->range_remove(base) == 0);

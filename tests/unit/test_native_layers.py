@@ -15,6 +15,7 @@ ROOMS = {
     "base": ("csrc/base", None),
     "client": ("csrc/client", "state.h"),
     "fluid": ("csrc/fluid", "internal.h"),
+    "nixl": ("csrc/nixl", "nixl.h"),
     "plan": ("csrc/plan", "state.h"),
     "queue": ("csrc/queue", "state.h"),
     "shim": ("nccl_shim/src", "records.h"),
@@ -22,8 +23,8 @@ ROOMS = {
     "worker": ("bench/testbed/worker", "worker.h"),
 }
 """A room's folder, and the header whose first comment names its layers; without it, only a circle is an error."""
-FOLDERS = ["nccl_shim/src", "csrc/soft_roce", "csrc/arbiter", "csrc/fluid", "csrc/plan", "csrc/queue", "csrc/client"]
-FOLDERS += ["csrc/base", "csrc/include/mfs"]
+FOLDERS = ["nccl_shim/src", "csrc/nixl_stand_in", "csrc/nixl", "csrc/soft_roce", "csrc/arbiter", "csrc/fluid"]
+FOLDERS += ["csrc/plan", "csrc/queue", "csrc/client", "csrc/base", "csrc/include/mfs"]
 """From above to below."""
 
 Uses = dict[str, dict[str, set[str]]]

@@ -37,7 +37,7 @@ _Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place 
 
 struct mfs_api {
 	uint32_t
-		version; /* 2; grows when a function is added at the end: check it before one that came later */
+		version; /* 3; grows when a function is added at the end: check it before one that came later */
 	uint32_t bytes; /* of this structure */
 
 	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
@@ -71,6 +71,10 @@ struct mfs_api {
 			uint64_t *ns);
 	/* 1: the request, of any process of this node, is pruned; 0: it is not. */
 	int (*pruned)(uint64_t request_id);
+
+	/* Since version 3: what this thread's context is, else that of the range with `address`; for code that asks for permits
+	 * itself. -ENOENT: neither. Costs what it costs a work request. */
+	int (*context_of)(uint64_t address, struct mfs_context *context);
 };
 
 /* The preloaded shim's functions, or NULL. Costs a symbol lookup once in each file that uses it. */

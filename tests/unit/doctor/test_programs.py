@@ -283,6 +283,16 @@ def test_mapped_libraries_that_drive_the_nic(doctor: Any, checks: Checks, name: 
     assert {"bypass.ucx", "bypass.nccl-gin-possible"} == set(doctor(checks("bypass")))
 
 
+def test_nixls_backend_that_asks_itself_is_said_and_ucx_is_no_matter(doctor: Any, checks: Checks) -> None:
+    process(doctor, "/opt/libuct_ib_mlx5.so.0", "/opt/plugins/libplugin_MFS.so")
+    assert {"bypass.nixl-plugin", "bypass.none"} == set(doctor(checks("bypass")))
+    folder = doctor.folder / "plugins"
+    process(doctor, "/opt/libuct_ib_mlx5.so.0", environ={"NIXL_PLUGIN_DIR": str(folder), "UCX_TLS": "rc_mlx5"})
+    assert "bypass.ucx" in doctor(checks("bypass"))
+    doctor.write("plugins/libplugin_MFS.so", "")
+    assert {"bypass.nixl-plugin", "bypass.none"} == set(doctor(checks("bypass")))
+
+
 def test_the_gpu_driver_lets_kernels_write_to_the_nic(doctor: Any, checks: Checks) -> None:
     doctor.write("proc/driver/nvidia/params", 'RegistryDwords: "PeerMappingOverride=1;"')
     assert "bypass.gpu-async" in doctor(checks("bypass"))

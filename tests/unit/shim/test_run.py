@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mooncake_adapter.nixl_plugins import FOLDER
 from nccl_shim.run import LIBRARY, preload, unreachable
 
 
@@ -61,6 +62,26 @@ def test_nccls_profiler_plugin_is_ours_where_the_place_is_free(tmp_path: Path) -
     assert environment_of(NCCL_PROFILER_PLUGIN=str(LIBRARY))["NCCL_PROFILER_PLUGIN"] == str(LIBRARY)
     assert "NCCL_PROFILER_PLUGIN" not in environment_of("--mode", "off")
     assert "NCCL_PROFILER_PLUGIN" not in run("--", "true").stderr
+
+
+def test_a_backend_of_nixl_asks_for_permits() -> None:
+    seen = environment_of("--nixl-backend", "UCX")
+    assert (seen["NIXL_PLUGIN_DIR"], seen["MFS_NIXL_BACKEND"]) == (str(FOLDER), "UCX")
+    assert "MFS_NIXL_PLUGIN_DIR" not in seen
+    seen = environment_of("--nixl-backend", "LIBFABRIC", NIXL_PLUGIN_DIR="/opt/nixl/plugins")
+    assert (seen["NIXL_PLUGIN_DIR"], seen["MFS_NIXL_PLUGIN_DIR"]) == (str(FOLDER), "/opt/nixl/plugins")
+    inner = environment_of("--nixl-backend", "UCX", NIXL_PLUGIN_DIR=str(FOLDER))  # of an mfs-run within another
+    assert "MFS_NIXL_PLUGIN_DIR" not in inner
+    assert f"NIXL_PLUGIN_DIR={FOLDER} MFS_NIXL_BACKEND=UCX" in run("--nixl-backend", "UCX", "--", "true").stderr
+
+
+@pytest.mark.parametrize("backend", ["PIGEON", "MFS", ""])
+def test_a_backend_that_is_not_there_is_named(backend: str) -> None:
+    done = run("--nixl-backend", backend, "--", "true")
+    assert done.returncode == 125
+    assert f"mfs-run: --nixl-backend {backend}: there is" in done.stderr and "LIBFABRIC" in done.stderr
+    observed = run("--mode", "observe", "--nixl-backend", "UCX", "--", "true")
+    assert observed.returncode == 125 and "only --mode enforce has a use for it" in observed.stderr
 
 
 def test_another_profiler_plugin_is_left_alone(tmp_path: Path) -> None:

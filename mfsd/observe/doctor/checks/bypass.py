@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from mfsd.fabric.libraries import LIBRARIES, Library
 from mfsd.observe.doctor.finding import Finding, Kind
@@ -66,7 +67,13 @@ UCX = Kind(
     "bypass.ucx",
     "warn",
     "UCX drives the NIC's queues itself (rc_mlx5 and dc_mlx5 on ConnectX, SRD on EFA) unless it is set to use verbs.",
-    "UCX_TLS=rc_verbs,cuda,sm,self; nothing, if UCX carries only NIXL's transfers from Python (docs/nixl.md)",
+    "UCX_TLS=rc_verbs,cuda,sm,self; for NIXL from C++ and Rust: mfs-run --nixl-backend UCX; nothing, if UCX carries "
+    "only NIXL's transfers from Python (docs/nixl.md)",
+)
+NIXL = Kind(
+    "bypass.nixl-plugin",
+    "ok",
+    "NIXL's backend asks for permits itself, whatever UCX does below it.",
 )
 DIRECT = Kind(
     "bypass.direct-mapped",
@@ -95,6 +102,7 @@ MEASURED = Kind(
 )
 MEASURED_SHARE = 0.1
 NONE = Kind("bypass.none", "ok", "Nothing was seen that drives the NIC past the shim.")
+NIXL_PLUGIN = "libplugin_MFS.so"
 MAPPED_DIRECT = ("nvshmem_transport_ibgda", "libdoca_gpunetio", "deep_ep_cpp")
 
 
@@ -158,6 +166,11 @@ def _gin(environ: Mapping[str, str], owner: str, mapped: list[str]) -> Iterator[
 
 
 def _ucx(environ: Mapping[str, str], owner: str, mapped: list[str]) -> Iterator[Finding]:
+    plugin = [name for name in mapped if name.endswith(NIXL_PLUGIN)]
+    folder = environ.get("NIXL_PLUGIN_DIR", "")
+    if plugin or (folder and (Path(folder) / NIXL_PLUGIN).is_file()):
+        yield NIXL(f"{plugin[0]} is mapped" if plugin else f"NIXL_PLUGIN_DIR={folder} ({owner})", "NIXL")
+        return
     transports = {t.strip() for t in environ.get("UCX_TLS", "").lower().split(",") if t.strip()}
     direct = [name for name in mapped if "libuct_ib" in name]
     if transports and not transports <= UCX_VERBS_ONLY:

@@ -1,0 +1,35 @@
+/* One line for each reason, once, on stderr. Said when plugins are loaded and engines are made, never on the way of a transfer. */
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static _Atomic uint32_t logged[NIXL_REASONS];
+
+void nixl_log(enum nixl_reason reason, const char *format, ...)
+{
+	const char *wanted = getenv("MFS_LOG");
+	char line[512] = "mfs: ";
+	va_list arguments;
+	int n;
+
+	if ((wanted && !strcmp(wanted, "quiet")) || atomic_exchange(&logged[reason], 1))
+		return;
+	va_start(arguments, format);
+	n = vsnprintf(line + 5, sizeof(line) - 6, format, arguments);
+	va_end(arguments);
+	if (n < 0)
+		return;
+	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
+	for (int i = 5; i < n; i++) /* what comes from the environment must not break the line */
+		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+			line[i] = '?';
+	line[n] = '\n';
+	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
+		return;
+}

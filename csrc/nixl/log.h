@@ -1,0 +1,16 @@
+/* One line for each reason, once, on stderr, prefix "mfs: ". */
+#ifndef MFS_NIXL_LOG_H
+#define MFS_NIXL_LOG_H
+
+enum nixl_reason {
+	NIXL_REASON_REAL,   /* the real plugin cannot be had */
+	NIXL_REASON_SLOTS,  /* its functions are others */
+	NIXL_REASON_ATTACH, /* the daemon refuses */
+	NIXL_REASON_THREAD,
+	NIXL_REASON_MODE,
+	NIXL_REASONS
+};
+
+void nixl_log(enum nixl_reason reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

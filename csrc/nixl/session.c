@@ -1,0 +1,173 @@
+/* The process's session with the daemon: the preloaded shim's where it has one, else its own. A thread searches for a daemon and
+ * sees it go; no transfer waits for either. A session is published through one pointer and never taken back, so that a
+ * transfer may use it at any time: it costs one segment for each daemon that dies.
+ */
+#define _GNU_SOURCE
+#include "session.h"
+
+#include "log.h"
+#include "nic.h"
+
+#include "../base/clock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SEARCH_US 500000 /* between two attempts */
+#define API_CONTEXT_OF 3 /* version of struct mfs_api that has it */
+#define ASKED_VARIABLE \
+	"MFS_NIXL_ASKED" /* set by the adapter of NIXL's Python agent while that makes engines */
+
+static _Atomic(struct nixl_session *) current;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static bool thread_runs, fork_watched, nic_known;
+static char nic[NIXL_NIC_NAME_BYTES];
+static uint64_t nic_guid;
+
+bool nixl_session_wanted(void)
+{
+	const char *mode = getenv("MFS_MODE");
+
+	if (getenv(ASKED_VARIABLE))
+		return false;
+	if (!mode || !*mode || !strcmp(mode, "enforce"))
+		return true;
+	if (strcmp(mode, "off") && strcmp(mode, "mark") && strcmp(mode, "observe"))
+		nixl_log(NIXL_REASON_MODE,
+			 "MFS_MODE=%s is not one of off, mark, observe, enforce: taken as off", mode);
+	return false;
+}
+
+void nixl_session_lane(bool on)
+{
+	const struct mfs_api *api = mfs_api();
+	struct mfs_client *client = api ? api->client() : NULL;
+	unsigned classes = client ? mfs_client_segment(client)->header.classes : MFS_CLASSES_MAX;
+
+	if (api)
+		api->lane_set(on && classes >= 2 && classes <= MFS_CLASSES_MAX ? (int)classes - 2 : -1);
+}
+
+bool nixl_session_context(uint64_t address, struct mfs_context *context)
+{
+	const struct mfs_api *api = mfs_api();
+
+	return api && api->version >= API_CONTEXT_OF && api->context_of(address, context) == 0;
+}
+
+const struct nixl_session *nixl_session_now(uint64_t now_ns)
+{
+	const struct nixl_session *session = atomic_load_explicit(&current, memory_order_acquire);
+
+	if (!session || !mfs_client_alive(session->client, now_ns) ||
+	    atomic_load_explicit(&mfs_client_segment(session->client)->header.mode, memory_order_relaxed) !=
+		    MFS_MODE_ENFORCE)
+		return NULL;
+	return session;
+}
+
+/* Names the network card and publishes the session. */
+static void publish(struct mfs_client *client, bool borrowed)
+{
+	struct nixl_session *session = malloc(sizeof(*session));
+	int number;
+
+	if (!nic_known)
+		nixl_nic_chosen(nic, &nic_guid);
+	nic_known = true;
+	number = *nic ? mfs_client_nic(client, nic, nic_guid, 0) : -ENODEV;
+	if (!session || number < 0 || number > UINT8_MAX) {
+		free(session);
+		if (!borrowed)
+			mfs_client_detach(client); /* no thread has seen it */
+		return;
+	}
+	*session = (struct nixl_session){.client = client, .borrowed = borrowed, .nic = (uint8_t)number};
+	atomic_store_explicit(&current, session, memory_order_release);
+}
+
+/* One attempt, with the lock: whether the session is still the right one, and for one where there is none. */
+static void search(void)
+{
+	const struct mfs_api *api = mfs_api();
+	struct mfs_client *shared = api ? api->client() : NULL, *client;
+	struct nixl_session *session = atomic_load(&current);
+	const char *why = NULL;
+	int rc;
+
+	if (session && shared == session->client)
+		return;
+	if (session && !shared && !session->borrowed && !mfs_client_hung_up(session->client) &&
+	    atomic_load(&mfs_client_segment(session->client)->header.state) == MFS_SEGMENT_ACTIVE)
+		return; /* also one whose daemon is stopped: it may go on */
+	atomic_store(&current, NULL);
+	if (shared) {
+		publish(shared, true);
+		return;
+	}
+	rc = mfs_client_attach(&(struct mfs_client_options){.mode = MFS_MODE_ENFORCE}, &client, &why);
+	if (!rc)
+		publish(client, false);
+	else if (rc != -ENOENT && rc != -ECONNREFUSED && rc != -ETIMEDOUT && rc != -EPERM)
+		nixl_log(NIXL_REASON_ATTACH, "NIXL's transfers go unscheduled: %s",
+			 why ? why : strerror(-rc));
+}
+
+static void *keep(void *unused)
+{
+	(void)unused;
+	pthread_setname_np(pthread_self(), "mfs-nixl");
+	for (;;) {
+		usleep(SEARCH_US);
+		pthread_mutex_lock(&lock);
+		search();
+		pthread_mutex_unlock(&lock);
+	}
+	return NULL;
+}
+
+/* The child knows no daemon until it makes an engine itself. Nothing here allocates or locks. */
+static void after_fork(void)
+{
+	struct nixl_session *session = atomic_exchange(&current, NULL);
+
+	pthread_mutex_init(&lock, NULL);
+	thread_runs = false;
+	if (session && !session->borrowed)
+		mfs_client_forget(session->client);
+}
+
+static bool start_thread(void)
+{
+	sigset_t all, old;
+	pthread_t thread;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&thread, NULL, keep, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc) {
+		nixl_log(NIXL_REASON_THREAD, "no thread for NIXL's plugin (%s): its transfers go unscheduled",
+			 strerror(rc));
+		return false;
+	}
+	pthread_detach(thread);
+	return true;
+}
+
+void nixl_session_start(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!fork_watched)
+		fork_watched = pthread_atfork(NULL, NULL, after_fork) == 0;
+	if (fork_watched && !thread_runs)
+		thread_runs = start_thread();
+	if (thread_runs)
+		search();
+	pthread_mutex_unlock(&lock);
+}
