@@ -25,6 +25,7 @@
 static _Atomic(struct nixl_session *) current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static bool thread_runs, fork_watched, nic_known;
+static bool lent; /* the preloaded shim has lent its session once, and finds the next daemon itself */
 static char nic[NIXL_NIC_NAME_BYTES];
 static uint64_t nic_guid;
 
@@ -105,10 +106,11 @@ static void search(void)
 	    atomic_load(&mfs_client_segment(session->client)->header.state) == MFS_SEGMENT_ACTIVE)
 		return; /* also one whose daemon is stopped: it may go on */
 	atomic_store(&current, NULL);
-	if (shared) {
+	if (shared)
 		publish(shared, true);
+	lent |= shared != NULL;
+	if (lent)
 		return;
-	}
 	rc = mfs_client_attach(&(struct mfs_client_options){.mode = MFS_MODE_ENFORCE}, &client, &why);
 	if (!rc)
 		publish(client, false);
@@ -136,7 +138,7 @@ static void after_fork(void)
 	struct nixl_session *session = atomic_exchange(&current, NULL);
 
 	pthread_mutex_init(&lock, NULL);
-	thread_runs = false;
+	thread_runs = lent = false;
 	if (session && !session->borrowed)
 		mfs_client_forget(session->client);
 }

@@ -25,6 +25,8 @@ def agent(name, area):
 
 
 def target(pipe):
+    if os.environ.get("STOCK_TARGET"):  # its plugins are NIXL's own, whatever the other process has
+        os.environ.pop("NIXL_PLUGIN_DIR", None)
     area = numpy.zeros(SIZE, dtype=numpy.uint8)
     made = agent("target", area)
     pipe.send((made.get_agent_metadata(), area.ctypes.data))

@@ -97,9 +97,17 @@ def table_of(library: Path, kind: str) -> list[str]:
     return names[2:]
 
 
-@pytest.mark.parametrize("kind", ["13nixlUcxEngine", "19nixlUcxThreadEngine", "23nixlUcxThreadPoolEngine"])
-def test_the_wheels_tables_are_as_the_header_says(version: str, kind: str) -> None:
-    (library,) = nixl_wheel(version).glob(".*.mesonpy.libs/plugins/libplugin_UCX.so")
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        ("UCX", "13nixlUcxEngine"),
+        ("UCX", "19nixlUcxThreadEngine"),
+        ("UCX", "23nixlUcxThreadPoolEngine"),
+        ("LIBFABRIC", "19nixlLibfabricEngine"),
+    ],
+)
+def test_the_wheels_tables_are_as_the_header_says(version: str, backend: str, kind: str) -> None:
+    (library,) = nixl_wheel(version).glob(f".*.mesonpy.libs/plugins/libplugin_{backend}.so")
     table = table_of(library, kind)
     header = (ROOT / "csrc/nixl/abi.h").read_text()
     slots = dict(re.findall(r"NIXL_SLOT_(\w+) = (\d+)", header))
@@ -158,6 +166,20 @@ def test_ucx_asks_under_its_own_name_where_it_is_told_to(folder: Path) -> None:
         assert granted(daemon) == 0
         run(folder, daemon.socket, NIXL_VERSIONS[-1], "UCX", MFS_NIXL_BACKEND="UCX")
         assert granted(daemon) == TRANSFERS * SIZE
+
+
+def test_a_peer_without_mfs_is_sent_to_as_ever(folder: Path) -> None:
+    with Daemon(folder) as daemon:
+        more = {"STOCK_TARGET": "1", "MFS_NIXL_BACKEND": "UCX", "UCX_TLS": "tcp", "MFS_SOCKET": str(daemon.socket)}
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM.with_name("nixl_peers.py"))],
+            env={**os.environ, **environment(NIXL_VERSIONS[-1], **more)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert "verified 3 writes and 3 reads" in done.stdout, done.stderr
+        assert granted(daemon) == 6 * 8 << 20
 
 
 def test_mode_off_means_untouched(folder: Path) -> None:
