@@ -3,6 +3,7 @@
  *
  *	nixl_plugin TEST PLUGIN FOLDER    the library libplugin_MFS.so, and a folder with the backend (libplugin_UCX.so) and a socket */
 #define _GNU_SOURCE
+#include "check.h"
 #include "nixl_backend.h"
 #include "scripted_daemon.h"
 
@@ -13,23 +14,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                                               \
-	do {                                                                                                           \
-		if (!(condition)) {                                                                                    \
-			fprintf(stderr, "%s:%d: %s: not so: %s\n", __FILE__, __LINE__, __func__, #condition);          \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
-
-#define WAIT(condition)                                                                                                \
-	do {                                                                                                           \
-		time_t end_ = time(NULL) + 100;                                                                        \
-		while (!(condition)) {                                                                                 \
-			CHECK(time(NULL) < end_);                                                                      \
-			usleep(200);                                                                                   \
-		}                                                                                                      \
-	} while (0)
 
 #define BYTES 4096
 #define GATE (1u << MFS_STAGE_P2D)
