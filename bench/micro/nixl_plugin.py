@@ -28,8 +28,14 @@ ROUNDS = 5000
 
 
 def run(seconds: float = SECONDS) -> dict[str, Any]:
-    """By transport: medians, and what a pair of writes differs by. And the plugin alone."""
-    return {name: measured(name, transport, seconds) for name, transport in TRANSPORTS.items()} | {"alone": alone()}
+    """By transport: medians, and what a pair of writes differs by; with the plugin asking, and switched off, since two
+    engines of one agent differ by themselves. And the plugin alone."""
+    pairs = {
+        f"{name}_{mode}": measured(name, transport, seconds, mode)
+        for name, transport in TRANSPORTS.items()
+        for mode in ("enforce", "off")
+    }
+    return pairs | {"alone": alone()}
 
 
 def build(folder: Path) -> Path:
@@ -67,7 +73,7 @@ def alone(rounds: int = ROUNDS) -> dict[str, Any]:
     }
 
 
-def measured(name: str, transport: str, seconds: float) -> dict[str, Any]:
+def measured(name: str, transport: str, seconds: float, mode: str = "enforce") -> dict[str, Any]:
     command = [sys.executable, str(ROOT / "bench/programs/nixl_plugin_pair.py"), "--seconds", str(seconds)]
     if name == "rdma":
         command = [*python_module("mfsd.soft_roce.launcher"), "--address", "127.0.0.1", "--", *command]
@@ -75,6 +81,7 @@ def measured(name: str, transport: str, seconds: float) -> dict[str, Any]:
         environment = {
             **os.environ,
             "MFS_SOCKET": str(socket),
+            "MFS_MODE": mode,
             "NIXL_PLUGIN_DIR": str(FOLDER),
             "PYTHONPATH": os.pathsep.join((str(unpacked("nixl-cu12", NIXL)), str(ROOT))),
             "XDG_RUNTIME_DIR": folder,
