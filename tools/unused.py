@@ -46,7 +46,7 @@ UNUSED = {
     # file and name: who uses it
     "bench/programs/nccl_ranks.py all_*": "its own main, by the names on its command line",
     "bench/programs/nccl_ranks.py send_receive": "the same",
-    "bench/sim/serving/memory.py make_room": "the step in C (mfsd/_serving.pxi)",
+    "bench/sim/serving/memory.py make_room": "the step in C (mfsd/_serving_step.pxi)",
     "bench/sim/serving/replica.py begins": "the same",
     "bench/sim/serving/replica.py ends_now": "the same",
     "bench/sim/serving/replica.py noise_observed": "the same",
