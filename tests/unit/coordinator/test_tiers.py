@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mfsd.coordinator import messages
+from mfsd.coordinator.election import Alone
+from mfsd.coordinator.service import Service
+from mfsd.coordinator.settings import Settings
 from mfsd.coordinator.tiers import NAMES_MAX, TierTable
 from mfsd.policy.request_tiers import COUNT_MAX, TIERS_MAX, NodeTiers, TierReport, added
 from mfsd.proto import mfs_pb2 as pb
+from tests.fuzz.targets.cluster import TERM, Lines, Stream
+from tests.support.cluster import in_loop, until
 from tests.unit.coordinator.world import GRACE_NS, World
 
 
@@ -144,3 +151,28 @@ def test_sums_are_those_of_what_is_there_whatever_came_and_went(
         assert table.sums == expected
         assert table.nodes_with == {name: sum(name in has for has in there.values()) for name in expected}
         assert set(table.shown) == set(there)
+
+
+@in_loop
+async def test_a_stream_brings_them_and_takes_them_away() -> None:
+    """What cannot be read changes nothing, what says nothing of tiers neither, and nothing unknown is kept."""
+    good = sent("chat", met=9)
+    later = pb.Tiers.FromString(good.SerializeToString() + b"\xfa\x7d\x03abc")  # field 2015
+    reports = [pb.Report(term=TERM, tiers=later), pb.Report(term=TERM, tiers=sent("a\nb")), pb.Report(term=TERM)]
+    hello = pb.Hello(protocol=1, protocol_oldest=1, node="a", version="1")
+    stream = Stream([pb.FromNode(hello=hello), *(pb.FromNode(report=report) for report in reports)], ends=False)
+    electorate = Alone("127.0.0.1:1", lambda: TERM)
+    service = Service(Settings(listen="127.0.0.1:0", advertise="127.0.0.1:1", version="test"), electorate, Lines())
+    leading = asyncio.create_task(electorate.run(service.role_changed))
+    await until(lambda: service.cluster is not None, "the lead")
+    link = asyncio.create_task(service.link(None, stream))  # type: ignore[arg-type]
+    await stream.read_all.wait()
+    (row,) = service.seen(0).tiers
+    assert (row.tier.name, row.tier.met, row.nodes) == ("chat", 9, 1)
+    assert service.seen(0).nodes[0].tiers == good
+    assert service.seen(0).oddities == {"tiers of requests that cannot be read: ignored": 1}
+    link.cancel()
+    await asyncio.gather(link, return_exceptions=True)
+    assert not service.seen(0).tiers and not service.seen(0).nodes[0].HasField("tiers")
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
