@@ -52,7 +52,54 @@ def by_tier(rows: list[dict[str, Any]], *fields: str) -> dict[str, tuple[Any, ..
     return {row["tier"]: tuple(row[field] for field in fields) for row in rows}
 
 
+def check_page(coordinator: Coordinator, tmp_path: Path) -> None:
+    url = page_of(coordinator)
+    seen = fetch(f"{url}view.json")
+    assert by_tier(seen["tiers"], "met", "late", "waiting", "policies") == {
+        "batch": (0, 0, 1, "fit"),
+        "chat": (4, 1, 0, "edf 1, fit 1"),
+    }
+    assert [(row["node"], row["tier"], row["late"]) for row in seen["tiers_by_node"]] == [
+        ("one", "chat", 1),
+        ("one", "batch", 0),
+        ("two", "chat", 0),
+    ]
+    assert any("two: 1 status file" in point["text"] for point in seen["verdict"]["points"])
+    with Browser(tmp_path) as browser:
+        browser.open(url, 1280, 900)
+        browser.until("document.querySelector('#tiers tbody tr td')")
+        assert "edf 1, fit 1" in browser.text("#tiers") and not browser.problems
+
+
+def check_command(coordinator: Coordinator) -> None:
+    shown = mfsctl(None, "cluster", "--address", coordinator.address, "--json")
+    assert shown.returncode == 0, shown.stderr
+    reply = json.loads(shown.stdout)
+    assert by_tier(reply["tiers"], "in_time", "policies") == {
+        "batch": (None, {"fit": 1}),
+        "chat": (0.8, {"edf": 1, "fit": 1}),
+    }
+    assert {row["node"]: by_tier(row["tiers"], "met") for row in reply["nodes"]} == {
+        "one": {"batch": (0,), "chat": (3,)},
+        "two": {"chat": (1,)},
+    }
+    assert "RELEGATED" in mfsctl(None, "cluster", "--address", coordinator.address).stdout
+
+
+def check_metrics(coordinator: Coordinator) -> None:
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(read(f"{page_of(coordinator)}metrics"))
+        for sample in family.samples
+    }
+    assert samples["mfs_coordinator_tier_ended_requests", "chat", "late"] == 1
+    assert samples["mfs_coordinator_tier_requests", "batch", "waiting"] == 1
+    assert samples["mfs_coordinator_tier_engines", "chat", "edf"] == 1
+    assert samples["mfs_coordinator_unreadable_status_files",] == 1
+
+
 def test_tiers_of_two_nodes_are_on_the_page_in_the_command_and_in_the_metrics(tmp_path: Path, folder: Path) -> None:
+    """One daemon finds its engines by the configuration, the other by the variable that engines have."""
     places = {name: folder / name for name in ("one", "two")}
     for place in places.values():
         place.mkdir()
@@ -66,63 +113,26 @@ def test_tiers_of_two_nodes_are_on_the_page_in_the_command_and_in_the_metrics(tm
     with Coordinator(tmp_path, config=FAST) as coordinator:
         url = page_of(coordinator)
 
-        def view() -> Any:
-            return fetch(f"{url}view.json")
+        def node(name: str, named: str = "", **variables: str) -> Daemon:
+            config = NODE.format(name=name, folders=named)
+            return Daemon(places[name], config, "--coordinator-address", coordinator.address, environment=variables)
 
-        def node(name: str) -> Daemon:
-            """One finds its engines by the configuration, the other by the variable that engines have."""
-            engines = f"{places[name]}/engines"
-            config = NODE.format(name=name, folders=f'"{engines}"' if name == "one" else "")
-            variable = {FOLDER_VARIABLE: engines} if name == "two" else None
-            return Daemon(places[name], config, "--coordinator-address", coordinator.address, environment=variable)
+        def wait_tiers(expected: dict[str, tuple[Any, ...]], what: str, *fields: str) -> None:
+            eventually(lambda: by_tier(fetch(f"{url}view.json")["tiers"], *fields) == expected, what, pause_s=0.1)
 
-        with node("one") as one, node("two") as two:
-            eventually(
-                lambda: by_tier(view()["tiers"], "engines") == {"chat": (2,), "batch": (1,)}, "both", pause_s=0.1
-            )
-            seen = view()
-            assert by_tier(seen["tiers"], "met", "late", "waiting", "policies") == {
-                "batch": (0, 0, 1, "fit"),
-                "chat": (4, 1, 0, "edf 1, fit 1"),
-            }
-            assert [(row["node"], row["tier"], row["late"]) for row in seen["tiers_by_node"]] == [
-                ("one", "chat", 1),
-                ("one", "batch", 0),
-                ("two", "chat", 0),
-            ]
-            assert any("two: 1 status file" in point["text"] for point in seen["verdict"]["points"])
+        with (
+            node("one", f'"{places["one"]}/engines"') as one,
+            node("two", **{FOLDER_VARIABLE: f"{places['two']}/engines"}) as two,
+        ):
+            wait_tiers({"chat": (2,), "batch": (1,)}, "both", "engines")
             assert "broken.json" in two.wait_line("event=serve-status-unreadable")
-            shown = mfsctl(None, "cluster", "--address", coordinator.address, "--json")
-            assert shown.returncode == 0, shown.stderr
-            reply = json.loads(shown.stdout)
-            assert by_tier(reply["tiers"], "in_time", "policies") == {
-                "batch": (None, {"fit": 1}),
-                "chat": (0.8, {"edf": 1, "fit": 1}),
-            }
-            assert {row["node"]: by_tier(row["tiers"], "met") for row in reply["nodes"]} == {
-                "one": {"batch": (0,), "chat": (3,)},
-                "two": {"chat": (1,)},
-            }
-            assert "RELEGATED" in mfsctl(None, "cluster", "--address", coordinator.address).stdout
-            samples = {
-                (sample.name, *sorted(sample.labels.values())): sample.value
-                for family in text_string_to_metric_families(read(f"{url}metrics"))
-                for sample in family.samples
-            }
-            assert samples["mfs_coordinator_tier_ended_requests", "chat", "late"] == 1
-            assert samples["mfs_coordinator_tier_requests", "batch", "waiting"] == 1
-            assert samples["mfs_coordinator_tier_engines", "chat", "edf"] == 1
-            assert samples["mfs_coordinator_unreadable_status_files",] == 1
-            with Browser(tmp_path) as browser:
-                browser.open(url, 1280, 900)
-                browser.until("document.querySelector('#tiers tbody tr td')")
-                assert "edf 1, fit 1" in browser.text("#tiers") and not browser.problems
-
+            check_page(coordinator, tmp_path)
+            check_command(coordinator)
+            check_metrics(coordinator)
             second.request("chat")
-            eventually(lambda: by_tier(view()["tiers"], "met")["chat"] == (5,), "what is new", pause_s=0.1)
+            wait_tiers({"chat": (5,), "batch": (0,)}, "what is new", "met")
             second.publisher.close()
-            eventually(lambda: by_tier(view()["tiers"], "met")["chat"] == (3,), "the engine's end", pause_s=0.1)
+            wait_tiers({"chat": (3,), "batch": (0,)}, "the engine's end", "met")
             one.process.kill()
-            eventually(lambda: not view()["tiers"], "the node's end", pause_s=0.1)
-            assert {row["node"] for row in view()["nodes"]} >= {"two"}
+            wait_tiers({}, "the node's end")
     first.publisher.close()
