@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from mfsd.cli.tiers import policies_text, tier_line, unreadable
 from mfsd.node.control import WhyReply
 from mfsd.observe.format import duration
 
@@ -25,6 +29,7 @@ LATEST_NS = 20_000_000_000
 """The history's intervals that began within it: so few that a change of mode shows soon."""
 FULL_PERMILLE = 950
 SILENT_NS = 5_000_000_000
+TIER_NODES = 50
 PORTS_NAMED = 1
 PORTS_BY_CLASS = 24
 SEVERITIES = ("bad", "warn", "good")
@@ -58,6 +63,8 @@ def view(reply: pb.StatusReply, seen_by: str, *, history: bool, ports_known: str
             for node, mine in sorted(zip(reply.nodes, used, strict=True), key=lambda pair: pair[0].connected)
         ],
         "ports": _ports(reply, used, ports_known),
+        "tiers": [{**_tier(row.tier), "nodes": row.nodes} for row in reply.tiers],
+        **_tiers_by_node(reply),
     }
     if history:
         shown["history"] = _history(reply)
@@ -179,7 +186,12 @@ def _of_ports(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> list[Fiel
 
 
 def _of_reports(reply: pb.StatusReply) -> list[Fields]:
-    return [_point("warn", f"reports: {why}, {n} times") for why, n in sorted(reply.oddities.items())]
+    found = [_point("warn", f"reports: {why}, {n} times") for why, n in sorted(reply.oddities.items())]
+    found += [
+        _point("warn", f"{node}: {text}; the log of its daemon names them", "node", node)
+        for node, text in unreadable(reply.nodes)
+    ]
+    return found
 
 
 def _most(port: pb.PortStatus) -> str:
@@ -293,6 +305,20 @@ def _ports(reply: pb.StatusReply, used: Sequence[Sequence[int]], known: str) -> 
     if key != known:
         found |= {"names": names, "node": [at for at, _ in rows], "nodes": [node.node for node in reply.nodes]}
     return found
+
+
+def _tier(row: pb.RequestTier) -> Fields:
+    return {**msgspec.structs.asdict(tier_line(row)), "policies": policies_text(row.policies)}
+
+
+def _tiers_by_node(reply: pb.StatusReply) -> Fields:
+    """Only those with most late requests."""
+    rows = [(node.node, tier) for node in reply.nodes for tier in node.tiers.tiers]
+    worst = heapq.nsmallest(TIER_NODES, rows, key=lambda row: (-row[1].late, -row[1].waiting, row[0], row[1].name))
+    return {
+        "tiers_by_node": [{"node": node, **_tier(tier)} for node, tier in worst],
+        "tiers_by_node_total": len(rows),
+    }
 
 
 def _eight_and_rest(used: pb.Used) -> list[int]:

@@ -159,7 +159,10 @@ def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Maki
         return Answer("503 Service Unavailable", "text/plain", b"no leader is known: look at etcd\n")
 
     def metrics(_: Query) -> Answer:
-        return Answer("200 OK", coordinator_metrics.CONTENT_TYPE, coordinator_metrics.text(plain(bare())))
+        own = bare()
+        for node in own.nodes:
+            node.tiers.ClearField("tiers")  # the sums have them
+        return Answer("200 OK", coordinator_metrics.CONTENT_TYPE, coordinator_metrics.text(plain(own)))
 
     return {
         "/view.json": view,

@@ -237,9 +237,11 @@ def _serve(options: Options, config: Config) -> int:
 
 
 def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractContextManager[object]]]:
-    """What the configuration asks to be served beside the sockets, and the doctor."""
+    """What the configuration asks to be served beside the sockets, the doctor, and what engines publish."""
     listen = config.metrics.listen
     found: list[Callable[[Daemon], AbstractContextManager[object]]] = [_doctor(config)]
+    if config.cluster.coordinators:
+        found.append(_tiers(config, log))
     if listen is not None:
         found.append(_metrics(listen, log))
     from mfsd.observe.spans import wanted
@@ -275,6 +277,25 @@ def _examined(config: Config) -> Examined:
         if found.severity == "fail" or found.severity == "warn"
     ]
     return Examined(report.verdict, wrong[:FINDINGS_MAX])
+
+
+def _tiers(config: Config, log: Log) -> Callable[[Daemon], AbstractContextManager[object]]:
+    """For a coordinator, which is the only one that asks the daemon for it."""
+
+    @contextmanager
+    def tiers(daemon: Daemon) -> Iterator[None]:
+        from mfsd.serve.status_files import folders
+        from mfsd.serve.tier_reader import TierReader
+
+        named = [Path(folder) for folder in config.cluster.serve_status]
+
+        def warn(path: Path, problem: str) -> None:
+            log.warning("serve-status-unreadable", path=path, problem=problem)
+
+        daemon.read_tiers = TierReader((lambda: named) if named else folders, warn).read
+        yield
+
+    return tiers
 
 
 def _spans(config: Config, log: Log) -> Callable[[Daemon], AbstractContextManager[object]]:

@@ -26,10 +26,12 @@ from mfsd.coordinator.state import (
     problem,
     reported_by,
 )
+from mfsd.coordinator.tiers import TierTable
 from mfsd.coordinator.waiting import WaitingReport, WaitingRequests
 from mfsd.policy.attainment import Attainment
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.red import robust_effective_deadline
+from mfsd.policy.request_tiers import NodeTiers
 from mfsd.policy.result import Batch, Pruned, Request
 
 RESOURCES_MIN = 1_024
@@ -62,6 +64,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.batches: dict[int, Active] = {}
         self.waiting = WaitingRequests()
+        self.tiers = TierTable()
         self.touched: set[int] = set()
         """Ports at which what is owed may have changed; the caller clears it."""
         self.dirty: set[str] = set()
@@ -96,6 +99,7 @@ class Cluster:
         node.ports = numbers
         node.connected, node.synchronised, node.unconfirmed = True, False, dict(node.batches)
         self.waiting.connect(name)
+        self.tiers.forget(name)
 
     def synchronise(self, name: str, now_ns: int) -> None:
         """The daemon's snapshot is complete: what it did not name is gone, and everything is sent to it."""
@@ -116,6 +120,7 @@ class Cluster:
             node.connected, node.synchronised, node.lost_ns = False, False, self._time(now_ns)
             self.dirty.discard(name)
             self._lost[name] = None
+            self.tiers.forget(name)
             for number in node.ports:
                 self.ports.ports[number].use = IDLE  # its daemon no longer reports it
 
@@ -208,6 +213,11 @@ class Cluster:
 
     def used(self, port: int, use: Use) -> None:
         self.ports.ports[port].use = use if use.total() or use.bypass else IDLE
+
+    def has_tiers(self, name: str, found: NodeTiers, sent: bytes) -> None:
+        """What the engines of this node publish, instead of what they did before. Nothing is planned by it."""
+        if self.tiers.put(name, found, sent):
+            self.oddities["more tiers of requests than are counted: ignored"] += 1
 
     def ended(self, name: str, request_id: int, met: bool, now_ns: int) -> None:
         """A request has ended at a node."""

@@ -11,7 +11,9 @@ from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.history import INTERVAL_NS, INTERVALS, History, Interval, Missed
 from mfsd.coordinator.ports import CLASSES_MAX, IDLE, PortTable, Use
 from mfsd.coordinator.state import RELEGATED, BatchReport, Delta, RequestReport
+from mfsd.coordinator.tiers import TierTable
 from mfsd.coordinator.waiting import WaitingReport
+from mfsd.policy.request_tiers import COUNT_MAX, NUMBERS, POLICIES_MAX, TIERS_MAX, NodeTiers, TierReport
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import NAME_LENGTH_MAX, is_name
 
@@ -110,6 +112,33 @@ def used(row: pb.Load) -> Use:
     return Use(permille, *(min(value, PERMILLE_MAX) for value in others))
 
 
+def node_tiers(row: pb.Tiers) -> NodeTiers:
+    """What a daemon tells of its engines; numbers beyond any count are cut. ValueError says what is wrong with it."""
+    if len(row.tiers) > TIERS_MAX:
+        raise ValueError(f"it has {len(row.tiers)} tiers: a node has at most {TIERS_MAX}")
+    found: dict[str, TierReport] = {}
+    for tier in row.tiers:
+        if len(tier.policies) > POLICIES_MAX or not all(map(is_name, (tier.name, *tier.policies))):
+            raise ValueError("names of tiers and policies are some printable characters, and policies are few")
+        policies = {name: min(engines, COUNT_MAX) for name, engines in tier.policies.items() if engines}
+        numbers = (min(getattr(tier, field), COUNT_MAX) for field in NUMBERS)
+        found[tier.name] = TierReport._make((*numbers, policies))
+    return NodeTiers(found, min(row.engines, COUNT_MAX), min(row.unreadable, COUNT_MAX))
+
+
+def _fill_tiers(reply: pb.StatusReply, tiers: TierTable) -> None:
+    for name, total in sorted(tiers.sums.items()):
+        shown = reply.tiers.add(nodes=tiers.nodes_with[name]).tier
+        shown.name = name
+        shown.policies.update(total.policies)
+        for field in NUMBERS:
+            setattr(shown, field, getattr(total, field))
+    for row in reply.nodes:
+        sent = tiers.shown.get(row.node)
+        if sent is not None:
+            row.tiers.MergeFromString(sent)
+
+
 def fill_history(reply: pb.StatusReply, past: History, intervals_max: int, now_ns: int) -> None:
     if not intervals_max:
         return
@@ -180,6 +209,7 @@ def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> No
                 shown.used.permille.extend(port.use.permille)
                 shown.used.unscheduled_permille, shown.used.passed_permille = port.use.unscheduled, port.use.passed
                 shown.used.bypass_permille = port.use.bypass
+    _fill_tiers(reply, cluster.tiers)
 
 
 def _pruned(batch_id: int, request_id: int, for_batch: int, port: int, ports: PortTable) -> pb.Pruned:

@@ -326,6 +326,14 @@ class Service:
                 cluster.history.observe(routed.unit, session.node, messages.demands(routed, session.ports))
             except ValueError:
                 cluster.oddities["routing history that cannot be read: ignored"] += 1
+        if report.HasField("tiers"):
+            try:
+                found = messages.node_tiers(report.tiers)
+            except ValueError:
+                cluster.oddities["tiers of requests that cannot be read: ignored"] += 1
+            else:
+                report.tiers.DiscardUnknownFields()  # they would be kept, whatever their size
+                cluster.has_tiers(session.node, found, report.tiers.SerializeToString())
         for outcome in report.outcomes:
             cluster.ended(session.node, outcome.request_id, outcome.met, now_ns)
         for batch_id in report.departed:

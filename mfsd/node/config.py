@@ -298,6 +298,14 @@ class ClusterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             max_length=253,
         ),
     ] = ""
+    serve_status: Annotated[
+        list[str],
+        doc(
+            "folders in which this node's engines publish their status (`MFS_SERVE_STATUS`), which coordinators get by "
+            "tier; empty: that variable's, else the user's own; for root those of all users",
+            max_length=64,
+        ),
+    ] = []
     ttl_ns: Annotated[
         DurationNs,
         doc(

@@ -68,6 +68,7 @@ from mfsd.node.requests import Client, Requests
 from mfsd.node.server import AttachServer
 from mfsd.node.session import Session
 from mfsd.node.status import client_status, nic_statuses, rule_statuses
+from mfsd.node.tiers import TierReports
 from mfsd.node.totals import Totals
 from mfsd.node.trace import Tracer
 from mfsd.node.uplink import make_link, node_name, unit_name
@@ -76,6 +77,7 @@ from mfsd.node.waiting import WaitingRequests
 from mfsd.node.why import SAMPLE_S, Why
 from mfsd.node.wire import class_dscps, class_priorities
 from mfsd.policy.native import native_policy
+from mfsd.policy.request_tiers import NodeTiers
 from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
@@ -111,6 +113,8 @@ class Daemon:
         self._totals = Totals()
         self.examine: Callable[[], Examined] = lambda: Examined("cannot tell", [])
         """What the doctor says of this node."""
+        self.read_tiers: Callable[[], NodeTiers] | None = None
+        """What this node's engines publish of their tiers."""
         self._health = Health(lambda: self.examine())
         self.spans: Callable[[], dict[str, int]] | None = None
         """Counts of an exporter of spans, by outcome."""
@@ -155,6 +159,8 @@ class Daemon:
         background.append(loop.create_task(self._discovery.keep(lambda: self._nics.reconfigure(self._config.nic))))
         if link is not None:
             background.append(loop.create_task(self._keep_link(link)))
+            if self.read_tiers is not None:
+                background.append(loop.create_task(TierReports(self.read_tiers, link.tiers).run()))
         if self._notifier.watchdog_interval_s is not None:
             background.append(loop.create_task(self._watchdog(self._notifier.watchdog_interval_s)))
         for task in background:

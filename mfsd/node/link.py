@@ -26,6 +26,7 @@ from mfsd.node.link_interface import (
     Questions,
     WaitingSummary,
 )
+from mfsd.policy.request_tiers import NodeTiers
 
 if TYPE_CHECKING:
     from mfsd.node.link_stream import LinkStream
@@ -138,6 +139,12 @@ class Link:
     def port_use(self, port: str, use: PortUse) -> None:
         """What was really used of it."""
         self._state.use(port, use)
+        if self._stream is not None:
+            self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
+
+    def tiers(self, found: NodeTiers) -> None:
+        """All that is known of this node's engines, instead of what was reported before."""
+        self._state.tiers(found)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 

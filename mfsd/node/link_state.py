@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mfsd.node.link_interface import BatchSummary, Identity, OrderChange, PortDemand, PortUse, WaitingSummary
 from mfsd.node.outlook import Promise
+from mfsd.policy.request_tiers import NUMBERS, NodeTiers
 from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     DEMANDS_PER_REPORT_MAX,
@@ -62,6 +63,14 @@ def _permille(share: float) -> int:
     return round(1000 * min(max(0.0, share), USE_MAX))
 
 
+def _encode_tiers(found: NodeTiers, to: pb.Tiers) -> None:
+    to.SetInParent()  # also when there is nothing any more
+    to.engines, to.unreadable = found.engines, found.unreadable
+    for name, tier in found.tiers.items():
+        numbers = {field: getattr(tier, field) for field in NUMBERS}
+        to.tiers.add(name=name, policies=tier.policies, **numbers)
+
+
 def _sentence(why: _Verdict) -> str:
     if why.relegated:
         return "its engine has put it behind the others"
@@ -86,6 +95,8 @@ class LinkState:
         self._departed: dict[int, None] = {}
         self._loads_changed: set[str] = set()
         self._uses: dict[str, PortUse] = {}
+        self._tiers: NodeTiers | None = None
+        self._tiers_changed = False
         self._answers: deque[pb.Answer] = deque(maxlen=ANSWERS_MAX)
         self._routed: list[tuple[str, Sequence[PortDemand]]] = []
         self._outcomes: deque[tuple[int, bool]] = deque(maxlen=OUTCOMES_MAX)
@@ -163,6 +174,9 @@ class LinkState:
         self._uses[port] = use
         self._loads_changed.add(port)
 
+    def tiers(self, found: NodeTiers) -> None:
+        self._tiers, self._tiers_changed = found, True
+
     def answer(self, question_id: int, reply: bytes, last: bool) -> None:
         self._answers.append(pb.Answer(id=question_id, reply=reply, last=last))
 
@@ -205,12 +219,13 @@ class LinkState:
         self._waiting_changed = dict.fromkeys(self._waiting)
         self._waits_no_more.clear()
         self._loads_changed = {*self._loads, *self._uses}
+        self._tiers_changed = self._tiers is not None
         self._answers.clear()  # the callers asked another leader
 
     def report(self, now_ns: int) -> pb.FromNode | None:
         """The next report of what is new; None when nothing is left. Large ones are cut."""
         changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._outcomes)
-        if not any(changed) and not self._waiting_changed and not self._waits_no_more:
+        if not any(changed) and not self._waiting_changed and not self._waits_no_more and not self._tiers_changed:
             return None
         message = pb.FromNode()
         report = message.report
@@ -245,6 +260,9 @@ class LinkState:
         for request_id, met in self._outcomes:
             report.outcomes.add(request_id=request_id, met=met)
         self._outcomes.clear()
+        if self._tiers_changed and self._tiers is not None:
+            _encode_tiers(self._tiers, report.tiers)
+            self._tiers_changed = False
         return message
 
     def end_snapshot(self) -> pb.FromNode:

@@ -55,6 +55,7 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
             bypass.add_metric([port["name"]], port["used"]["bypass_permille"] / 1000)
     yield load
     yield bypass
+    yield from _tiers(status)
     ended = CounterMetricFamily(
         "mfs_coordinator_ended_requests",
         "Requests that ended since this leader began, by whether they met their deadline.",
@@ -63,6 +64,41 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
     for outcome in ("met", "missed"):
         ended.add_metric([outcome], status["attainment"][outcome])
     yield ended
+
+
+def _tiers(status: dict[str, Any]) -> Iterator[Metric]:
+    """Gauges all of them, since an engine that ends takes its counts with it."""
+    ended = GaugeMetricFamily(
+        "mfs_coordinator_tier_ended_requests",
+        "Requests of a tier that have ended at engines that serve now, since each of them started, by outcome.",
+        labels=["tier", "outcome"],
+    )
+    now = GaugeMetricFamily(
+        "mfs_coordinator_tier_requests",
+        "Requests of a tier at engines now. paused, relegated and lost ones are also among those that wait or run.",
+        labels=["tier", "state"],
+    )
+    engines = GaugeMetricFamily(
+        "mfs_coordinator_tier_engines",
+        "Engines that have had requests of a tier, by the policy that orders them.",
+        labels=["tier", "policy"],
+    )
+    for row in status["tiers"]:
+        tier = row["tier"]
+        for outcome in ("met", "late", "no_deadline", "aborted"):
+            ended.add_metric([tier["name"], outcome], tier[outcome])
+        for state in ("waiting", "running", "paused", "relegated", "lost"):
+            now.add_metric([tier["name"], state], tier[state])
+        for policy, number in sorted(tier["policies"].items()):
+            engines.add_metric([tier["name"], policy], number)
+    yield ended
+    yield now
+    yield engines
+    yield GaugeMetricFamily(
+        "mfs_coordinator_unreadable_status_files",
+        "Status files of engines that the daemons of their nodes cannot read.",
+        value=sum(node["tiers"]["unreadable"] for node in status["nodes"]),
+    )
 
 
 class _Once(Collector):

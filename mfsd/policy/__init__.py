@@ -3,7 +3,8 @@ state. The rules of one NIC are the native core's (`order_rules`; csrc/queue/pol
 in Python.
 
 Read in this order: types, config, native, estimate, urgency, flow (one NIC); red, load, result, pruning (the
-cluster); outlook (how long a transfer will take). Rules and invariants: docs/internals/policy.md.
+cluster); outlook (how long a transfer will take); request_tiers (sums of what engines publish).
+Rules and invariants: docs/internals/policy.md.
 """
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant

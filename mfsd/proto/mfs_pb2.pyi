@@ -54,7 +54,7 @@ class Port(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "waiting", "waits_no_more", "outcomes")
+    __slots__ = ("ports", "departed", "arrived", "updated", "loads", "routed", "snapshot_end", "term", "waiting", "waits_no_more", "tiers", "outcomes")
     PORTS_FIELD_NUMBER: _ClassVar[int]
     DEPARTED_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class Report(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITS_NO_MORE_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     ports: _containers.RepeatedCompositeFieldContainer[Port]
     departed: _containers.RepeatedScalarFieldContainer[int]
@@ -76,8 +77,54 @@ class Report(_message.Message):
     term: int
     waiting: _containers.RepeatedCompositeFieldContainer[Waiting]
     waits_no_more: _containers.RepeatedScalarFieldContainer[int]
+    tiers: Tiers
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
-    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., waits_no_more: _Optional[_Iterable[int]] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ...) -> None: ...
+    def __init__(self, ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ..., departed: _Optional[_Iterable[int]] = ..., arrived: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., updated: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[Load, _Mapping]]] = ..., routed: _Optional[_Iterable[_Union[Routing, _Mapping]]] = ..., snapshot_end: bool = ..., term: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., waits_no_more: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Union[Tiers, _Mapping]] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ...) -> None: ...
+
+class Tiers(_message.Message):
+    __slots__ = ("tiers", "engines", "unreadable")
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    tiers: _containers.RepeatedCompositeFieldContainer[RequestTier]
+    engines: int
+    unreadable: int
+    def __init__(self, tiers: _Optional[_Iterable[_Union[RequestTier, _Mapping]]] = ..., engines: _Optional[int] = ..., unreadable: _Optional[int] = ...) -> None: ...
+
+class RequestTier(_message.Message):
+    __slots__ = ("name", "met", "late", "no_deadline", "aborted", "waiting", "running", "paused", "relegated", "lost", "engines", "policies")
+    class PoliciesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    NO_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    RELEGATED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    met: int
+    late: int
+    no_deadline: int
+    aborted: int
+    waiting: int
+    running: int
+    paused: int
+    relegated: int
+    lost: int
+    engines: int
+    policies: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., met: _Optional[int] = ..., late: _Optional[int] = ..., no_deadline: _Optional[int] = ..., aborted: _Optional[int] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., paused: _Optional[int] = ..., relegated: _Optional[int] = ..., lost: _Optional[int] = ..., engines: _Optional[int] = ..., policies: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("request_id", "met")
@@ -346,7 +393,7 @@ class StatusRequest(_message.Message):
     def __init__(self, batches_max: _Optional[int] = ..., history_max: _Optional[int] = ..., batch_id: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible", "attainment", "history", "missed", "requests")
+    __slots__ = ("version", "address", "leads", "leader", "authority", "term", "epoch", "uptime_ns", "events", "oddities", "batches_active", "requests_active", "drop_budget", "batches", "pruned", "nodes", "ports", "core", "infeasible", "attainment", "history", "missed", "requests", "tiers")
     class OdditiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +424,7 @@ class StatusReply(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     version: str
     address: str
     leads: bool
@@ -400,7 +448,16 @@ class StatusReply(_message.Message):
     history: History
     missed: _containers.RepeatedCompositeFieldContainer[Missed]
     requests: _containers.RepeatedCompositeFieldContainer[RequestPlace]
-    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ..., attainment: _Optional[_Union[Attainment, _Mapping]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., missed: _Optional[_Iterable[_Union[Missed, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestPlace, _Mapping]]] = ...) -> None: ...
+    tiers: _containers.RepeatedCompositeFieldContainer[TierTotal]
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., leads: bool = ..., leader: _Optional[str] = ..., authority: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_ns: _Optional[int] = ..., events: _Optional[int] = ..., oddities: _Optional[_Mapping[str, int]] = ..., batches_active: _Optional[int] = ..., requests_active: _Optional[int] = ..., drop_budget: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[BatchPlace, _Mapping]]] = ..., pruned: _Optional[_Iterable[_Union[Pruned, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., ports: _Optional[int] = ..., core: _Optional[str] = ..., infeasible: _Optional[_Iterable[_Union[Infeasible, _Mapping]]] = ..., attainment: _Optional[_Union[Attainment, _Mapping]] = ..., history: _Optional[_Union[History, _Mapping]] = ..., missed: _Optional[_Iterable[_Union[Missed, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[RequestPlace, _Mapping]]] = ..., tiers: _Optional[_Iterable[_Union[TierTotal, _Mapping]]] = ...) -> None: ...
+
+class TierTotal(_message.Message):
+    __slots__ = ("tier", "nodes")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    tier: RequestTier
+    nodes: int
+    def __init__(self, tier: _Optional[_Union[RequestTier, _Mapping]] = ..., nodes: _Optional[int] = ...) -> None: ...
 
 class History(_message.Message):
     __slots__ = ("interval_ns", "intervals")
@@ -515,7 +572,7 @@ class BatchPlace(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., unit: _Optional[str] = ..., requests: _Optional[int] = ..., red_left_ns: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("node", "version", "address", "connected", "batches", "lag_ns", "silent_ns", "epochs_behind", "ports")
+    __slots__ = ("node", "version", "address", "connected", "batches", "lag_ns", "silent_ns", "epochs_behind", "ports", "tiers")
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -525,6 +582,7 @@ class Node(_message.Message):
     SILENT_NS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_BEHIND_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     node: str
     version: str
     address: str
@@ -534,7 +592,8 @@ class Node(_message.Message):
     silent_ns: int
     epochs_behind: int
     ports: _containers.RepeatedCompositeFieldContainer[PortStatus]
-    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., connected: bool = ..., batches: _Optional[int] = ..., lag_ns: _Optional[int] = ..., silent_ns: _Optional[int] = ..., epochs_behind: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortStatus, _Mapping]]] = ...) -> None: ...
+    tiers: Tiers
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., connected: bool = ..., batches: _Optional[int] = ..., lag_ns: _Optional[int] = ..., silent_ns: _Optional[int] = ..., epochs_behind: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortStatus, _Mapping]]] = ..., tiers: _Optional[_Union[Tiers, _Mapping]] = ...) -> None: ...
 
 class PortStatus(_message.Message):
     __slots__ = ("name", "rate_bytes_per_s", "rho", "used")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +21,10 @@ from mfsd.policy.serve import Policy
 from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import Metrics
-from mfsd.serve.status import FORMAT, EngineStatus, status_of
+from mfsd.serve.status import EngineStatus, status_of
+from mfsd.serve.status_files import FOLDER_VARIABLE, FORMAT, SUFFIX, own_folder, read_regular
 
 EVERY_S: Final = 1.0
-FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
-SUFFIX: Final = ".json"
 WANTED_SUFFIX: Final = ".policy"
 AUTO: Final = "auto"
 """Wanted instead of a policy: what the configuration says, the controller included."""
@@ -34,23 +32,6 @@ FILE_MAX_BYTES: Final = 16 << 20
 WANTED_MAX_BYTES: Final = 64
 
 Warn = Callable[[str, str], object]
-
-
-def own_folder() -> Path:
-    """Where this user's engines write: $MFS_SERVE_STATUS, else the user's run folder, else one of its own in /tmp."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return Path(named)
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "mfs-serve" if runtime else Path(f"/tmp/mfs-serve-{os.geteuid()}")
-
-
-def folders() -> list[Path]:
-    """Where engines may have written that this user may read: its own folder, and for root those of all users."""
-    found = [own_folder()]
-    if os.geteuid() == 0 and FOLDER_VARIABLE not in os.environ:
-        found += [*sorted(Path("/run/user").glob("*/mfs-serve")), *sorted(Path("/tmp").glob("mfs-serve-*"))]
-    return list(dict.fromkeys(found))
 
 
 class Publisher:
@@ -85,7 +66,7 @@ class Publisher:
         if self._failed or not self._wanted.exists():
             return
         try:
-            name = _raw(self._wanted, WANTED_MAX_BYTES).decode().strip()
+            name = read_regular(self._wanted, WANTED_MAX_BYTES).decode().strip()
             policy = self._configured if name == AUTO else Policy(name)
         except (OSError, ValueError) as error:
             self._warn("serve-wanted", f"{self._wanted}: {error}; the policy stays {self._engine.config.policy.value}")
@@ -164,18 +145,10 @@ def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
     return sorted(found, key=lambda one: one.engine), complaints
 
 
-def _raw(path: Path, most: int) -> bytes:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError("not a regular file")
-        return file.read(most)
-
-
 def _read(path: Path) -> EngineStatus | None:
     """None: it went meanwhile."""
     try:
-        raw = _raw(path, FILE_MAX_BYTES)
+        raw = read_regular(path, FILE_MAX_BYTES)
     except FileNotFoundError:
         return None
     status = msgspec.json.decode(raw, type=EngineStatus)

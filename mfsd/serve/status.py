@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from bisect import bisect_left
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -12,8 +13,8 @@ import msgspec
 from mfsd.policy.serve import ServeConfig
 from mfsd.serve.engine import Engine
 from mfsd.serve.requests import Entry
+from mfsd.serve.status_files import FORMAT
 
-FORMAT: Final = 1
 REQUESTS_MAX: Final = 1000
 PROGRAMS_MAX: Final = 200
 
@@ -27,6 +28,10 @@ class TierStatus(msgspec.Struct, frozen=True):
     tokens: int = 0
     waiting: int = 0
     running: int = 0
+    paused: int = 0
+    """Of those here, by the latest plan; so are the next two."""
+    relegated: int = 0
+    lost: int = 0
 
 
 class ProgramStatus(msgspec.Struct, frozen=True):
@@ -140,17 +145,19 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
 
 
 def tiers_of(engine: Engine) -> dict[str, TierStatus]:
-    waiting: dict[str, int] = {}
-    running: dict[str, int] = {}
+    states = states_of(engine)
+    here = {state: Counter[str]() for state in ("waiting", "running", "paused", "relegated", "lost")}
     for entry in engine.entries.values():
-        of = running if entry.service_s else waiting
-        of[entry.wanted.tier] = of.get(entry.wanted.tier, 0) + 1
-    names = sorted({*engine.tiers, *waiting, *running})
+        here["running" if entry.service_s else "waiting"][entry.wanted.tier] += 1
+        planned = here.get(states.get(entry.number, ""))
+        if planned is not None:
+            planned[entry.wanted.tier] += 1
+    names = sorted({*engine.tiers, *here["waiting"], *here["running"]})
     found = {}
     for name in names:
         count = engine.tiers.get(name)
         had = (count.met, count.late, count.no_deadline, count.aborted, count.tokens) if count else (0,) * 5
-        found[name] = TierStatus(*had, waiting.get(name, 0), running.get(name, 0))
+        found[name] = TierStatus(*had, *(counts[name] for counts in here.values()))
     return found
 
 

@@ -30,6 +30,7 @@ TARGETS: dict[str, Target] = {
     "endpoint-picker": Target(lambda: gateway.STREAMS, gateway.picker, 400),
     "environment": Target(lambda: shim.GOOD, shim.environment, 100),
     "configuration": Target(lambda: files.CONFIGURATIONS, files.configuration, 400),
+    "engine-status": Target(lambda: files.STATUSES, files.engine_status, 1000),
     "policy": Target(files.policies, files.policy, 400),
     "switch": Target(files.switches, files.switch, 120),
     "trace": Target(lambda: files.TRACES, files.trace, 1000),

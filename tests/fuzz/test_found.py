@@ -48,6 +48,7 @@ def asked(body: bytes) -> bytes:
 FOUND = {
     "a request's body with a name that is not UTF-8": ("endpoint-picker", asked(b'{"a\x9a": 1}')),
     "a request's body nested without end": ("endpoint-picker", asked(b"[" * 100_000)),
+    "an engine's status nested without end": ("engine-status", b'{"format": 1, "requests": ' + b"[" * 100_000),
     "a line separator in a value": ("configuration", '[coordinator]\netcd = ["e1:2\u2028379"]\n'.encode()),
     "a number that Python does not read": ("configuration", b"a = " + b"9" * 5000),
     "a policy that is not UTF-8": ("policy", b'[profiles.a]\nsummary = "\xff"'),

@@ -15,9 +15,10 @@ from msgspec import Struct
 from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.daemon import EXIT_BAD_CONFIG
 from mfsd.cli.daemon_call import EXIT_UNREACHABLE
-from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
+from mfsd.cli.output import Cell, Column, Form, Row, output_options, print_table, printed
+from mfsd.cli.tiers import TierLine, policies_text, tier_line, unreadable
 from mfsd.node.control import HealthFinding, HealthReply, HealthRequest, encode
-from mfsd.observe.format import duration, share
+from mfsd.observe.format import count, duration, share
 
 if TYPE_CHECKING:
     from mfsd.proto import mfs_pb2 as pb
@@ -59,6 +60,8 @@ class NodeLine(Struct, frozen=True):
     """Its verdict: scheduled, not scheduled or cannot tell. Empty: there was no answer."""
     clock_s: float | None = None
     """Its wall clock less the one of this machine."""
+    tiers: list[TierLine] = []
+    """Of its engines' requests."""
 
 
 class Health(NamedTuple):
@@ -71,6 +74,8 @@ class ClusterReply(Struct, frozen=True):
     verdict: Literal["well", "not well", "no leader", "no answer"]
     points: list[Point]
     nodes: list[NodeLine]
+    tiers: list[TierLine] = []
+    """Of all nodes together."""
 
 
 @click.command(
@@ -95,6 +100,9 @@ def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
     It asks each coordinator that is named, and through the one that leads all nodes: who is connected, who is silent,
     what the doctor says there, whether modes, versions and clocks agree, how full ports are of what goes first, whether
     requests are in time, and what was odd. For one node, see mfsctl doctor.
+
+    Where engines publish what they serve (docs/serve.md), it shows it by tier of requests: those that have ended since
+    their engines started, and those that are there now; with -o wide by node, too.
     """
     from mfsd.cli.cluster import advice, ask_one, cluster_access, reach_leader
     from mfsd.node.config_file import ConfigError
@@ -150,6 +158,7 @@ def verdict_of(
     points += _of_differences(leader, health)
     points += _of_requests(leader)
     points += [Point("warn", "reports", f"{why}: {n} times") for why, n in sorted(leader.oddities.items())]
+    points += [Point("warn", node, text, "the log of its mfsd names them") for node, text in unreadable(leader.nodes)]
     if not leader.nodes:
         points.append(
             Point(
@@ -164,6 +173,7 @@ def verdict_of(
         "not well" if bad else "well",
         sorted(points, key=lambda point: order.index(point.severity)),
         [_line(node, health.get(node.node, Health(None))) for node in leader.nodes],
+        [tier_line(row.tier) for row in leader.tiers],
     )
 
 
@@ -263,6 +273,7 @@ def _line(node: pb.Node, health: Health) -> NodeLine:
         health.reply.mode if health.reply is not None else "",
         health.reply.verdict if health.reply is not None else "",
         health.clock_s if health.reply is not None else None,
+        [tier_line(row) for row in node.tiers.tiers],
     )
 
 
@@ -278,6 +289,45 @@ NODES = (
     Column("VERSION", wide=True),
     Column("CLOCK", right=True, wide=True),
 )
+
+
+TIER_COLUMNS = (
+    Column("TIER", cut=True),
+    Column("IN TIME", right=True),
+    Column("MET", right=True),
+    Column("LATE", right=True),
+    Column("NO DEADLINE", right=True, wide=True),
+    Column("ABORTED", right=True, wide=True),
+    Column("WAITING", right=True),
+    Column("RUNNING", right=True),
+    Column("PAUSED", right=True),
+    Column("RELEGATED", right=True),
+    Column("LOST", right=True),
+    Column("ENGINES", right=True),
+    Column("POLICY", cut=True),
+)
+
+
+def _tier_row(line: TierLine) -> Row:
+    ended = (line.met, line.late, line.no_deadline, line.aborted)
+    here = (line.waiting, line.running, line.paused, line.relegated, line.lost)
+    return [
+        line.tier,
+        "-" if line.in_time is None else share(line.in_time),
+        *map(count, (*ended, *here, line.engines)),
+        policies_text(line.policies),
+    ]
+
+
+def _show_tiers(reply: ClusterReply, form: Form) -> None:
+    """By node only in the wide form: a large cluster has many."""
+    if reply.tiers:
+        click.echo()
+        print_table(TIER_COLUMNS, [_tier_row(line) for line in reply.tiers], form)
+    by_node: list[Row] = [[node.node, *_tier_row(line)] for node in reply.nodes for line in node.tiers]
+    if by_node and form == "wide":
+        click.echo()
+        print_table((Column("NODE", cut=True), *TIER_COLUMNS), by_node, form)
 
 
 def show(reply: ClusterReply, form: Form) -> None:
@@ -309,3 +359,4 @@ def show(reply: ClusterReply, form: Form) -> None:
             for node in reply.nodes
         ]
         print_table(NODES, rows, form)
+    _show_tiers(reply, form)

@@ -15,8 +15,9 @@ from mfsd.cli.program import ProgramGroup, daemon_command
 from mfsd.node.control import QueuedRequest, QueueReply, QueueRequest
 from mfsd.observe.format import byte_count, count, duration, share
 from mfsd.policy.serve import Policy
-from mfsd.serve.publish import AUTO, FOLDER_VARIABLE, folders, read_all, want
+from mfsd.serve.publish import AUTO, read_all, want
 from mfsd.serve.status import EngineStatus, RequestStatus
+from mfsd.serve.status_files import FOLDER_VARIABLE, folders
 
 FOLDER = click.option(
     "--folder",

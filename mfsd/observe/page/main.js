@@ -6,7 +6,7 @@ import * as ports from "./ports.js";
 import { cell, fill } from "./tables.js";
 import { $, link, make, percent, share, time } from "./words.js";
 
-const LOOK_MS = 1000, HIDDEN_MS = 10000, HISTORY_EACH = 10;
+const LOOK_MS = 1000, HIDDEN_MS = 10000, HISTORY_EACH = 10, WELL_LEAST = 0.9;
 let looks = 0;
 
 function role(s) {
@@ -54,8 +54,21 @@ function show(s) {
     cell(n.node), cell(n.connected ? "connected" : `lost for ${time(n.silent_ns / 1e9)}`, n.connected ? "good" : "bad"), cell(n.batches),
     cell(n.lag_ns ? time(n.lag_ns / 1e9) : "-"), cell(percent(n.used)), cell(n.version),
   ]), s.leads ? "no daemon is connected: name this coordinator to them in [cluster]" : unknown);
+  tiers(s);
   ports.update(s.ports);
   if (s.history) history.update(s.history);
+}
+
+function counts(t) {
+  const late = t.in_time === null ? "" : t.in_time < WELL_LEAST ? "bad" : t.late ? "warn" : "good";
+  return [cell(share(t.met, t.late), late), cell(t.met), cell(t.late), cell(t.waiting), cell(t.running), cell(t.paused), cell(t.relegated), cell(t.lost)];
+}
+
+function tiers(s) {
+  $("tiers-of-requests").hidden = !s.tiers.length;
+  fill("tiers", s.tiers.map(t => [cell(t.tier), ...counts(t), cell(t.nodes), cell(t.engines), cell(t.policies)]), "none");
+  fill("tiers-by-node", s.tiers_by_node.map(t => [cell(t.node), cell(t.tier), ...counts(t), cell(t.engines), cell(t.policies)]), "none");
+  $("tiers-count").textContent = s.tiers_by_node_total > s.tiers_by_node.length ? `${s.tiers_by_node.length} of ${s.tiers_by_node_total}, most late first` : "most late first";
 }
 
 async function look() {

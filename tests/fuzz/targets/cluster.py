@@ -84,6 +84,14 @@ def _from_node() -> tuple[bytes, ...]:
             pb.Waiting(request_id=6, rank=2**32 - 1, relegated=True, port=[0, 2], size_bytes=[2**64 - 1, 1]),
         ],
         waits_no_more=[5, 2**64 - 1],
+        tiers=pb.Tiers(
+            engines=2,
+            unreadable=1,
+            tiers=[
+                pb.RequestTier(name="chat", met=9, late=1, waiting=3, engines=2, policies={"fit": 1, "first come": 1}),
+                pb.RequestTier(name="batch", no_deadline=2**64 - 1, aborted=1, lost=2**64 - 1, policies={"edf": 2**63}),
+            ],
+        ),
     )
     asked = pb.Hello(protocol=PROTOCOL, protocol_oldest=1, node="n3", version="1", ports=ports, answers=True)
     answer = pb.Answer(id=1, reply=b'{"reply":"flows"}')

@@ -16,6 +16,8 @@ from mfsd.node import rules
 from mfsd.node.config_file import ConfigError, load
 from mfsd.node.reference import default_toml
 from mfsd.node.wire import class_dscps as dscps_of_wire
+from mfsd.policy.request_tiers import TIERS_MAX
+from mfsd.serve.tier_reader import TierReader
 from tests.fuzz.inputs import BETWEEN, messages
 
 GOLDEN = Path(__file__).resolve().parents[2] / "unit/fabric/golden"
@@ -30,6 +32,34 @@ def one_line(error: Exception, *parts: str) -> None:
     assert len(text) < 1500, f"{len(text)} characters"
     for part in parts:
         assert part in text, f"{part!r} is not in {text!r}"
+
+
+# ---- what engines publish ------------------------------------------------------------------------
+
+STATUSES = (
+    b'{"format":1,"pid":7,"engine":"vllm-7-0","config":{"policy":"fit","step_tokens":8192},"gave_up":false,"waiting":2,'
+    b'"tiers":{"chat":{"met":9,"late":1,"tokens":77,"waiting":2,"paused":1},"batch":{}},"requests":[{"request":"r"}]}',
+    b'{"format":1,"pid":7,"config":{"policy":"edf"},"gave_up":true,"tiers":{"a":{"met":140737488355328,"lost":0}}}',
+    b'{"format":2,"pid":1}',
+)
+
+
+@contextlib.contextmanager
+def engine_status(folder: Path) -> Iterator[Check]:
+    """The daemon's reading of it, beside that of an honest engine."""
+    (folder / "honest.json").write_bytes(STATUSES[0])
+
+    def check(data: bytes) -> None:
+        named: list[str] = []
+        (folder / "other.json").write_bytes(data)
+        found = TierReader(lambda: [folder], lambda _, why: named.append(why)).read()
+        assert found.engines + found.unreadable == 2 and len(named) == found.unreadable <= 1
+        assert found.tiers["chat"].met >= 9 and len(found.tiers) <= TIERS_MAX
+        assert all(name.isprintable() for name in found.tiers)
+        for why in named:
+            one_line(ValueError(why))
+
+    yield check
 
 
 # ---- the daemon's configuration ------------------------------------------------------------------

@@ -109,3 +109,52 @@ def test_the_table_has_a_column_for_what_bypasses(capsys: pytest.CaptureFixture[
     title, first, second = capsys.readouterr().out.splitlines()[-3:]
     assert title.split()[-1] == "BYPASS"
     assert (first.split()[-1], second.split()[-1]) == ("25%", "-")
+
+
+def with_tiers() -> pb.StatusReply:
+    one, two = pb.Node(node="a", connected=True), pb.Node(node="b", connected=True)
+    one.tiers.tiers.add(name="chat", met=9, late=1, relegated=2, engines=1, policies={"fit": 1})
+    two.tiers.tiers.add(name="chat", met=1, waiting=5, engines=1, policies={"edf": 1})
+    two.tiers.tiers.add(name="batch", no_deadline=4, engines=1, policies={"edf": 1})
+    two.tiers.unreadable = 2
+    reply = leader(one, two)
+    reply.tiers.add(nodes=1).tier.CopyFrom(two.tiers.tiers[1])
+    total = reply.tiers.add(nodes=2).tier
+    total.MergeFrom(pb.RequestTier(name="chat", met=10, late=1, relegated=2, waiting=5, engines=2))
+    total.policies.update({"fit": 1, "edf": 1})
+    return reply
+
+
+def test_tiers_are_shown_of_all_nodes_and_in_the_wide_form_by_node(capsys: pytest.CaptureFixture[str]) -> None:
+    found = verdict_of(with_tiers(), 1, {}, "", {})
+    assert [(line.tier, line.in_time, line.policies) for line in found.tiers] == [
+        ("batch", None, {"edf": 1}),
+        ("chat", pytest.approx(10 / 11), {"fit": 1, "edf": 1}),
+    ]
+    assert [[line.tier for line in node.tiers] for node in found.nodes] == [["chat"], ["chat", "batch"]]
+    show(found, "table")
+    title, batch, chat = capsys.readouterr().out.splitlines()[-3:]
+    assert title.split()[-5:] == ["PAUSED", "RELEGATED", "LOST", "ENGINES", "POLICY"]
+    assert batch.split() == ["batch", *"--------1", "edf"]
+    assert chat.split() == ["chat", "91%", "10", *"15--2-2", "edf", "1,", "fit", "1"]
+    show(found, "wide")
+    shown = capsys.readouterr().out
+    assert [line.split()[:3] for line in shown.splitlines()[-3:]] == [
+        ["a", "chat", "90%"],
+        ["b", "chat", "100%"],
+        ["b", "batch", "-"],
+    ]
+    assert "NO DEADLINE" in shown
+
+
+def test_status_files_that_cannot_be_read_are_worth_a_look_at_the_log() -> None:
+    found = verdict_of(with_tiers(), 1, {}, "", {})
+    assert found.verdict == "well"
+    assert ("warn", "b", "2 status files of its engines cannot be read", "the log of its mfsd names them") in {
+        (p.severity, p.subject, p.reason, p.remedy) for p in found.points
+    }
+
+
+def test_without_engines_that_publish_nothing_is_said_of_tiers(capsys: pytest.CaptureFixture[str]) -> None:
+    show(verdict_of(leader(node()), 1, {}, "", {}), "wide")
+    assert "TIER" not in capsys.readouterr().out

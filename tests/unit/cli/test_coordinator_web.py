@@ -74,6 +74,10 @@ def test_metrics_are_prometheus_own() -> None:
     node = reply.nodes.add(node="a", connected=True)
     node.ports.add(name="10.0.0.1/in", rate_bytes_per_s=1000, rho=0.5).used.bypass_permille = 250
     node.ports.add(name="10.0.0.1/out", rate_bytes_per_s=1000)
+    node.tiers.tiers.add(name="by-node")
+    node.tiers.unreadable = 3
+    chat = reply.tiers.add(nodes=1).tier
+    chat.MergeFrom(pb.RequestTier(name="chat", met=7, late=2, relegated=1, policies={"fit": 4}))
     answer = get(Shown(reply), "/metrics")
     samples = {
         (sample.name, *sample.labels.values()): sample.value
@@ -86,3 +90,10 @@ def test_metrics_are_prometheus_own() -> None:
     assert samples["mfs_coordinator_port_bypass_ratio", "10.0.0.1/in"] == 0.25
     assert samples["mfs_coordinator_port_bypass_ratio", "10.0.0.1/out"] == 0
     assert samples["mfs_coordinator_ended_requests_total", "missed"] == 1
+    assert samples["mfs_coordinator_tier_ended_requests", "met", "chat"] == 7
+    assert samples["mfs_coordinator_tier_ended_requests", "late", "chat"] == 2
+    assert samples["mfs_coordinator_tier_requests", "relegated", "chat"] == 1
+    assert samples["mfs_coordinator_tier_engines", "fit", "chat"] == 4
+    assert samples["mfs_coordinator_unreadable_status_files",] == 3
+    labels = {key[-1] for key in samples if "_tier_" in key[0]}
+    assert labels == {"chat"}, "no label grows with nodes or requests"

@@ -79,6 +79,7 @@ def exported() -> Described:
 def exported_by_coordinators() -> Described:
     reply = pb.StatusReply()
     reply.nodes.add().ports.add(name="10.0.0.1/in")
+    reply.tiers.add().tier.policies["fit"] = 1
     return _described(coordinator_metrics.families(plain(reply)))
 
 

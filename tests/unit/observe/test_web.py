@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from mfsd.observe.web import GZIP_LEAST, PAGE, Answer, serve
+from mfsd.proto import mfs_pb2 as pb
 from tests.support.browser import Browser
 from tests.support.shown_cluster import Shown, large, leader, lives, served, small
 
@@ -290,3 +291,36 @@ def test_only_reading_is_served() -> None:
         "GET /": 200, "GET /main.js": 200, "GET /a.json?b=1": 200, "GET /etc/passwd": 404, "GET /../web.py": 404,
         "POST /": 405,
     }  # fmt: skip
+
+
+def tiers(nodes: int) -> pb.StatusReply:
+    """One tier with so many late requests at each node as its number."""
+    reply = small()
+    del reply.nodes[:]
+    for number in range(nodes):
+        node = reply.nodes.add(node=f"gpu-{number}", connected=True)
+        node.tiers.tiers.add(name="chat", met=100 - number, late=number, engines=8, policies={"fit": 8})
+    reply.nodes[0].tiers.unreadable = 1
+    late = nodes * (nodes - 1) // 2
+    total = reply.tiers.add(nodes=nodes).tier
+    total.MergeFrom(pb.RequestTier(name="chat", met=100 * nodes - late, late=late, relegated=4, engines=8 * nodes))
+    total.policies.update({"fit": 8 * nodes - 1, "<b>": 1})
+    return reply
+
+
+def test_tiers_of_requests_are_a_table_of_all_nodes_and_one_by_node(browser: Browser) -> None:
+    with served(Shown(tiers(60))) as url:
+        browser.open(url, WIDE, HEIGHT)
+        browser.until("document.querySelector('#tiers tbody tr td')")
+        assert rows(browser, "tiers") == ["chat | 70.5 % | 4230 | 1770 | 0 | 0 | 0 | 4 | 0 | 60 | 480 | <b> 1, fit 479"]
+        by_node = rows(browser, "tiers-by-node")
+        assert by_node[0] == "gpu-59 | chat | 41 % | 41 | 59 | 0 | 0 | 0 | 0 | 0 | 8 | fit"
+        assert len(by_node) == 50 and browser.text("#tiers-count") == "50 of 60, most late first"
+        assert "gpu-0: 1 status file of its engines cannot be read" in browser.text("#points")
+        assert not browser.problems
+
+
+def test_without_engines_that_publish_there_is_no_table_of_tiers(browser: Browser, few: str) -> None:
+    browser.open(few, WIDE, HEIGHT)
+    browser.until(SHOWN)
+    assert browser.evaluate("document.querySelector('#tiers-of-requests').hidden")

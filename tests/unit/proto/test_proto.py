@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mfsd.cli.cluster_page import view
+from mfsd.cli.commands.cluster import verdict_of
 from mfsd.proto import generate
 from mfsd.proto.wire import address_problem
 
@@ -52,9 +56,48 @@ def test_field_numbers_are_never_reused() -> None:
         numbers = {f.name: f.number for f in pb.DESCRIPTOR.message_types_by_name[message].fields}
         for number, name in enumerate(fields.split(), start=1):
             assert numbers[name] == number, f"{message}.{name}"
-    later = {("Report", "outcomes"): 20, ("StatusReply", "attainment"): 20}
+    later = {
+        ("Report", "outcomes"): 20,
+        ("Report", "tiers"): 11,
+        ("StatusReply", "attainment"): 20,
+        ("StatusReply", "tiers"): 24,
+        ("Node", "tiers"): 10,
+    }
     for (message, name), number in later.items():
         assert pb.DESCRIPTOR.message_types_by_name[message].fields_by_name[name].number == number
+
+
+def without_tiers() -> Callable[[str], Any]:
+    """The messages of a version that knows no tiers of requests."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    from mfsd.proto import mfs_pb2 as pb
+
+    file = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(file)
+    for message in file.message_type:
+        kept = [field for field in message.field if field.name != "tiers"]
+        del message.field[:]
+        message.field.extend(kept)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return lambda name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))
+
+
+def test_versions_without_tiers_understand_the_rest_and_are_understood() -> None:
+    from mfsd.proto import mfs_pb2 as pb
+
+    old = without_tiers()
+    tiers = pb.Tiers(engines=1, tiers=[pb.RequestTier(name="chat", met=3)])
+    new_daemon = pb.Report(term=7, departed=[5], outcomes=[pb.Outcome(request_id=1, met=True)], tiers=tiers)
+    at_old = old("Report").FromString(new_daemon.SerializeToString())
+    assert (at_old.term, list(at_old.departed), at_old.outcomes[0].met) == (7, [5], True)
+    old_daemon = old("Report")(term=7, departed=[5])
+    at_new = pb.Report.FromString(old_daemon.SerializeToString())
+    assert list(at_new.departed) == [5] and not at_new.HasField("tiers"), "as before, not: no engines any more"
+    old_coordinator = old("StatusReply")(leads=True, nodes=[old("Node")(node="a", connected=True)])
+    reply = pb.StatusReply.FromString(old_coordinator.SerializeToString())
+    assert (verdict_of(reply, 1, {}, "", {}).tiers, view(reply, "", history=False, ports_known="")["tiers"]) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from mfsd.policy.serve import ServeConfig, StepLoad
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import COUNTERS, GAUGES, Metrics, reuse_counter
 from mfsd.serve.promise import Words
-from mfsd.serve.publish import EVERY_S, FOLDER_VARIABLE, Publisher, own_folder, read_all
+from mfsd.serve.publish import EVERY_S, Publisher, read_all
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, Tier
+from mfsd.serve.status_files import FOLDER_VARIABLE, own_folder
 
 SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
 

@@ -1,0 +1,44 @@
+"""Where engines leave their status files, and how one is opened: for those who read them without an engine."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+FORMAT: Final = 1
+FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
+SUFFIX: Final = ".json"
+
+
+def own_folder() -> Path:
+    """Where this user's engines write: $MFS_SERVE_STATUS, else the user's run folder, else one of its own in /tmp."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "mfs-serve" if runtime else Path(f"/tmp/mfs-serve-{os.geteuid()}")
+
+
+def folders() -> list[Path]:
+    """Where engines may have written that this user may read: its own folder, and for root those of all users."""
+    found = [own_folder()]
+    if os.geteuid() == 0 and FOLDER_VARIABLE not in os.environ:
+        found += [*sorted(Path("/run/user").glob("*/mfs-serve")), *sorted(Path("/tmp").glob("mfs-serve-*"))]
+    return list(dict.fromkeys(found))
+
+
+def open_regular(path: str | Path, folder: int | None = None) -> int:
+    """A descriptor of a file that may have been left there by anyone: no link is followed, and a pipe does not block.
+    folder: of the folder that `path` is in. OSError, or ValueError where it is no regular file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError("not a regular file")
+    return handle
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(most)
