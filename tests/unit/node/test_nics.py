@@ -120,7 +120,7 @@ class Lines:
         self.said.append((event, values["nic"], values["says"], values["planned_with"]))
 
 
-@pytest.mark.parametrize("told", [1, MBIT - 1, 10_000 * GBIT + 1, 2**64 - 1])
+@pytest.mark.parametrize("told", [1, 999, 10_000 * GBIT + 1, 2**64 - 1])
 def test_a_rate_that_no_port_has_is_not_believed_of_a_program_and_is_said_once(told: int) -> None:
     registry, lines = Registry(), Lines()
     table = NicTable(registry, {}, dict, log=lines)
