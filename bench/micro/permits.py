@@ -2,8 +2,8 @@
 
 The arbiter's own code in one process (`native/permits.c`), its turns driven and its clients played there: no sockets,
 no second thread whose core could be another's. Figures are processor time of the turns, and so permits a second that
-one thread could give if it had a core to itself. `heartbeat`: what each one costs where nothing goes on. Cases take turns, so that ratios compare what ran at the same time;
-of each the fastest round counts.
+one thread could give if it had a core to itself. Cases take turns, so that ratios compare what ran at the same time;
+of each the fastest round counts. `heartbeat_cpu_ns` is what a heartbeat costs where nothing goes on.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def measured(program: str, case: Case, rounds: int) -> dict[str, float]:
 
 
 def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """permit_cpu_ns and permits_per_s of each case; per group `cost_ratio`, the last case's cost by the first one's; and
-    cpu_ns of a heartbeat."""
+    """permit_cpu_ns and permits_per_s of each case; per group `cost_ratio`, of the last case and the first; and
+    heartbeat_cpu_ns."""
     program, heartbeat = build(), build("heartbeat")
     chosen = cases(options.clients_max)
     costs: dict[str, list[float]] = {name: [] for name in chosen}

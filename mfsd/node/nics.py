@@ -177,13 +177,13 @@ def read_guid(name: str, sysfs: Path = SYSFS) -> int:
 
 def read_rate_text(name: str, sysfs: Path = SYSFS) -> str:
     """What the ports of a device say of their rate; empty where none says anything."""
-    said = []
+    texts = []
     for port in sorted((sysfs / name / "ports").glob("*")):
         try:
-            said.append((port / "rate").read_text(errors="replace").strip())
+            texts.append((port / "rate").read_text(errors="replace").strip())
         except OSError:
             continue
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, texts))
 
 
 def port_rate(port: Path) -> int:

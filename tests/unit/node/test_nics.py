@@ -114,10 +114,10 @@ def test_rates_of_the_host(tmp_path: Path) -> None:
 
 class Lines:
     def __init__(self) -> None:
-        self.said: list[tuple[object, ...]] = []
+        self.found: list[tuple[object, ...]] = []
 
     def warning(self, event: str, **values: object) -> None:
-        self.said.append((event, values["nic"], values["says"], values["planned_with"]))
+        self.found.append((event, values["nic"], values["says"], values["planned_with"]))
 
 
 @pytest.mark.parametrize("told", [1, 999, 10_000 * GBIT + 1, 2**64 - 1])
@@ -127,10 +127,10 @@ def test_a_rate_that_no_port_has_is_not_believed_of_a_program_and_is_said_once(t
     for _ in range(3):
         table.register(1, "soft0", 7, told)
     assert registry.rates == {}, "a rate of 0: the arbiter's default"
-    said = ("nic-rate-unbelievable", "soft0", f"{told * 8} bit/s, as a program found", "arbiter.rate_default")
-    assert lines.said == [said]
+    expected = ("nic-rate-unbelievable", "soft0", f"{told * 8} bit/s, as a program found", "arbiter.rate_default")
+    assert lines.found == [expected]
     table.register(2, "soft0", 7, GBIT)
-    assert registry.rates == {"soft0": GBIT} and len(lines.said) == 1
+    assert registry.rates == {"soft0": GBIT} and len(lines.found) == 1
 
 
 def test_a_port_that_says_nonsense_is_named_unless_the_configuration_knows_better() -> None:
@@ -139,10 +139,10 @@ def test_a_port_that_says_nonsense_is_named_unless_the_configuration_knows_bette
     table = NicTable(registry, known, lambda: {"mlx5_0": 0, "mlx5_1": 0}, log=lines, host_text=lambda name: "fast")
     for name in ("mlx5_0", "mlx5_1", "mlx5_0"):
         table.register(1, name, 7, 100 * GBIT)
-    assert lines.said == [("nic-rate-unbelievable", "mlx5_0", "fast", "100gbit")]
+    assert lines.found == [("nic-rate-unbelievable", "mlx5_0", "fast", "100gbit")]
     quiet = NicTable(Registry(), {}, lambda: {"mlx5_0": 0}, log=lines, host_text=lambda name: "")
     quiet.register(1, "mlx5_0", 7, 0)
-    assert len(lines.said) == 1, "a port that says nothing says no nonsense"
+    assert len(lines.found) == 1, "a port that says nothing says no nonsense"
 
 
 def test_virtual_functions_share_the_window_of_their_port() -> None:
