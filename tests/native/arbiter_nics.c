@@ -56,6 +56,20 @@ static void submit(unsigned nic)
 	     "a ring has room");
 }
 
+/* The gate of a NIC that has not had its turn. */
+static void gate_without_a_turn(unsigned n)
+{
+	count(n, RATE / 100, 0);
+	submit(n);
+	for (unsigned i = 0; i < MFS_SUBMIT_RINGS && !session->submits; i++, now_ns += 1000)
+		turn(arbiter, true);
+	must(session->submits == 1 && !session->grants, "a task waits for collectives that no heartbeat has seen");
+	must(beat(false) >= IN_TURN && arbiter->nic[n].measured_ns == now_ns, "and its NIC is in use");
+	for (unsigned i = 0; i < 1000 && !session->grants; i++, now_ns += 10000)
+		turn(arbiter, true);
+	must(session->grants == 1, "it goes when they have had their time");
+}
+
 int main(void)
 {
 	struct mfs_arbiter_config config = {
@@ -115,17 +129,7 @@ int main(void)
 	}
 	forget_all();
 
-	/* The gate of a NIC that has not had its turn. */
-	n = (arbiter->nic_slice + NICS / 2) % NICS;
-	count(n, RATE / 100, 0);
-	submit(n);
-	for (unsigned i = 0; i < MFS_SUBMIT_RINGS && !session->submits; i++, now_ns += 1000)
-		turn(arbiter, true);
-	must(session->submits == 1 && !session->grants, "a task waits for collectives that no heartbeat has seen");
-	must(beat(false) >= IN_TURN && arbiter->nic[n].measured_ns == now_ns, "and its NIC is in use");
-	for (unsigned i = 0; i < 1000 && !session->grants; i++, now_ns += 10000)
-		turn(arbiter, true);
-	must(session->grants == 1, "it goes when they have had their time");
+	gate_without_a_turn((arbiter->nic_slice + NICS / 2) % NICS);
 	mfs_arbiter_destroy(arbiter);
 	return 0;
 }
