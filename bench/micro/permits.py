@@ -3,7 +3,7 @@
 The arbiter's own code in one process (`native/permits.c`), its turns driven and its clients played there: no sockets,
 no second thread whose core could be another's. Figures are processor time of the turns, and so permits a second that
 one thread could give if it had a core to itself. Cases take turns, so that ratios compare what ran at the same time;
-of each the fastest round counts.
+of each the fastest round counts. `heartbeat_cpu_ns` is what a heartbeat costs where nothing goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ NICS, IDLE_NICS, CLIENTS = (1, 2, 4, 8), (0, 7, 63), (10, 100, 1000)
 QUEUE_PAIRS, HELD = (100, 1_000, 10_000), (1_000, 10_000, 100_000)
 SOME_CLIENTS, SOME_QUEUE_PAIRS = 100, 100
 ROUND_TASKS = 1000
+BEATS = ((1, 1), (1, 8), (64, 1), (64, 8))
+"""NICs and programs."""
+BEAT_ROUNDS = 20_000
 DESCRIPTORS = 8192
 
 
@@ -60,13 +63,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def build() -> str:
+def build(name: str = "permits") -> str:
     BUILD.mkdir(parents=True, exist_ok=True)
-    program = str(BUILD / "permits")
+    program = str(BUILD / name)
     included = ROOT / "csrc/arbiter/arbiter.c"
     apart = ("soft_roce", "nixl", "nixl_stand_in")  # libraries of their own
     core = (path for path in sorted((ROOT / "csrc").glob("*/*.c")) if path.parent.name not in apart)
-    sources = [NATIVE / "permits.c", *(path for path in core if path != included)]
+    sources = [NATIVE / f"{name}.c", *(path for path in core if path != included)]
     flags = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
     command = [compiler("cc", "gcc"), *flags, *map(str, sources), "-o", program, "-lpthread", "-lm"]
     subprocess.run(command, check=True)
@@ -81,15 +84,21 @@ def measured(program: str, case: Case, rounds: int) -> dict[str, float]:
 
 
 def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """permit_cpu_ns and permits_per_s of each case; per group `cost_ratio`, the last case's cost by the first one's."""
-    program = build()
+    """permit_cpu_ns and permits_per_s of each case; per group `cost_ratio`, of the last case and the first; and
+    heartbeat_cpu_ns."""
+    program, heartbeat = build(), build("heartbeat")
     chosen = cases(options.clients_max)
     costs: dict[str, list[float]] = {name: [] for name in chosen}
+    beats: dict[str, float] = {}
     results: dict[str, Any] = {}
     for _ in range(options.repeats):
         for name, case in chosen.items():
             costs[name].append(measured(program, case, options.rounds)["permit_cpu_ns"])
-        results = summary(costs)
+        for nics, programs in BEATS:
+            name, words = f"nics_{nics}_programs_{programs}", [heartbeat, *map(str, (nics, programs, BEAT_ROUNDS))]
+            cpu_ns = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)["cpu_ns"]
+            beats[name] = min(beats.get(name, cpu_ns), cpu_ns)
+        results = {**summary(costs), "heartbeat_cpu_ns": dict(beats)}
         keep(results)
     return results
 

@@ -10,7 +10,8 @@ import msgspec
 class Bar(msgspec.Struct, frozen=True):
     """One promise. `key` is a path in the benchmark's `results` (parts by slashes); `at_most` false means
     at least. Where the results have an interval beside it (`key`_interval: where the figure lies, 95 %), the figure is
-    decided all the same, and the interval says how sure that is."""
+    decided all the same, and the interval says how sure that is. `why`: where in docs/ it is said why the bar is missed
+    where it is."""
 
     bench: str
     key: str
@@ -18,6 +19,7 @@ class Bar(msgspec.Struct, frozen=True):
     unit: str
     limit: float
     at_most: bool = True
+    why: str = ""
 
     def holds(self, value: float) -> bool:
         return value <= self.limit if self.at_most else value >= self.limit
@@ -25,7 +27,8 @@ class Bar(msgspec.Struct, frozen=True):
     def verdict(self, value: float, interval: tuple[float, float] | None) -> str:
         verdict = "holds" if self.holds(value) else "**missed**"
         sure = interval is None or all(self.holds(end) == self.holds(value) for end in interval)
-        return verdict if sure else f"{verdict}, within the interval"
+        reason = f", [why]({self.why})" if self.why and not self.holds(value) else ""
+        return f"{verdict}{'' if sure else ', within the interval'}{reason}"
 
     def text(self) -> str:
         return f"{'<=' if self.at_most else '>='} {self.limit:,g} {self.unit}".strip()
@@ -33,7 +36,15 @@ class Bar(msgspec.Struct, frozen=True):
 
 BARS = (
     Bar("shim", "added_ns_p50", "shim, per work request (median)", "ns", 50),
-    Bar("shim", "message_rate_ratio", "ib_write_bw message rate, shim / no shim", "", 0.97, at_most=False),
+    Bar(
+        "shim",
+        "message_rate_ratio",
+        "ib_write_bw message rate, shim / no shim",
+        "",
+        0.97,
+        at_most=False,
+        why="internals/shim.md#message-rate",
+    ),
     Bar("permit", "rtt_us_p50", "permit round trip, arbiter spinning (median)", "us", 2),
     Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
     Bar("permit", "credit_us_p50", "permit on credit, where nothing waits, arbiter asleep (median)", "us", 2),
@@ -54,7 +65,14 @@ BARS = (
         1.2,
     ),
     Bar("permits", "idle_nics/cost_ratio", "cost of a permit, one a turn, beside 63 idle NICs / none", "", 1.2),
-    Bar("permits", "clients_active/cost_ratio", "cost of a permit, 1,000 clients active / 10", "", 1.2),
+    Bar(
+        "permits",
+        "clients_active/cost_ratio",
+        "cost of a permit, 1,000 clients active / 10",
+        "",
+        1.2,
+        why="internals/core.md#more-than-one-thread",
+    ),
     Bar("permits", "queue_pairs/cost_ratio", "cost of a permit, 10,000 queue pairs / 100", "", 1.2),
     Bar("permits", "held/cost_ratio", "cost of a permit, 100,000 held tasks / 1,000", "", 1.2),
     Bar("rmlq", "ops_per_s", "reverse multi-level queue, submit + pick at 100,000 queued", "/s", 5e6, at_most=False),
@@ -62,7 +80,14 @@ BARS = (
         "coordinator", "event_cpu_ms_p99", "coordinator, one event of 1,024 daemons with 10,000 batches (p99)", "ms", 1
     ),
     Bar("coordinator", "takeover_s", "coordinator, leader killed until the next one's order", "s", 3),
-    Bar("plan", "release_cpu_ms_p99", "plan core, four merged events at 10,000 batches, worst shape (p99)", "ms", 1),
+    Bar(
+        "plan",
+        "release_cpu_ms_p99",
+        "plan core, four merged events at 10,000 batches, worst shape (p99)",
+        "ms",
+        1,
+        why="internals/plan.md#cost",
+    ),
     Bar(
         "fluid",
         "nic_only_10k_load_0.5/events_per_cpu_s",
@@ -82,7 +107,14 @@ BARS = (
     Bar("mooncake", "rdma/overhead_percent", "Mooncake adapter, of a 1 MiB write over soft RoCE (median)", "%", 1),
     Bar("mooncake", "tcp/overhead_percent", "Mooncake adapter, of a 1 MiB write over loopback TCP (median)", "%", 1),
     Bar("gate", "kv_share_min", "KV beside NCCL, worst case, of what the link has left or of observe", "", 0.9, False),
-    Bar("gate", "collective_p50_of_alone_max", "NCCL's messages beside KV, worst median, enforce / alone", "", 1.15),
+    Bar(
+        "gate",
+        "collective_p50_of_alone_max",
+        "NCCL's messages beside KV, worst median, enforce / alone",
+        "",
+        1.15,
+        why="internals/window.md#measured",
+    ),
     Bar(
         "gate", "collective_p50_of_observe_max", "NCCL's messages beside KV, worst median, enforce / observe", "", 1.05
     ),

@@ -11,6 +11,7 @@ HEAD = """# Benchmarks
 Written by `make bench`; do not edit. Every figure was **measured** on the machine named below, in one run; competitors
 ran beside, interleaved. Absolute figures belong to that machine: compare ratios. In brackets: where a median of pairs
 lies (95 %). A bar inside of that is decided by the median, and the machine was too restless to be sure.
+A bar that is missed says so in the first table, with a link to why.
 
 Elsewhere: **measured** on real bytes over links that are slowed down, [the testbed](testbed.md); **simulated**,
 [the simulator](simulation.md). **Only planned**, for want of the hardware: RNICs and switches of a real fabric, more

@@ -240,7 +240,7 @@ static int run_client_add(struct mfs_arbiter *arbiter, void *argument)
 	if (rc < 0)
 		return rc;
 	if (arbiter->sessions == 0) /* no heartbeat was written while there was no client */
-		heartbeats_due(arbiter, arbiter->load_read_ns = arbiter->now_ns);
+		heartbeats_due(arbiter, arbiter->counted_ns = arbiter->now_ns);
 	arbiter->message_ns = arbiter->now_ns;
 	pthread_mutex_lock(&arbiter->beat_lock);
 	session_admit(arbiter, session);

@@ -96,6 +96,7 @@ static int run_bypass(struct mfs_arbiter *arbiter, void *argument)
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
 		arbiter->nic[a->nic].bypass.bytes_per_s[d] = (double)a->bytes_per_s[d];
 	arbiter->nic[a->nic].bypass.valid_until_ns = a->valid_until_ns;
+	nic_moved(arbiter, a->nic);
 	return 0;
 }
 

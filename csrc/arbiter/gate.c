@@ -15,8 +15,6 @@
  */
 #include "state.h"
 
-#include <math.h>
-
 #define ABSURD_BYTES (1ull << 44)
 #define DRAIN_SHARE 0.75
 #define PAUSE_SHARE 12 /* of the time in which collectives leave the link, one part in so many */
@@ -198,15 +196,13 @@ bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_
 
 /* Measures the rate of collectives, and sets the rate at which the windows expect the NIC to send permitted bytes: the
  * link's, less that of collectives and of what bypasses. */
-void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns)
+void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns, double weight)
 {
 	struct nic *nic = &arbiter->nic[index];
 	struct gate *gate = &nic->gate;
-	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
 
 	gate_read(arbiter, index);
-	if (elapsed_ns)
-		gate->rate += weight * ((double)gate->moved_bytes * 1e9 / (double)elapsed_ns - gate->rate);
+	gate->rate += weight * ((double)gate->moved_bytes * 1e9 / (double)elapsed_ns - gate->rate);
 	gate->moved_bytes = 0;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
 		mfs_window_set_drain(nic->direction[d].window,

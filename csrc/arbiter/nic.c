@@ -9,6 +9,8 @@
 #define COUNTER_ABSURD_BYTES (1ull << 44)
 /* of the link: what goes beside collectives once a direction has been closed for as long as it may */
 #define AGED_SHARE 20
+#define NIC_USED_NS 10000000000ull /* as long as a client that has used a direction counts there */
+#define NICS_IN_TURN 4             /* of the others, with each heartbeat */
 
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
@@ -354,13 +356,13 @@ static uint64_t usage_sum(const struct mfs_usage_half *half, uint32_t stages)
 	return sum;
 }
 
-struct nic_moved {
-	uint64_t unscheduled, reuse, others; /* bytes */
+struct moved_bytes {
+	uint64_t unscheduled, reuse, others;
 };
 
 /* A client's counters of completed bytes since they were last read: of stages that never wait, of stage 1, and of all that
  * may wait. */
-static void counters_read(struct session *session, uint32_t index, struct nic_moved *nic_moved)
+static void counters_read(struct session *session, uint32_t index, struct moved_bytes *moved)
 {
 	const struct mfs_usage_half *completed = &mfs_usage_of(session->segment, index)->completed;
 	uint64_t sums[3] = {usage_sum(completed, MFS_STAGES_UNSCHEDULED),
@@ -372,11 +374,11 @@ static void counters_read(struct session *session, uint32_t index, struct nic_mo
 	if (sums[0] != last->load_bytes || sums[2] != last->others_bytes)
 		session->nics_counted |= 1ull << index;
 	if (sums[0] - last->load_bytes < COUNTER_ABSURD_BYTES)
-		nic_moved->unscheduled += sums[0] - last->load_bytes;
+		moved->unscheduled += sums[0] - last->load_bytes;
 	if (sums[1] - last->reuse_bytes < COUNTER_ABSURD_BYTES)
-		nic_moved->reuse += sums[1] - last->reuse_bytes;
+		moved->reuse += sums[1] - last->reuse_bytes;
 	if (sums[2] - last->others_bytes < COUNTER_ABSURD_BYTES)
-		nic_moved->others += sums[2] - last->others_bytes;
+		moved->others += sums[2] - last->others_bytes;
 	last->load_bytes = sums[0];
 	last->reuse_bytes = sums[1];
 	last->others_bytes = sums[2];
@@ -395,8 +397,8 @@ static uint64_t direction_carried(const struct direction *direction)
  * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before the
  * message about its end is read here, so those in flight are left out of the difference. And what bypasses, by the port's
  * counters. */
-static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic, const struct nic_moved *moved,
-			    uint64_t elapsed_ns, double weight)
+static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
+			    const struct moved_bytes *moved, uint64_t elapsed_ns, double weight)
 {
 	struct direction *out = &nic->direction[MFS_DIRECTION_OUT], *in = &nic->direction[MFS_DIRECTION_IN];
 	uint64_t asked =
@@ -425,19 +427,19 @@ static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic, 
 	}
 }
 
-/* Those that have moved lately are read with every heartbeat, the others in their turn. */
-static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic_moved)
+/* Of the NICs that are due, one bit each. Clients whose counters have moved lately are read with every heartbeat, the others
+ * in their turn. */
+static void all_counters_read(struct mfs_arbiter *arbiter, uint64_t due, struct moved_bytes *moved)
 {
-	uint64_t all = arbiter->nics ? ~0ull >> (64 - arbiter->nics) : 0;
-
 	for (uint32_t i = 0; i < arbiter->sessions; i++) {
 		struct session *session = arbiter->session[i];
 		bool turn = i >= arbiter->slice && i < arbiter->slice_end;
 
 		if (session->state == MFS_SEGMENT_ACTIVE)
-			for (uint64_t nics = turn ? all : session->nics_counted; nics; nics &= nics - 1)
+			for (uint64_t nics = due & (turn ? ~0ull : session->nics_counted); nics;
+			     nics &= nics - 1)
 				counters_read(session, (uint32_t)__builtin_ctzll(nics),
-					      &nic_moved[__builtin_ctzll(nics)]);
+					      &moved[__builtin_ctzll(nics)]);
 	}
 }
 
@@ -448,7 +450,7 @@ static void all_counters_read(struct mfs_arbiter *arbiter, struct nic_moved *nic
  * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
  * as far as no outgoing task of that stage says otherwise. */
 static void nic_load_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
-			     const struct nic_moved *moved, uint64_t elapsed_ns, double weight)
+			     const struct moved_bytes *moved, uint64_t elapsed_ns, double weight)
 {
 	uint64_t unscheduled = moved->unscheduled, reuse = moved->reuse;
 	uint64_t reuse_out = nic->reuse_out_bytes < reuse ? nic->reuse_out_bytes : reuse;
@@ -468,32 +470,53 @@ static void nic_load_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
 	}
 }
 
-static void nics_measure(struct mfs_arbiter *arbiter)
+/* The NICs that are measured now, one bit each. A heartbeat costs what is in use, not what exists: of the NICs through which
+ * nothing has gone for ten seconds it takes a few in turn. A permit there reads the gate whenever it is asked for. */
+static uint64_t nics_due(struct mfs_arbiter *arbiter, bool all)
 {
-	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
-	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
-	struct nic_moved nic_moved[MFS_NICS_MAX] = {{0}};
+	uint64_t exist = arbiter->nics ? ~0ull >> (64 - arbiter->nics) : 0,
+		 due = all ? exist : arbiter->moved_nics;
 
-	if (elapsed_ns == 0)
-		return;
-	arbiter->load_read_ns = arbiter->now_ns;
-	all_counters_read(arbiter, nic_moved);
-	for (uint32_t i = 0; i < arbiter->nics; i++) {
-		const struct nic_moved *moved = &nic_moved[i];
-
-		nic_use_measure(arbiter, &arbiter->nic[i], moved, elapsed_ns, weight);
-		if (arbiter->measures_load)
-			nic_load_measure(arbiter, &arbiter->nic[i], moved, elapsed_ns, weight);
+	for (direction_set left = arbiter->active_directions | arbiter->used_directions; left;
+	     left &= left - 1)
+		due |= 1ull << direction_first(left) / MFS_DIRECTIONS;
+	for (uint32_t n = 0; n < NICS_IN_TURN && n < arbiter->nics; n++) {
+		arbiter->nic_slice = (arbiter->nic_slice + 1) % arbiter->nics;
+		due |= 1ull << arbiter->nic_slice;
 	}
+	for (uint64_t left = due; left; left &= left - 1)
+		if (arbiter->nic[__builtin_ctzll(left)].measured_ns == arbiter->now_ns)
+			due &= ~(left & -left);
+	return arbiter->counted_ns == arbiter->now_ns ? 0 : due;
 }
 
-void nic_tick(struct mfs_arbiter *arbiter)
+static void nic_measure(struct mfs_arbiter *arbiter, uint32_t index, const struct moved_bytes *moved)
 {
-	uint64_t elapsed_ns = arbiter->now_ns - arbiter->load_read_ns;
+	struct nic *nic = &arbiter->nic[index];
+	uint64_t since_ns = nic->measured_ns > arbiter->counted_ns ? nic->measured_ns : arbiter->counted_ns;
+	uint64_t elapsed_ns = arbiter->now_ns - since_ns;
+	double weight = -expm1(-(double)elapsed_ns / (double)arbiter->config.load_time_constant_ns);
 
-	nics_measure(arbiter);
-	for (uint32_t i = 0; i < arbiter->nics; i++)
-		gate_tick(arbiter, i, elapsed_ns);
+	nic->measured_ns = arbiter->now_ns;
+	nic_use_measure(arbiter, nic, moved, elapsed_ns, weight);
+	if (arbiter->measures_load)
+		nic_load_measure(arbiter, nic, moved, elapsed_ns, weight);
+	gate_tick(arbiter, index, elapsed_ns, weight);
+	if (moved->unscheduled || moved->reuse || moved->others || nic->gate.members)
+		nic_moved(arbiter, index);
+	else if (arbiter->now_ns - nic->moved_ns >= NIC_USED_NS &&
+		 arbiter->now_ns >= nic->bypass.valid_until_ns)
+		arbiter->moved_nics &= ~(1ull << index);
+}
+
+void nic_tick(struct mfs_arbiter *arbiter, bool all)
+{
+	struct moved_bytes moved[MFS_NICS_MAX] = {{0}};
+	uint64_t due = nics_due(arbiter, all);
+
+	all_counters_read(arbiter, due, moved);
+	for (; due; due &= due - 1)
+		nic_measure(arbiter, (uint32_t)__builtin_ctzll(due), &moved[__builtin_ctzll(due)]);
 	for (direction_set left = arbiter->active_directions; left; left &= left - 1)
 		direction_write_off(arbiter, direction_first(left));
 }
@@ -528,6 +551,8 @@ int nic_find_or_add(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		nic->guid = guid;
 		nic->gate.busy_ns = arbiter->now_ns - arbiter->config.quiet_ns;
 		nic->gate.read_ns = nic->gate.pause_read_ns = arbiter->now_ns;
+		nic->measured_ns = arbiter->now_ns;
+		nic_moved(arbiter, i);
 		nic->rate_bytes_per_s =
 			rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
 		arbiter->nics++;

@@ -279,7 +279,9 @@ struct nic {
 	struct {
 		double bytes_per_s[MFS_DIRECTIONS];
 		uint64_t valid_until_ns;
-	} bypass; /* by the port's counters: bypass.c */
+	} bypass;             /* by the port's counters: bypass.c */
+	uint64_t measured_ns; /* when its counters were last read */
+	uint64_t moved_ns;    /* when one was last seen to move, or a load of what bypasses was given */
 };
 
 /* A far port of the outlook page. */
@@ -304,8 +306,8 @@ struct mfs_arbiter {
 	uint64_t idle_heartbeats;
 	uint32_t turns_behind; /* since the first in a row that left messages in a ring */
 	bool behind;           /* this turn did */
-	uint64_t load_read_ns;
-	bool measures_load; /* the policy has levels, which depend on it */
+	uint64_t counted_ns;   /* since when heartbeats are written, and counters read */
+	bool measures_load;    /* the policy has levels, which depend on it */
 	/* when the rings of a client that cost too much are read again; MFS_TIME_NEVER: there is none */
 	uint64_t resume_ns;
 	uint64_t key_secret;
@@ -325,6 +327,8 @@ struct mfs_arbiter {
 	struct session *holder[DIRECTIONS_MAX][MFS_CLIENTS_MAX]; /* those that have used a direction lately */
 	/* those that a turn visits (see direction_touch), and those with holders */
 	direction_set active_directions, used_directions;
+	uint64_t moved_nics; /* whose counters have moved lately, one bit each */
+	uint32_t nic_slice;  /* the next of those not in use that a heartbeat measures */
 	struct nic nic[MFS_NICS_MAX];
 	struct mfs_rule rules[MFS_RULES_MAX];
 	uint32_t rules_count;
@@ -417,6 +421,13 @@ static inline void direction_touch(struct mfs_arbiter *arbiter, uint32_t directi
 {
 	direction_at(arbiter, direction)->dirty = true;
 	arbiter->active_directions |= direction_bit(direction);
+}
+
+/* Something went through the NIC that no direction tells. */
+static inline void nic_moved(struct mfs_arbiter *arbiter, uint32_t nic)
+{
+	arbiter->nic[nic].moved_ns = arbiter->now_ns;
+	arbiter->moved_nics |= 1ull << nic;
 }
 
 #define SUSPECT_NS 10000000000ull /* a client is suspect for so long after a task that did not end in time */
@@ -516,7 +527,8 @@ struct task *fifo_first(struct session *session, struct task *task);
 bool gate_closed(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t *at_ns);
 /* Whether the direction has been closed for as long as it may be. */
 bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_t *at_ns);
-void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns); /* with every heartbeat */
+/* `weight`: of what happened since the last call, in averages */
+void gate_tick(struct mfs_arbiter *arbiter, uint32_t nic, uint64_t elapsed_ns, double weight);
 void gate_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* bypass.c */
@@ -547,7 +559,8 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 /* the task is in flight no more */
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete);
 /* with every heartbeat: load, activity, clients that finish nothing */
-void nic_tick(struct mfs_arbiter *arbiter);
+/* Measures the NICs in use and, with `all`, the others; else some of those in their turn. */
+void nic_tick(struct mfs_arbiter *arbiter, bool all);
 
 /* request.c */
 uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */

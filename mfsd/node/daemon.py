@@ -138,11 +138,13 @@ class Daemon:
         self._admission = Admission(config.socket)
         self._limit_clients(config.socket)
         self._discovery = Discovery(self._log)
-        self._nics = NicTable(arbiter, config.nic, self._discovery.rates)
+        self._nics = NicTable(arbiter, config.nic, self._discovery.rates, log=self._log)
         attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
         control = self._listen(socket.SOCK_STREAM, self._address.control)
         self._server = AttachServer(attach, arbiter, self._admission, self._nics, self._log, self._farewell)
-        self._ports = PortWatch(arbiter, self._nics, lambda: self._priorities, int(config.counters.interval_ns))
+        self._ports = PortWatch(
+            arbiter, self._nics, lambda: self._priorities, int(config.counters.interval_ns), log=self._log
+        )
         link = self._link = self._assemble(arbiter)
         self._outlook.start(loop)
         self._batches.start(loop, link)

@@ -7,7 +7,7 @@ shares its port with the physical one, so it is that NIC, unless the configurati
 
 A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
 first among those attached now. So a client can never change the rate that another client's traffic is planned
-with.
+with. A rate that no port has is not believed, whether the port or a program says it, and that is logged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,19 @@ from typing import Protocol
 
 from mfsd._native import NICS_MAX
 from mfsd.node.config import NicConfig
+from mfsd.node.values import RateBytesPerS
 
 SYSFS = Path("/sys/class/infiniband")
+RATE_LEAST, RATE_MOST = RateBytesPerS.parse("8kbit"), RateBytesPerS.parse("10tbit")
+"""What is believed of a port: links that tests slow down are real, too."""
 
 
 class NicRegistry(Protocol):
     def nic(self, name: str, guid: int, rate_bytes_per_s: int) -> int: ...
+
+
+class Logger(Protocol):
+    def warning(self, event: str, **values: object) -> None: ...
 
 
 class NicTable:
@@ -37,13 +44,20 @@ class NicTable:
         config: Mapping[str, NicConfig],
         host_rates: Callable[[], dict[str, int]] | None = None,
         physical: Callable[[str], str] | None = None,
+        log: Logger | None = None,
+        host_text: Callable[[str], str] | None = None,
     ) -> None:
         """``host_rates`` reads the rates in bytes/s of the devices that the host has, 0 where unknown; ``physical``
-        the device whose port a virtual function uses, itself for any other."""
+        the device whose port a virtual function uses, itself for any other; ``host_text`` what the ports of a
+        device say of their rate."""
         self._registry = registry
         self._config = config
         self._host_rates = host_rates or read_host_rates
         self._physical = physical or read_physical
+        self._log = log
+        self._host_text = host_text or read_rate_text
+        self._said: dict[str, str] = {}
+        """The nonsense that was last logged, by name."""
         self._index: dict[str, int] = {}
         self._guid: dict[str, int] = {}
         """Which each NIC was registered with first: the arbiter tells NICs apart by both."""
@@ -71,8 +85,9 @@ class NicTable:
             )
         announced, clients = self._announced.get(name, (0, set()))
         if not clients - {client_id} or announced == 0:
-            announced = rate_bytes_per_s
+            announced = rate_bytes_per_s if RATE_LEAST <= rate_bytes_per_s <= RATE_MOST else 0
         rate = self.configured(name) or host_rates.get(name, 0) or announced
+        self._doubt(name, host_rates, rate_bytes_per_s, rate)
         index = self._registry.nic(name, self._guid.get(name, guid), rate)
         self._guid.setdefault(name, guid)
         if guid:
@@ -109,6 +124,23 @@ class NicTable:
         """Its rate, 0 where the configuration has none."""
         return int(self._config[name].rate_bytes_per_s) if name in self._config else 0
 
+    def _doubt(self, name: str, host_rates: Mapping[str, int], told: int, rate: int) -> None:
+        """Logs once what is no rate, and what is planned with instead."""
+        if self._log is None or self.configured(name):
+            return
+        says = self._host_text(name) if host_rates.get(name) == 0 else ""
+        if not says and told and not host_rates.get(name) and not RATE_LEAST <= told <= RATE_MOST:
+            says = f"{told * 8} bit/s, as a program found"
+        if says and self._said.get(name) != says:
+            self._said[name] = says
+            self._log.warning(
+                "nic-rate-unbelievable",
+                nic=name,
+                says=says,
+                planned_with=str(RateBytesPerS(rate)) if rate else "arbiter.rate_default",
+                remedy=f'set nic."{name}".rate',
+            )
+
     def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
         """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
         devices."""
@@ -143,10 +175,22 @@ def read_guid(name: str, sysfs: Path = SYSFS) -> int:
         return 0
 
 
+def read_rate_text(name: str, sysfs: Path = SYSFS) -> str:
+    """What the ports of a device say of their rate; empty where none says anything."""
+    texts = []
+    for port in sorted((sysfs / name / "ports").glob("*")):
+        try:
+            texts.append((port / "rate").read_text(errors="replace").strip())
+        except OSError:
+            continue
+    return ", ".join(filter(None, texts))
+
+
 def port_rate(port: Path) -> int:
-    """Reads ``100 Gb/sec (4X EDR)`` of a port's folder in sysfs, in bytes/s; 0 where it cannot be read."""
+    """Reads ``100 Gb/sec (4X EDR)`` of a port's folder in sysfs, in bytes/s; 0 where it cannot be read or believed."""
     try:
         number, unit, *_ = (port / "rate").read_text().split()
-        return int(float(number) * 1e9 / 8) if unit == "Gb/sec" else 0
-    except (OSError, ValueError):
+        rate = int(float(number) * 1e9 / 8)
+    except (OSError, ValueError, OverflowError):
         return 0
+    return rate if unit == "Gb/sec" and RATE_LEAST <= rate <= RATE_MOST else 0

@@ -35,6 +35,10 @@ class Arbiter(Protocol):
     def bypass(self, nic: int, sent_bytes_per_s: int, received_bytes_per_s: int, valid_until_ns: int) -> None: ...
 
 
+class Logger(Protocol):
+    def warning(self, event: str, **values: object) -> None: ...
+
+
 class Nics(Protocol):
     def names(self) -> dict[int, str]: ...
     def watched(self, name: str) -> int: ...
@@ -50,6 +54,7 @@ class _Port:
         self.pauses: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self.counts_pauses = [False, False]
         self.loaded = False
+        self.doubted = [False, False]
 
 
 class PortWatch:
@@ -63,6 +68,7 @@ class PortWatch:
         interval_ns: int,
         sysfs: Path = SYSFS,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        log: Logger | None = None,
     ) -> None:
         """`priorities`: of each class of MFS; empty: not known."""
         self._arbiter = arbiter
@@ -71,6 +77,7 @@ class PortWatch:
         self._interval_ns = interval_ns
         self._sysfs = sysfs
         self._clock_ns = clock_ns
+        self._log = log
         self._ports: dict[str, _Port] = {}
 
     async def run(self) -> None:
@@ -108,6 +115,7 @@ class PortWatch:
                     port.account.add(Moved(0), self._arbiter.counted(numbers[name]), rate)
                 continue
             news = moved(before, reading, rate)
+            self._doubt(name, port, before, news)
             self._count_pauses(port, news)
             if name not in numbers and _notable(news, rate):
                 numbers[name] = self._nics.watched(name)
@@ -123,6 +131,23 @@ class PortWatch:
             port.loaded = any(load)
             valid_ns = max(VALID_READINGS * self._interval_ns, VALID_LEAST_NS)
             self._arbiter.bypass(nic, *load, self._clock_ns() + valid_ns)
+
+    def _doubt(self, name: str, port: _Port, before: PortCounters, news: Moved) -> None:
+        """Logs counters that make no sense, once until they make sense again."""
+        assert port.before is not None
+        for direction, word in enumerate(("sent", "received")):
+            counts = before.bytes[direction], port.before.bytes[direction]
+            doubted = news.elapsed_ns > 0 and None not in counts and news.bytes[direction] is None
+            if doubted and not port.doubted[direction] and self._log is not None:
+                self._log.warning(
+                    "port-counter-unbelievable",
+                    nic=name,
+                    counter=word,
+                    before=counts[0],
+                    now=counts[1],
+                    after_ms=news.elapsed_ns // 1_000_000,
+                )
+            port.doubted[direction] = doubted
 
     def _count_pauses(self, port: _Port, news: Moved) -> None:
         for direction, frames in enumerate(news.pauses):

@@ -14,6 +14,7 @@ from mooncake_adapter.warn_once import LOG, WarnOnce
 
 TIMEOUT_S = 30.0
 """Mooncake's own, where MC_TRANSFER_TIMEOUT is not set."""
+TIMEOUT_MOST_S = 999_999
 TIMEOUT_PARTS = 4
 """What of the time-out may go by in waiting: what lands after it may land in memory of another request."""
 
@@ -21,7 +22,8 @@ TIMEOUT_PARTS = 4
 def transfer_timeout_s() -> float:
     """After how long Mooncake gives a transfer up, so that a call in pieces does, too."""
     text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
-    return float(text) if text.isdigit() and int(text) > 0 else TIMEOUT_S
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    return float(seconds) if 0 < seconds <= TIMEOUT_MOST_S else TIMEOUT_S
 
 
 def hold_max_s(session: Session) -> float:

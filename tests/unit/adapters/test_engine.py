@@ -12,7 +12,7 @@ import pytest
 
 from mfsd.transfer import Transfer
 from mooncake_adapter.metadata import Metadata
-from mooncake_adapter.mooncake import scheduling
+from mooncake_adapter.mooncake import permits, scheduling
 from mooncake_adapter.mooncake.calls import SHAPES
 from mooncake_adapter.mooncake.pieces import PIECE_BYTES
 from tests.support.mooncake_peer import Peer, memory, started
@@ -195,6 +195,20 @@ def test_an_urgent_request_of_a_mixed_call_passes_a_held_one(side: Side, stock_p
     side.session.tasks[0].permitted.set()
     thread.join()
     assert stock_peer.read(0, 8192) == content(4, 8192)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("2", 2), ("999999", 999_999), ("", 30), ("0", 30), ("-1", 30)),
+        *(("2s", 30), ("\u00b2", 30), ("1000000", 30), ("9" * 5000, 30)),
+    ],
+)
+def test_a_time_out_of_mooncake_that_is_none_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+) -> None:
+    monkeypatch.setenv("MC_TRANSFER_TIMEOUT", text)
+    assert permits.transfer_timeout_s() == seconds
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

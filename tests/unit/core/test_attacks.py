@@ -1,7 +1,7 @@
 """What other programs may take from one that does nothing wrong, by a virtual clock, whatever this host is doing.
 
 The scenarios are in tests/native/arbiter_virtual.c, queue pairs in arbiter_fifo.c, the ledger in ledger_chains.c,
-directions in arbiter_directions.c.
+directions in arbiter_directions.c, NICs in arbiter_nics.c.
 """
 
 from __future__ import annotations
@@ -144,6 +144,10 @@ def test_a_batch_that_has_ended_keeps_what_was_submitted_before(build: Callable[
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_turn_leaves_out_only_directions_where_nothing_is_left_to_do(build: Callable[..., Path], seed: int) -> None:
     output(build("arbiter_directions"), str(seed))
+
+
+def test_a_heartbeat_measures_the_nics_in_use_and_some_others_in_turn(build: Callable[..., Path]) -> None:
+    output(build("arbiter_nics"))
 
 
 def test_chosen_numbers_do_not_chain_in_the_ledger(build: Callable[..., Path]) -> None:

@@ -143,3 +143,21 @@ def test_an_idle_port_does_not_ask_the_arbiter(tmp_path: Path) -> None:
     for _ in range(5):
         watch.take(*watch.read())
     assert nic.known == {} and nic.loads == []
+
+
+def test_counters_that_make_no_sense_are_said_once_until_they_make_sense_again(tmp_path: Path) -> None:
+    nic = OneNic()
+    lines: list[tuple[str, dict[str, object]]] = []
+
+    class Lines:
+        def warning(self, event: str, **values: object) -> None:
+            lines.append((event, values))
+
+    watch = PortWatch(nic, nic, lambda: (), TICK_NS, tmp_path, count(0, TICK_NS).__next__, log=Lines())
+    for words in (100, 2**60, 2**61, 2**62, 2**62 + 100, 2**62 + 200, 7):
+        write(tmp_path, words, 0)
+        watch.take(*watch.read())
+    assert [(event, values["nic"], values["counter"]) for event, values in lines] == [
+        ("port-counter-unbelievable", "mlx5_0", "sent")
+    ] * 2
+    assert nic.loads == [], "and nothing is planned by them"

@@ -106,6 +106,22 @@ def test_all_kinds_of_values() -> None:
             '[arbiter]\nwindow = "2s"',
             'arbiter.window = "2s": must be a duration from 1us to 1s, for example "2ms"',
         ),
+        *(
+            (
+                f'[arbiter]\n{key} = "{value}"',
+                f'arbiter.{key} = "{value}": must be a duration from {least} to {most}, for example "2ms"',
+            )
+            for key, least, most, values in (
+                ("gate_max", "100us", "1s", ("0ns", "99us", "1001ms")),
+                ("max_hold", "1ms", "5s", ("0ns", "999us", "5001ms")),
+                ("quiet", "0ns", "1s", ("2s",)),
+            )
+            for value in values
+        ),
+        (
+            "[arbiter]\nmax_hold = -1",
+            'arbiter.max_hold = -1: not a duration; write a number and one of ns, us, ms, s, for example "2ms"',
+        ),
         (
             '[arbiter]\nstale_after = "15ms"',
             'arbiter.stale_after = "15ms": must be at least twice arbiter.heartbeat (10ms), '

@@ -8,8 +8,11 @@ import pytest
 
 from mfsd._native import NICS_MAX
 from mfsd.node.config import NicConfig
-from mfsd.node.nics import NicTable, read_host_rates, read_physical
+from mfsd.node.nics import NicTable, read_host_rates, read_physical, read_rate_text
 from mfsd.node.values import RateBytesPerS
+
+MBIT = 125_000
+GBIT = 1000 * MBIT
 
 
 class Registry:
@@ -32,32 +35,32 @@ def test_configuration_goes_before_the_host_and_the_host_before_clients() -> Non
     host = {"mlx5_0": 200, "mlx5_1": 100}
     table = NicTable(registry, {"mlx5_0": NicConfig(rate_bytes_per_s=RateBytesPerS(50))}, lambda: host)
     for client, name in enumerate(("mlx5_0", "mlx5_1", "soft0")):
-        table.register(client, name, client, 9)
-    assert registry.rates == {"mlx5_0": 50, "mlx5_1": 100, "soft0": 9}
+        table.register(client, name, client, MBIT)
+    assert registry.rates == {"mlx5_0": 50, "mlx5_1": 100, "soft0": MBIT}
 
 
 def test_one_client_cannot_change_the_rate_that_another_reported() -> None:
     registry = Registry()
     table = NicTable(registry, {}, dict)
-    table.register(1, "soft0", 7, 1000)
-    table.register(2, "soft0", 7, 1)
-    assert registry.rates == {"soft0": 1000}
-    table.register(1, "soft0", 7, 500)
-    assert registry.rates == {"soft0": 1000}, "client 2 plans with it too"
+    table.register(1, "soft0", 7, GBIT)
+    table.register(2, "soft0", 7, MBIT)
+    assert registry.rates == {"soft0": GBIT}
+    table.register(1, "soft0", 7, GBIT // 2)
+    assert registry.rates == {"soft0": GBIT}, "client 2 plans with it too"
     table.forget(1)
     table.forget(2)
-    table.register(3, "soft0", 7, 1)
-    assert registry.rates == {"soft0": 1}, "no other has it open"
+    table.register(3, "soft0", 7, MBIT)
+    assert registry.rates == {"soft0": MBIT}, "no other has it open"
 
 
 def test_a_reload_changes_rates() -> None:
     registry = Registry()
     table = NicTable(registry, {}, dict)
-    table.register(1, "soft0", 7, 1000)
+    table.register(1, "soft0", 7, GBIT)
     table.reconfigure({"soft0": NicConfig(rate_bytes_per_s=RateBytesPerS(50))})
     assert registry.rates == {"soft0": 50}
     table.reconfigure({})
-    assert registry.rates == {"soft0": 1000}
+    assert registry.rates == {"soft0": GBIT}
 
 
 def test_one_nic_is_one_nic_whatever_a_client_calls_it() -> None:
@@ -96,14 +99,50 @@ def test_rates_of_the_host(tmp_path: Path) -> None:
     for device, ports in {
         "mlx5_0": ["100 Gb/sec (4X EDR)", "2.5 Gb/sec (1X SDR)"],
         "odd": ["fast"],
+        "vain": ["inf Gb/sec", "nan Gb/sec", "-100 Gb/sec", "1e300 Gb/sec", "100000 Gb/sec", "0 Gb/sec"],
         "none": [],
     }.items():
         (tmp_path / device).mkdir()
         for number, rate in enumerate(ports):
             (tmp_path / device / "ports" / str(number)).mkdir(parents=True)
             (tmp_path / device / "ports" / str(number) / "rate").write_text(rate + "\n")
-    assert read_host_rates(tmp_path) == {"mlx5_0": 12_500_000_000, "odd": 0, "none": 0}
+    assert read_host_rates(tmp_path) == {"mlx5_0": 12_500_000_000, "odd": 0, "vain": 0, "none": 0}
+    assert read_rate_text("mlx5_0", tmp_path) == "100 Gb/sec (4X EDR), 2.5 Gb/sec (1X SDR)"
+    assert read_rate_text("none", tmp_path) == read_rate_text("absent", tmp_path) == ""
     assert read_host_rates(tmp_path / "absent") == {}
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.found: list[tuple[object, ...]] = []
+
+    def warning(self, event: str, **values: object) -> None:
+        self.found.append((event, values["nic"], values["says"], values["planned_with"]))
+
+
+@pytest.mark.parametrize("told", [1, 999, 10_000 * GBIT + 1, 2**64 - 1])
+def test_a_rate_that_no_port_has_is_not_believed_of_a_program_and_is_said_once(told: int) -> None:
+    registry, lines = Registry(), Lines()
+    table = NicTable(registry, {}, dict, log=lines)
+    for _ in range(3):
+        table.register(1, "soft0", 7, told)
+    assert registry.rates == {}, "a rate of 0: the arbiter's default"
+    expected = ("nic-rate-unbelievable", "soft0", f"{told * 8} bit/s, as a program found", "arbiter.rate_default")
+    assert lines.found == [expected]
+    table.register(2, "soft0", 7, GBIT)
+    assert registry.rates == {"soft0": GBIT} and len(lines.found) == 1
+
+
+def test_a_port_that_says_nonsense_is_named_unless_the_configuration_knows_better() -> None:
+    registry, lines = Registry(), Lines()
+    known = {"mlx5_1": NicConfig(rate_bytes_per_s=RateBytesPerS(GBIT))}
+    table = NicTable(registry, known, lambda: {"mlx5_0": 0, "mlx5_1": 0}, log=lines, host_text=lambda name: "fast")
+    for name in ("mlx5_0", "mlx5_1", "mlx5_0"):
+        table.register(1, name, 7, 100 * GBIT)
+    assert lines.found == [("nic-rate-unbelievable", "mlx5_0", "fast", "100gbit")]
+    quiet = NicTable(Registry(), {}, lambda: {"mlx5_0": 0}, log=lines, host_text=lambda name: "")
+    quiet.register(1, "mlx5_0", 7, 0)
+    assert len(lines.found) == 1, "a port that says nothing says no nonsense"
 
 
 def test_virtual_functions_share_the_window_of_their_port() -> None:

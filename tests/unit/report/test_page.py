@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from bench.report.bars import BARS
 from bench.report.page import page
 
+DOCS = Path(__file__).parents[3] / "docs"
 MACHINE = {"cpu": "a processor", "cores": 2}
 
 
@@ -40,6 +45,27 @@ def test_a_median_decides_and_its_interval_says_how_surely(median: float, interv
     text = page({"mooncake": {"machine": MACHINE, "results": {"tcp": measured}}})
     (line,) = [one for one in text.splitlines() if one.startswith("| Mooncake adapter") and "TCP" in one]
     assert line.endswith(ending)
+
+
+def test_a_bar_that_is_missed_says_where_it_is_said_why() -> None:
+    def line(ratio: float) -> str:
+        text = page({"shim": {"machine": MACHINE, "results": {"message_rate_ratio": ratio}}})
+        return next(one for one in text.splitlines() if one.startswith("| ib_write_bw"))
+
+    assert line(0.96).endswith("| **missed**, [why](internals/shim.md#message-rate) |")
+    assert line(0.98).endswith("| holds |")
+
+
+def test_the_page_that_is_in_the_tree_names_every_bar_and_why_it_is_missed() -> None:
+    rows = [row.split("|") for row in (DOCS / "benchmarks.md").read_text().splitlines() if row.startswith("| ")]
+    verdicts = {row[1].strip(): row[4].strip() for row in rows if len(row) == 6}
+    for bar in BARS:
+        verdict = verdicts[bar.what]
+        assert not verdict.startswith("**missed**") or f"[why]({bar.why})" in verdict, bar.what
+    for bar in filter(lambda bar: bar.why, BARS):
+        file, _, anchor = bar.why.partition("#")
+        titles = re.findall(r"^#+ (.*)$", (DOCS / file).read_text(), re.MULTILINE)
+        assert anchor in [title.lower().replace(" ", "-") for title in titles], bar.why
 
 
 def test_the_ring_stands_among_its_peers_by_speed() -> None:

@@ -19,6 +19,8 @@ def test_a_short_run_has_every_figure() -> None:
     for bar in BARS:
         if bar.bench == "permits":
             assert (find(results, bar.key) or 0) > 0, bar.key
+    assert set(results["heartbeat_cpu_ns"]) == {f"nics_{n}_programs_{p}" for n in (1, 64) for p in (1, 8)}
+    assert min(results["heartbeat_cpu_ns"].values()) > 0
     assert set(results["clients_active"]) == {"10", "100", "cost_ratio"}
 
 
