@@ -22,7 +22,7 @@ from mfsd.node.address import control_beside
 from mfsd.node.control import StatusReply, StatusRequest
 from mfsd.node.control_client import ask
 from tests.e2e.cluster import PYTHON, ROOT, START_S, Cluster, until
-from tests.e2e.store_programs import LEASE_MS, OWNER, OWNER_NIC, READER, READER_NIC
+from tests.e2e.store_programs import LEASE_MS, OWNER, OWNER_NIC, READER, READER_NIC, TRANSFER_S
 
 NIC, HOST = "mfs0", "127.0.0.1"
 FAST = "1gbit"
@@ -70,6 +70,7 @@ class StoreCluster(Cluster):
             "VLLM_LOGGING_CONFIG_PATH": str(self.logging_file()),
             "VLLM_RPC_BASE_PATH": str(self.folder),
             "MFS_STORE_LEASE_MS": str(LEASE_MS),
+            "MC_TRANSFER_TIMEOUT": str(TRANSFER_S),
             "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
         }
 
