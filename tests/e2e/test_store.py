@@ -47,7 +47,7 @@ def cluster() -> Iterator[StoreCluster]:
 
 
 def computed(cluster: StoreCluster, prompts: list[list[int]], name: str = "always") -> list[list[int]]:
-    """The tokens of prompts that nobody has seen, computed; the store has their KV afterwards."""
+    """The tokens of new prompts, computed; the store has their KV afterwards."""
     before = cluster.stored()
     tokens = [cluster.ask(name, one, {}).tokens for one in prompts]
     until(lambda: cluster.stored() >= before + len(prompts) * (TOKENS // BLOCK_TOKENS), "the KV in the store")
