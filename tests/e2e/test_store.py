@@ -123,10 +123,10 @@ def test_a_saturated_port_is_not_waited_for(cluster: StoreCluster) -> None:
         assert decisions == {"recompute": len(prompts)}, cluster.reasons()[-len(prompts) :]
         assert cluster.reasons()[-1] == ("recompute", "late with the reuse, in time without")
         cluster.reset("slo")
-        said = cluster.answer("slo", prompts[0], SOON, max_tokens=8)
-        assert said["choices"][0]["token_ids"] == wanted[0]
+        reported = cluster.answer("slo", prompts[0], SOON, max_tokens=8)
+        assert reported["choices"][0]["token_ids"] == wanted[0]
         why = "computed again: late with the reuse, in time without"
-        assert said["kv_transfer_params"]["mfs_reuse"] == why
+        assert reported["kv_transfer_params"]["mfs_reuse"] == why
     assert cluster.loaded_tokens("always") - loaded == len(prompts) * FOUND
     report("saturated", times)
 

@@ -184,8 +184,8 @@ def test_what_is_here_before_the_engine_could_begin_is_loaded_in_whole_blocks() 
     one = request("a", ttft_slo_ms=500)
     assert asked(choice, one, store) == (256, True)
     assert choice.counts == {"part": 1}
-    said = "computed again in part: late with the reuse, in time without"
-    assert choice.ended("a", None) == {"mfs_reuse": said}
+    reported = "computed again in part: late with the reuse, in time without"
+    assert choice.ended("a", None) == {"mfs_reuse": reported}
     for computed, loaded in ((128, 256), (100, 284)):  # from where the cache ends to the end of a block
         choice = in_parts(Times(per_byte_ns=1000), store, 3000)
         assert asked(choice, request("b", ttft_slo_ms=500), store, computed)[0] == loaded
