@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from mfsd.client.shim import NONE_U32, Context, Shim, context_of
 from mfsd.client.task import Task
 from mfsd.client.types import (
     CLASSES_WITHOUT_DAEMON,
+    Flow,
     Outlook,
     Request,
     Waiting,
@@ -29,6 +31,7 @@ from mfsd.client.types import (
 )
 from mfsd.client.waiting import WaitingRequests
 from mfsd.policy.marks import Marks
+from mfsd.policy.outlook import WATCHED_BYTES, WATCHED_RANK
 from mfsd.transfer import Transfer
 
 NIC_NAME_BYTES_MAX = 31
@@ -51,6 +54,8 @@ class Session:
         self._batches: set[Batch] = set()
         self._batch_of: dict[int, Batch] = {}
         self._waiting = WaitingRequests()
+        self._watches = secrets.randbits(62) + 1
+        """The number of the first row that watches: no other process has it."""
         self._classes = CLASSES_WITHOUT_DAEMON
         self._settled = Settled(class_without_permit(CLASSES_WITHOUT_DAEMON))
         self._enforces = mode == Mode.ENFORCE
@@ -79,6 +84,7 @@ class Session:
             batches = list(self._batches)
         for batch in batches:
             batch.end()
+        self._waiting.watch([])
         self._waiting.replace([])
         if (client := self._attachment.client()) is not None:
             self._waiting.announce(client, self._settled.nics)
@@ -219,6 +225,19 @@ class Session:
         if client is None or not 0 < request_id <= ID_MAX:
             return False
         return bool(client.request_pruned(request_id))
+
+    def watch(self, peers: Sequence[str], *, nic: int = 0) -> None:
+        """What is promised at the ports of these owners is known from now on, instead of those of the call before.
+        Without it the coordinator tells this node of an owner only while something here fetches from it or waits to,
+        and :meth:`fetch_ns` answers by the own port alone."""
+        flows = [Flow(Stage.REUSE, peer, WATCHED_BYTES, nic, 0, True) for peer in peers if peer]
+        rows = [
+            Waiting(self._watches + at, WATCHED_RANK, flows=tuple(flows[at : at + REQUEST_DEMANDS_MAX]))
+            for at in range(0, len(flows), REQUEST_DEMANDS_MAX)
+        ]
+        infos = [self._checker.waiting(row, REQUEST_DEMANDS_MAX) for row in rows]
+        self._waiting.watch([info for info in infos if info is not None])
+        self._announce_waiting()
 
     def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
         """How long a fetch of so many bytes from that address (or GID) takes from now on, behind what goes before it

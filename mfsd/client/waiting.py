@@ -22,15 +22,27 @@ class WaitingRequests:
         """Request -> its slot at the daemon."""
         self._unannounced: dict[int, None] = {}
         """Wanted, and not announced as they are wanted now; the first of them have waited for longest."""
+        self._watching: frozenset[int] = frozenset()
+        """Those wanted that are no requests: they keep the daemon speaking of ports."""
 
     def replace(self, requests: Iterable[RequestInfo]) -> None:
         """These, and no others."""
         wanted = {request.request_id: request for request in requests}
         with self._lock:
-            for request_id in self._wanted.keys() - wanted.keys():
+            for request_id in self._wanted.keys() - wanted.keys() - self._watching:
                 self._drop(request_id)
             for request in wanted.values():
                 self._put(request)
+
+    def watch(self, rows: Iterable[RequestInfo]) -> None:
+        """These rows stay, whatever queues, and none of those of the call before."""
+        watching = {row.request_id: row for row in rows}
+        with self._lock:
+            for request_id in self._watching - watching.keys():
+                self._drop(request_id)
+            self._watching = frozenset(watching)
+            for row in watching.values():
+                self._put(row)
 
     def change(self, requests: Iterable[RequestInfo], gone: Iterable[int]) -> None:
         """These beside those of before, or instead of what held of them; the latter not any more."""

@@ -13,7 +13,7 @@ from mfsd.node.addresses import PortNames, address_of_gid
 from mfsd.node.control import QueuedFetch, QueuedRequest, QueueReply, QueueRequest
 from mfsd.node.link_interface import PortDemand, WaitingSummary
 from mfsd.node.outlook import OutlookWriter, fars_of
-from mfsd.policy.outlook import needed_by
+from mfsd.policy.outlook import WATCHED_RANK, needed_by
 
 
 class Requests(Protocol):
@@ -72,9 +72,10 @@ class WaitingRequests:
         for client_id, requests in sorted(self._of_client.items()):
             needed = needed_by((r.request_id, r.rank, r.deadline_ns or None) for r in requests.values())
             for one in sorted(requests.values(), key=lambda r: (r.rank, r.request_id)):
-                if len(rows) < request.limit:
+                if len(rows) < request.limit and one.rank != WATCHED_RANK:
                     rows.append(self._row(one, processes.get(client_id, ""), needed[one.request_id], now_ns))
-        return QueueReply(rows, sum(map(len, self._of_client.values())))
+        queue = sum(one.rank != WATCHED_RANK for requests in self._of_client.values() for one in requests.values())
+        return QueueReply(rows, queue)
 
     def _row(self, request: RequestSnapshot, process: str, needed_ns: int | None, now_ns: int) -> QueuedRequest:
         names = self._nic_names()

@@ -21,6 +21,11 @@ from mfsd.policy.types import Tier
 RATE_SHARE_LEAST: Final = 16
 """Collectives are believed to leave at least one part in so many of a port's rate: they come in bursts."""
 
+WATCHED_RANK: Final = 2**32 - 1
+"""Of a row among what queues that is no request: an engine wants to know what its owners' ports owe."""
+WATCHED_BYTES: Final = 1
+"""It names a port by so much, since a daemon speaks of no port for nothing."""
+
 Waiting = tuple[int, int, int, int]
 """Bytes by tier: critical, early, last, scavenger."""
 

@@ -26,7 +26,8 @@ COUNTERS: Final = {
     "mfs_serve_first_come_steps": ("Steps without a plan.", ()),
     "mfs_serve_step_tokens": ("Tokens computed, by kind.", ("kind",)),
     "mfs_serve_reuse_decisions": (
-        "Requests whose KV a store has, by what was decided: fetch, recompute; wait counts answers that were put off.",
+        "Requests whose KV a store has, by what was decided: fetch, recompute, part. "
+        "wait counts answers that were put off.",
         ("decision",),
     ),
     "mfs_serve_unusable_words": ("What requests said that could not be used, by word.", ("word",)),

@@ -38,7 +38,7 @@ from mooncake_adapter.vllm.layerwise import Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
-from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, options_of, token_bytes
+from mooncake_adapter.vllm.reuse import IN_PARTS, Parts, ReuseChoice, ReuseOptions, options_of, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
 
 INHERITED = (
@@ -117,6 +117,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             asked = vllm_config.kv_transfer_config.kv_connector_extra_config.get("reuse")
             options = options_of(asked, config.kv_transfer_config.kv_connector, PROCESS.once)
             self._reuse = self._reuse_by(options, session, kv_cache_config)
+            if self._reuse is not None:
+                self._reuse.parts = self._parts(config.kv_transfer_config, int(vllm_config.cache_config.block_size))
             wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(SWITCH, True)
             self._announcer = self._announcer_of(wanted, options, session, kv_cache_config)
             if self._reuse is not None:
@@ -124,7 +126,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         else:
             unit = str(vllm_config.kv_transfer_config.engine_id)
             self._steps = Steps(session, PROCESS.sources, PROCESS.once, unit)
-            if hasattr(self._inner, "connector_worker") and "Mooncake" in kind.__name__:
+            if hasattr(self._inner, "connector_worker") and kind.__name__ == "MooncakeConnector":
                 report_owners(self._inner, self._steps, PROCESS.once, self._layer_wise(vllm_config))
             else:
                 self._layer_wise(vllm_config)
@@ -141,7 +143,15 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             PROCESS.once.warn("reuse-session", "nothing here knows how long a load takes; all reuse is loaded")
             return None
         nic = _nic(options, session)
+        session.watch(options.owners, nic=nic)
         return ReuseChoice(options, self._requests, session, token_bytes(kv_cache_config), nic, PROCESS.once)
+
+    def _parts(self, inner: Any, block_tokens: int) -> Parts | None:
+        """How the inner connector loads a part of what it has found; None where it does not. What it looks up behind
+        the scheduler's back it would answer to the next question, of whatever length."""
+        if inner.kv_connector not in IN_PARTS or inner.get_from_extra_config("lookup_async", False):
+            return None
+        return Parts(self._inner.get_num_new_matched_tokens, block_tokens)
 
     def _announcer_of(
         self, wanted: object, options: ReuseOptions, session: Session, kv_cache_config: Any

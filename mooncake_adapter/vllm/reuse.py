@@ -3,7 +3,8 @@
 The inner connector says how many tokens it can load. vLLM loads what the connector answers and computes the rest: an
 answer of 0 computes all of it, None asks again in a later step. A load that the network would be late with makes its
 request late, and computing again may not; `mfsd.policy.serve.fetch` decides by the time that the session expects of the
-load. Where that is unknown, the inner connector's answer stands.
+load. Where that is unknown, the inner connector's answer stands. A part of it is loaded by asking the inner connector
+once more, about a prompt that ends there: what it has answered last is what it expects to load.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,8 +22,11 @@ from mooncake_adapter.warn_once import LOG, WarnOnce
 
 STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
 """Inner connectors that load what a store holds and lose nothing by a load that is not made. With others a prefill
-instance keeps the KV until it is read. All of these load the whole of what they have found or none of it: they
+instance keeps the KV until it is read. All of these load the whole of what they have found last or none of it: they
 refuse an answer of some of the tokens."""
+IN_PARTS = ("MooncakeStoreConnector",)
+"""Of these, those that find the same KV for a shorter prompt: they know it by its blocks. ExampleConnector knows it by
+the whole prompt, and LMCacheConnectorV1 keeps what it has found first."""
 KEPT = 0.8
 """Of the time and the tokens of earlier steps, when one more has ended; as workers do."""
 NS_PER_S = 1e9
@@ -57,6 +61,24 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
         )
         return ReuseOptions()
     return options
+
+
+class Shortened:
+    """A request whose prompt seems to end earlier: the rest of it is as it is."""
+
+    def __init__(self, request: Any, tokens: int) -> None:
+        self._request, self.num_tokens = request, tokens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+class Parts(NamedTuple):
+    """How a part of what was found is loaded."""
+
+    asked: Callable[[Any, int], tuple[int | None, bool]]
+    """The inner connector's `get_num_new_matched_tokens`."""
+    block_tokens: int
 
 
 class FetchTimes(Protocol):
@@ -117,6 +139,9 @@ class ReuseChoice:
         self._options, self._requests, self._times = options, requests, times
         self._token_bytes, self._nic, self._once = bytes_of_token, nic, once
         self._latest: dict[str, Decision] = {}
+        self.parts: Parts | None = None
+        """None: it is loaded whole or not at all."""
+        self._uncounted: set[str] = set()
         self.pace = StepPace()
         self.counts: Counter[str] = Counter()
         """By choice: what was loaded and what was computed again, each request once, and later answers."""
@@ -134,6 +159,7 @@ class ReuseChoice:
             self._once.warn("reuse-failed", "whether to load reuse could not be decided (%s); it is loaded", error)
             return found
         self._latest[request.request_id] = decision
+        self._uncounted.add(request.request_id)
         LOG.debug(
             "reuse request=%s tokens=%d choice=%s: %s",
             request.request_id,
@@ -143,10 +169,18 @@ class ReuseChoice:
         )
         if decision.choice is Choice.RECOMPUTE:
             return 0, False
+        if decision.choice is Choice.PART and self.parts is not None:
+            end = self._end_of_part(computed_tokens, tokens, decision.share)
+            return self.parts.asked(Shortened(request, end + 1), computed_tokens)
         if decision.choice is Choice.WAIT:
             self._count(Choice.WAIT)
             return None, False
         return found
+
+    def _end_of_part(self, computed_tokens: int, tokens: int, share: float) -> int:
+        """Where the part that is loaded ends in the prompt: with a block."""
+        assert self.parts is not None
+        return (computed_tokens + int(share * tokens)) // self.parts.block_tokens * self.parts.block_tokens
 
     def _decide(self, request: Any, computed_tokens: int, tokens: int) -> Decision:
         info, now_ns = self._requests.arrived(request), time.time_ns()
@@ -159,22 +193,26 @@ class ReuseChoice:
         if queue_s is None or rest_s is None or whole_s is None:
             return Decision(Choice.FETCH, "no step has been measured yet")
         due = bool(info.deadline_unix_ns)
-        return decide(
+        decision = decide(
             self._options.rule,
             ReuseView(
-                fetch_s=self._fetch_s(tokens, info.deadline_unix_ns),
+                fetch_s=self._fetch_s(int(tokens * self._token_bytes), info.deadline_unix_ns),
                 queue_s=queue_s,
                 rest_s=rest_s,
                 whole_s=whole_s,
                 left_s=(info.deadline_unix_ns - now_ns) / NS_PER_S if due else None,
                 limit_s=info.budget_ns / NS_PER_S if due else None,
                 waiting=waiting,
+                before_s=self._fetch_s(1, info.deadline_unix_ns) if self.parts is not None else None,
             ),
         )
+        part = decision.choice is Choice.PART
+        if part and self._end_of_part(computed_tokens, tokens, decision.share) <= computed_tokens:
+            return decision._replace(choice=Choice.RECOMPUTE)  # less than a block
+        return decision
 
-    def _fetch_s(self, tokens: int, deadline_ns: int) -> float | None:
+    def _fetch_s(self, size_bytes: int, deadline_ns: int) -> float | None:
         """From the slowest owner; None where one is unknown, or how much a token is."""
-        size_bytes = int(tokens * self._token_bytes)
         if not size_bytes:
             return None
         times = [
@@ -185,9 +223,10 @@ class ReuseChoice:
         return max(known) / NS_PER_S if len(known) == len(times) else None
 
     def allocated(self, request: str) -> None:
-        """The request has its blocks: its latest decision stands."""
-        if (decision := self._latest.get(request)) is not None:
-            self._count(decision.choice)
+        """The request has its blocks: its latest decision stands. vLLM says so again when a load has ended."""
+        if request in self._uncounted:
+            self._uncounted.remove(request)
+            self._count(self._latest[request].choice)
 
     def _count(self, choice: Choice) -> None:
         self.counts[choice.value] += 1
@@ -197,12 +236,17 @@ class ReuseChoice:
             self._once.warn("reuse-counted", "a decision could not be counted (%s)", error)
 
     def explanation(self, request: str) -> str:
-        """Why its reuse was, or will be, computed again; "" where it was not."""
+        """Why its reuse was, or will be, computed again, all of it or a part; "" where it was not."""
         decision = self._latest.get(request)
-        return decision.reason if decision is not None and decision.choice is Choice.RECOMPUTE else ""
+        again = decision is not None and decision.choice in (Choice.RECOMPUTE, Choice.PART)
+        return decision.reason if decision is not None and again else ""
 
     def ended(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         """Adds "mfs_reuse" to what the answer says of a request that computed its reuse again."""
         reason = self.explanation(request)
-        self._latest.pop(request, None)
-        return {**(parameters or {}), "mfs_reuse": f"computed again: {reason}"} if reason else parameters
+        decision = self._latest.pop(request, None)
+        self._uncounted.discard(request)
+        if decision is None or not reason:
+            return parameters
+        what = "computed again" if decision.choice is Choice.RECOMPUTE else "computed again in part"
+        return {**(parameters or {}), "mfs_reuse": f"{what}: {reason}"}

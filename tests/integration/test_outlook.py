@@ -124,6 +124,36 @@ def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone
         assert asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == 10**9  # of its own port alone
 
 
+def test_an_owner_that_is_watched_is_known_before_anything_here_fetches_from_it(
+    coordinator: Running, folder: Path
+) -> None:
+    """Else the first request of an idle engine would be decided on without what others read from there."""
+    _, address = coordinator
+    other = folder / "other"
+    other.mkdir()
+    there_config = CONFIG.format(node="there").replace("10.7.0.1", "10.7.0.2")
+    with (
+        Daemon(folder, CONFIG.format(node="here"), "--coordinator-address", address) as here,
+        Daemon(other, there_config, "--coordinator-address", address) as there,
+        Engine(here.socket, "slow", "here") as asks,
+        Engine(there.socket, "slow", "there") as owes,
+    ):
+        owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
+        alone_ns = eventually(lambda: asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1), "the page")
+        assert alone_ns == 10**9 and asks("outlook")["fars"] == {}
+        asks("watch", peers=[OWNER])
+        eventually(lambda: (asks("outlook")["fars"].get(FAR) or 0) > 10**9, "what the other node reads")
+        assert asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) > 10**9
+        asks("waiting", requests=[{"request_id": 1, "rank": 1, "flows": fetching(MB)}])
+        shown = eventually(lambda: queue(here, "--json")["requests"], "what queues")
+        assert [one["request_id"] for one in shown] == [1], "what watches is no request"
+        asks("waiting", requests=[])
+        eventually(lambda: queue(here, "--json")["requests"] == [], "the queue is empty")
+        assert asks("outlook")["fars"][FAR] > 10**9, "and the owner is still known"
+        asks("watch", peers=[])
+        eventually(lambda: asks("outlook")["fars"] == {}, "nothing is watched")
+
+
 def test_a_relegated_request_is_a_pruned_one_and_spends_the_drop_budget(coordinator: Running, folder: Path) -> None:
     _, address = coordinator
     with (

@@ -30,6 +30,8 @@ class ReuseRule(Enum):
 class Choice(Enum):
     FETCH = "fetch"
     RECOMPUTE = "recompute"
+    PART = "part"
+    """The first of it is fetched, what is here before the engine could begin; the rest is computed again."""
     WAIT = "wait"
     """Ask again: the engine is busy for that long, so that computing again would begin no later."""
 
@@ -51,6 +53,8 @@ class ReuseView(NamedTuple):
     """From the request's arrival until its first token is due; None: no deadline."""
     waiting: int = 0
     """Other requests that wait for the engine: a longer prefill delays each of them."""
+    before_s: float | None = None
+    """Of `fetch_s`, until the first bytes of the KV would be here; None: it is fetched whole or not at all."""
 
 
 class Decision(NamedTuple):
@@ -60,7 +64,9 @@ class Decision(NamedTuple):
     fetched_s: float | None = None
     """When the prefill would end with the reuse."""
     recomputed_s: float | None = None
-    """When it would end without."""
+    """When it would end without, or with the part of it that is here before the engine could begin."""
+    share: float = 0.0
+    """Of the reuse, that part. PART alone fetches it."""
 
 
 def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share: float = EXTRA_SHARE) -> Decision:
@@ -72,39 +78,55 @@ def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share
         return Decision(Choice.FETCH, "the network's backlog is unknown")
     if not _possible(view):
         return Decision(Choice.FETCH, "the estimate is no time")
+    share = _share_in_the_queue(view, view.fetch_s)
+    extra_s = (1 - share) * (view.whole_s - view.rest_s)
     fetched_s = max(view.queue_s, view.fetch_s) + view.rest_s
-    recomputed_s = view.queue_s + view.whole_s
+    recomputed_s = view.queue_s + view.whole_s - share * (view.whole_s - view.rest_s)
     if rule is ReuseRule.SLO:
-        choice, reason = _by_deadline(fetched_s, recomputed_s, view, extra_share)
+        choice, reason = _by_deadline(fetched_s, recomputed_s, extra_s, view, extra_share)
     else:
-        choice, reason = _by_cost(fetched_s, recomputed_s, view)
+        choice, reason = _by_cost(fetched_s, recomputed_s, extra_s, view)
     if choice is Choice.RECOMPUTE and _may_wait(view, recomputed_s, recheck_s):
         choice, reason = Choice.WAIT, "the engine is busy, and the backlog may shrink"
-    return Decision(choice, reason, fetched_s, recomputed_s)
+    elif choice is Choice.RECOMPUTE and share > 0:
+        choice = Choice.PART
+    return Decision(choice, reason, fetched_s, recomputed_s, share)
+
+
+def _share_in_the_queue(view: ReuseView, fetch_s: float) -> float:
+    """Of the reuse, what is here before the engine could begin: it costs no time at all. More of it would be waited
+    for, which gains only where all of it is fetched."""
+    if view.before_s is None or not view.before_s < view.queue_s < fetch_s:
+        return 0.0
+    return (view.queue_s - view.before_s) / (fetch_s - view.before_s)
 
 
 def _possible(view: ReuseView) -> bool:
     times = (view.fetch_s, view.queue_s, view.rest_s, view.whole_s)
     if not all(time is not None and math.isfinite(time) and time >= 0 for time in times):
         return False
+    if view.before_s is not None and not (math.isfinite(view.before_s) and view.before_s >= 0):
+        return False
     return all(time is None or math.isfinite(time) for time in (view.left_s, view.limit_s))
 
 
-def _by_deadline(fetched_s: float, recomputed_s: float, view: ReuseView, extra_share: float) -> tuple[Choice, str]:
+def _by_deadline(
+    fetched_s: float, recomputed_s: float, extra_s: float, view: ReuseView, extra_share: float
+) -> tuple[Choice, str]:
     if view.left_s is None or view.limit_s is None:
         return Choice.FETCH, "the request has no deadline"
     if fetched_s <= view.left_s:
         return Choice.FETCH, "in time with the reuse"
     if recomputed_s > view.left_s:
         return Choice.FETCH, "late either way"
-    if view.whole_s - view.rest_s > extra_share * view.limit_s:
+    if extra_s > extra_share * view.limit_s:
         return Choice.FETCH, "computing it again takes too much of the engine"
     return Choice.RECOMPUTE, "late with the reuse, in time without"
 
 
-def _by_cost(fetched_s: float, recomputed_s: float, view: ReuseView) -> tuple[Choice, str]:
+def _by_cost(fetched_s: float, recomputed_s: float, extra_s: float, view: ReuseView) -> tuple[Choice, str]:
     gained_s = fetched_s - recomputed_s
-    taken_s = (view.whole_s - view.rest_s) * (1 + view.waiting)
+    taken_s = extra_s * (1 + view.waiting)
     if gained_s <= max(0.0, taken_s):
         return Choice.FETCH, "computing it again costs more than it gains"
     return Choice.RECOMPUTE, "computing it again gains more than it costs"

@@ -12,7 +12,7 @@ import pytest
 from mfsd.policy.serve.fetch import ReuseRule
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.requests import Requests
-from mooncake_adapter.vllm.reuse import ReuseChoice, ReuseOptions, StepPace, options_of, token_bytes
+from mooncake_adapter.vllm.reuse import Parts, ReuseChoice, ReuseOptions, StepPace, options_of, token_bytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.unit.adapters.test_steps import blocks_of, output
 
@@ -38,19 +38,22 @@ class Store:
 class Times:
     """What a session expects of loads."""
 
-    def __init__(self, ns: int | None = None, by_owner: dict[str, int | None] | None = None) -> None:
-        self.ns, self.by_owner = ns, by_owner or {}
+    def __init__(
+        self, ns: int | None = None, by_owner: dict[str, int | None] | None = None, per_byte_ns: int = 0
+    ) -> None:
+        self.ns, self.by_owner, self.per_byte_ns = ns, by_owner or {}, per_byte_ns
         self.asked: list[tuple[int, Any, bool, int]] = []
 
     def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
         self.asked.append((size_bytes, peer, bool(deadline_ns), nic))
-        return self.by_owner.get(str(peer), self.ns)
+        return self.per_byte_ns * size_bytes if self.per_byte_ns else self.by_owner.get(str(peer), self.ns)
 
 
 def request(name: str, tokens: int = 1000, parameters: dict[str, Any] | None = None, **more: Any) -> Any:
     return Thing(
         request_id=name,
         num_prompt_tokens=tokens,
+        num_tokens=tokens,
         kv_transfer_params=parameters or {},
         sampling_params=Thing(extra_args=more or None),
         arrival_time=time.time(),
@@ -65,7 +68,7 @@ def made(times: Any, options: ReuseOptions = SLO, bytes_of_token: float = TOKEN_
     return choice
 
 
-def asked(choice: ReuseChoice, one: Any, store: Store, computed: int = 0) -> tuple[int | None, bool]:
+def asked(choice: ReuseChoice, one: Any, store: Any, computed: int = 0) -> tuple[int | None, bool]:
     """As MfsConnector asks, and vLLM then does."""
     choice._requests.cached(one, computed)
     answer = choice.answer(one, computed, store.get_num_new_matched_tokens(one, computed))
@@ -150,8 +153,64 @@ def test_those_before_count_and_those_that_load_do_not() -> None:
     assert asked(passed, request("a", ttft_slo_ms=500), Store(500)) == (0, False)
 
 
+class Blocks:
+    """A store's connector that knows KV by its blocks, as MooncakeStoreConnector: a shorter prompt has the same."""
+
+    def __init__(self, tokens: int, block: int) -> None:
+        self.found, self.block, self.promised = tokens, block, -1
+        self.gone = False
+
+    def get_num_new_matched_tokens(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        ends = min(self.found, (request.num_tokens - 1) // self.block * self.block)
+        self.promised = 0 if self.gone else max(0, ends - computed)
+        return self.promised, True
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, tokens: int) -> None:
+        assert tokens in (0, self.promised)
+
+
+def in_parts(times: Times, store: Blocks, before_tokens: int) -> ReuseChoice:
+    """Behind so many tokens of another prompt, 0.1 ms each."""
+    choice = made(times)
+    choice.parts = Parts(store.get_num_new_matched_tokens, store.block)
+    choice._requests.arrived(request("before", before_tokens))
+    return choice
+
+
+def test_what_is_here_before_the_engine_could_begin_is_loaded_in_whole_blocks() -> None:
+    """Loading takes 1 ms a token, and 300 tokens' time passes before this one can begin: 300 of 960, so 256."""
+    store = Blocks(960, 128)
+    choice = in_parts(Times(per_byte_ns=1000), store, 3000)
+    one = request("a", ttft_slo_ms=500)
+    assert asked(choice, one, store) == (256, True)
+    assert choice.counts == {"part": 1}
+    reported = "computed again in part: late with the reuse, in time without"
+    assert choice.ended("a", None) == {"mfs_reuse": reported}
+    for computed, loaded in ((128, 256), (100, 284)):  # from where the cache ends to the end of a block
+        choice = in_parts(Times(per_byte_ns=1000), store, 3000)
+        assert asked(choice, request("b", ttft_slo_ms=500), store, computed)[0] == loaded
+
+
+def test_less_than_a_block_is_computed_again() -> None:
+    store = Blocks(960, 128)
+    choice = in_parts(Times(per_byte_ns=1000), store, 1000)
+    assert asked(choice, request("a", ttft_slo_ms=500), store) == (0, False)
+    assert choice.counts == {"recompute": 1}
+
+
+def test_what_the_store_says_last_of_a_part_stands() -> None:
+    """It may have lost a block since it was asked about the whole."""
+    store = Blocks(960, 128)
+    choice = in_parts(Times(per_byte_ns=1000), store, 3000)
+    one = request("a", ttft_slo_ms=500)
+    found = store.get_num_new_matched_tokens(one, 0)
+    store.gone = True
+    assert choice.answer(one, 0, found) == (0, True)
+    store.update_state_after_alloc(one, None, 0)
+
+
 def test_the_decision_that_stands_is_counted_once() -> None:
-    """vLLM asks again as long as it has no blocks."""
+    """vLLM asks again as long as it has no blocks, and tells of blocks again when a load has ended."""
     choice, store = made(Times(10**12)), Store(900)
     one = request("a", ttft_slo_ms=500)
     for _ in range(3):
@@ -159,6 +218,7 @@ def test_the_decision_that_stands_is_counted_once() -> None:
     assert choice.counts == {}
     counted: list[str] = []
     choice.counted = counted.append
+    choice.allocated("a")
     choice.allocated("a")
     assert choice.counts == {"recompute": 1} and counted == ["recompute"]
 

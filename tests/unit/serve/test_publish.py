@@ -174,7 +174,7 @@ def test_decisions_on_reuse_are_counted_where_they_are_made_and_shown_with_the_e
     for decision in ("fetch", "recompute", "fetch"):
         count(decision)
     text = generate_latest(registry).decode()
-    for decision, number in (("fetch", 2), ("recompute", 1), ("wait", 0)):
+    for decision, number in (("fetch", 2), ("recompute", 1), ("part", 0), ("wait", 0)):
         assert f'mfs_serve_reuse_decisions_total{{decision="{decision}",engine="0"}} {number}.0' in text
     engine = served(Clock())
     publisher = Publisher(engine, lambda kind, text: None)

@@ -20,7 +20,11 @@ views = st.builds(
     left_s=st.none() | st.floats(-1e4, 1e4),
     limit_s=st.none() | seconds,
     waiting=st.integers(0, 1000),
+    before_s=st.none() | seconds,
 )
+whole_views = views.map(lambda view: view._replace(before_s=None))
+"""Of reuse that is fetched whole or not at all."""
+AGAIN = (Choice.RECOMPUTE, Choice.PART)
 rules = st.sampled_from([ReuseRule.SLO, ReuseRule.COST])
 BUSY = ReuseView(fetch_s=2.0, queue_s=0.1, rest_s=0.01, whole_s=0.2, left_s=0.5, limit_s=1.0)
 """Late with its reuse, in time without, and quicker by far more than it costs."""
@@ -38,7 +42,9 @@ def test_what_is_unknown_or_no_time_is_fetched(rule: ReuseRule, view: ReuseView,
 
 
 @given(
-    rules, st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s", "limit_s"]), st.sampled_from([math.nan, math.inf])
+    rules,
+    st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s", "limit_s", "before_s"]),
+    st.sampled_from([math.nan, math.inf]),
 )
 def test_no_other_time_may_be_none_either(rule: ReuseRule, name: str, value: float) -> None:
     assert decide(rule, BUSY).choice is Choice.RECOMPUTE
@@ -49,11 +55,12 @@ def test_no_other_time_may_be_none_either(rule: ReuseRule, name: str, value: flo
 @given(views)
 def test_slo_computes_again_only_what_that_brings_in_time(view: ReuseView) -> None:
     decision = decide(ReuseRule.SLO, view)
-    if decision.choice is Choice.RECOMPUTE:
+    if decision.choice in AGAIN:
         assert view.left_s is not None
         assert decision.recomputed_s is not None and decision.recomputed_s <= view.left_s
         assert decision.fetched_s is not None and decision.fetched_s > view.left_s
-        assert view.limit_s is not None and view.whole_s - view.rest_s <= EXTRA_SHARE * view.limit_s
+        assert view.limit_s is not None
+        assert (1 - decision.share) * (view.whole_s - view.rest_s) <= EXTRA_SHARE * view.limit_s
 
 
 @given(views)
@@ -61,18 +68,41 @@ def test_cost_computes_again_only_what_gains_more_than_all_others_lose(view: Reu
     decision = decide(ReuseRule.COST, view)
     assert decision.fetched_s is not None and decision.recomputed_s is not None
     gained = decision.fetched_s - decision.recomputed_s
-    taken = (view.whole_s - view.rest_s) * (1 + view.waiting)
-    assert (decision.choice is Choice.RECOMPUTE) == (gained > 0 and gained > taken)
+    taken = (1 - decision.share) * (view.whole_s - view.rest_s) * (1 + view.waiting)
+    assert (decision.choice in AGAIN) == (gained > 0 and gained > taken)
 
 
-@given(rules, views, seconds)
+@given(rules, views)
+def test_a_part_is_what_is_here_before_the_engine_could_begin(rule: ReuseRule, view: ReuseView) -> None:
+    """So it is never later than computing all again, and computes less."""
+    decision, whole = decide(rule, view), decide(rule, view._replace(before_s=None))
+    assert (decision.choice is Choice.PART) <= (0 < decision.share <= 1)
+    assert whole.choice is not Choice.PART and whole.share == 0
+    if decision.choice is Choice.PART:
+        assert view.before_s is not None and view.fetch_s is not None
+        here_s = view.before_s + decision.share * (view.fetch_s - view.before_s)
+        assert here_s <= view.queue_s * (1 + 1e-9)
+        assert decision.recomputed_s is not None and whole.recomputed_s is not None
+        assert view.whole_s < view.rest_s or decision.recomputed_s <= whole.recomputed_s
+
+
+def test_a_busy_engine_fetches_a_part_and_an_idle_one_does_not() -> None:
+    """A second of the two is what goes before; the engine begins in one and a half."""
+    busy = ReuseView(fetch_s=2.0, queue_s=1.5, rest_s=0.0, whole_s=0.4, left_s=1.8, limit_s=4.0, before_s=1.0)
+    assert decide(ReuseRule.SLO, busy) == (Choice.PART, "late with the reuse, in time without", 2.0, 1.7, 0.5)
+    assert decide(ReuseRule.SLO, busy._replace(before_s=None)).reason == "late either way"
+    assert decide(ReuseRule.SLO, busy._replace(queue_s=0.5)).choice is Choice.RECOMPUTE
+    assert decide(ReuseRule.COST, busy).choice is Choice.PART
+
+
+@given(rules, whole_views, seconds)
 def test_a_longer_backlog_never_makes_fetching_better(rule: ReuseRule, view: ReuseView, more_s: float) -> None:
     assert view.fetch_s is not None
     if decide(rule, view).choice is Choice.RECOMPUTE:
         assert decide(rule, view._replace(fetch_s=view.fetch_s + more_s)).choice is Choice.RECOMPUTE
 
 
-@given(rules, views, st.floats(0, 10))
+@given(rules, whole_views, st.floats(0, 10))
 def test_waiting_costs_nothing(rule: ReuseRule, view: ReuseView, recheck_s: float) -> None:
     """It is chosen in place of computing again alone, when that could not begin earlier and is in time until then."""
     decision, at_once = decide(rule, view, recheck_s), decide(rule, view)
