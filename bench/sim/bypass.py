@@ -55,7 +55,7 @@ class BypassLoad:
         return self.bytes[nic] + self.sends[nic] * self.height * (self.simulation.now - self.since[nic])
 
     def rate(self, nic: int, now_ns: int) -> float:
-        """Bytes per second as it is known: 0 without readings, else between the two latest; as it is with no interval."""
+        """Bytes per second as it is known: 0 without readings, between the two latest, or (interval 0) as it is."""
         if self.interval_ns is None:
             return 0.0
         if not self.interval_ns:

@@ -51,7 +51,9 @@ def test_no_service_levels_on_ethernet_or_where_none_are_configured(native: Nati
     assert lines(native, "no_levels", FAKE_INFINIBAND="1", MFS_MARK=LANES) == []
 
 
-@pytest.mark.parametrize("wrong", ["46", "46:", "46:16", "64:1", ":1", "46:5;34:4", "46:5!!", "46:-1", "46:5, 34:4", "x"])
+@pytest.mark.parametrize(
+    "wrong", ["46", "46:", "46:16", "64:1", ":1", "46:5;34:4", "46:5!!", "46:-1", "46:5, 34:4", "x"]
+)
 def test_service_levels_that_cannot_be_read_change_nothing(native: Native, wrong: str) -> None:
     output = lines(native, "no_levels", FAKE_INFINIBAND="1", MFS_MARK=LANES, MFS_SERVICE_LEVELS=wrong)
     assert len(output) == 1 and output[0].startswith("mfs: MFS_SERVICE_LEVELS="), output
