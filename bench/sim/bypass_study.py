@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def table(data: dict[str, Any]) -> str:
     what, panels = data["what"], data["panels"]
     lines = [
-        f"Simulated, not measured. DBRX, QwenA, {what['gpus']} GPUs, {what['warmup']} + {what['requests']} "
-        f"requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load {what['load']:g} of the knee without bypass, which "
+        f"Simulated, not measured. DBRX, QwenA, {what['gpus']} GPUs, {what['warmup']} + {what['requests']} requests, "
+        f"seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load {what['load']:g} of the knee without bypass; it "
         f"takes {100 * what['share']:g} % of every sending NIC; eight classes; rules of commit "
         f"{', '.join(what['revisions'])}. Cells: points of requests in time against {NONE} with half of the 95 % "
         "interval, mean TTFT and p99 TTFT relative to it.",
