@@ -41,14 +41,14 @@ class BypassLoad:
         simulation = self.simulation
         self.bytes[nic] = self.sent(nic)
         self.since[nic] = simulation.now
-        begins = self.sends[nic] = not self.sends[nic]
+        starts = self.sends[nic] = not self.sends[nic]
         fluid = getattr(simulation.network, "fluid", None)  # there is none without contention
         if fluid is not None:
-            fluid.set_capacity(nic, self.link - (self.height if begins else 0.0))
+            fluid.set_capacity(nic, self.link - (self.height if starts else 0.0))
         if simulation.unfinished:
-            mean = self.burst_s if begins else self.pause_s
+            mean = self.burst_s if starts else self.pause_s
             simulation.at(simulation.now + self.random.expovariate(1.0 / mean), self._change, nic)
-        elif begins and fluid is not None:
+        elif starts and fluid is not None:
             fluid.set_capacity(nic, self.link)
 
     def sent(self, nic: int) -> float:

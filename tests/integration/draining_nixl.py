@@ -69,14 +69,14 @@ def main(backend: str, place: str) -> None:
         eventually(lambda handle=handle: one.check_xfer_state(handle) == "DONE", f"transfer {at}", pause_s=0.0005)
         assert (source[part(at)] == target[part(at)]).all(), f"transfer {at}"
         one.release_xfer_handle(handle)
-    wanted, heard = {f"{at}".encode() for at in handles}, list[bytes]()
+    wanted, notified = {f"{at}".encode() for at in handles}, list[bytes]()
 
-    def all_heard() -> bool:
-        heard.extend(one for several in two.get_new_notifs().values() for one in several)
-        return wanted <= set(heard)
+    def all_notified() -> bool:
+        notified.extend(one for several in two.get_new_notifs().values() for one in several)
+        return wanted <= set(notified)
 
-    eventually(all_heard, "the notifications")
-    assert len(heard) == len(set(heard)), "each once"
+    eventually(all_notified, "the notifications")
+    assert len(notified) == len(set(notified)), "each once"
     print(json.dumps({"arrived": len(handles), "held": held, "released": released}), flush=True)
     os._exit(0)  # at exit the wheel's libnl and the system's fall over each other
 
