@@ -77,6 +77,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
     counter_delay_s: float = 0.0  # of the load of ports: as old as a reading of their counters
+    bypass_share: float = 0.0  # of every sending NIC, taken by what no daemon orders
+    bypass_burst_s: float = 0.05  # mean length of its bursts
+    bypass_read_s: float | None = None  # how often the counters of a port are read for it; None: never
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
@@ -137,6 +140,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--coordinator-delay-ms {1e3 * self.coordinator_delay_s:g}: use at least 0")
         if not 0 <= self.counter_delay_s < math.inf:
             raise ConfigError(f"--counter-delay-ms {1e3 * self.counter_delay_s:g}: use at least 0")
+        if not 0 <= self.bypass_share <= 0.9:
+            raise ConfigError(f"--bypass-share {self.bypass_share:g}: use 0 to 0.9")
+        if not 0 < self.bypass_burst_s < math.inf:
+            raise ConfigError(f"--bypass-burst-ms {1e3 * self.bypass_burst_s:g}: use a number above 0")
+        if self.bypass_read_s is not None and not 0 <= self.bypass_read_s < math.inf:
+            raise ConfigError(f"--bypass-read-ms {1e3 * self.bypass_read_s:g}: use at least 0")
 
     @property
     def models(self) -> list[str]:

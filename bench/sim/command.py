@@ -29,6 +29,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "optimality-gap": "bench.sim.optimality_gap",
     "linearity": "bench.sim.linearity",
     "outlook": "bench.sim.outlook",
+    "bypass": "bench.sim.bypass_study",
 }
 EXAMPLES = """
 examples:
@@ -259,6 +260,22 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
         metavar="T",
         help="age of rho (policy paper), as when read from counters",
     )
+    fabric.add_argument(
+        "--bypass-share",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="of sending NICs, taken by what no daemon orders",
+    )
+    fabric.add_argument(
+        "--bypass-burst-ms", type=float, default=50.0, metavar="T", help="mean length of its bursts (default 50)"
+    )
+    fabric.add_argument(
+        "--bypass-read-ms",
+        type=float,
+        metavar="T",
+        help="mfs with --fabric-classes: how often counters are read for it (default: never)",
+    )
 
 
 def numbers(text: str, option: str, kind: type) -> list[Any]:
@@ -320,6 +337,9 @@ def configuration(options: argparse.Namespace) -> Config:
         belief_error=options.belief_error,
         coordinator_delay_s=options.coordinator_delay_ms / 1e3,
         counter_delay_s=options.counter_delay_ms / 1e3,
+        bypass_share=options.bypass_share,
+        bypass_burst_s=options.bypass_burst_ms / 1e3,
+        bypass_read_s=None if options.bypass_read_ms is None else options.bypass_read_ms / 1e3,
         policy=parameters(options.set),
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from bench.sim.batching import FirstComeFirstServed, RequestScheduler, batches_before, least_loaded
+from bench.sim.bypass import BypassLoad
 from bench.sim.cluster import Cluster, Request
 from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
 from bench.sim.reuse import ReuseConfig, ReuseDecisions
@@ -50,6 +51,9 @@ class Simulation:
         self.ticking = False
         self.early_fetch = cluster.config.fetch != "batch"
         self.loads_first = cluster.config.fetch == "loaded"
+        self.unfinished = len(self.states)
+        config = cluster.config
+        self.bypass = BypassLoad(self, config.bypass_share, config.bypass_burst_s) if config.bypass_share else None
         self.policy = policy(self)
         own = self.policy.network()
         self.network: Network
@@ -399,6 +403,7 @@ class Simulation:
         if state.finish_s >= 0:
             return
         state.finish_s = self.now
+        self.unfinished -= 1
         flow, batch = state.p2d, state.batch
         assert flow is not None and batch is not None
         self.network.end(flow)

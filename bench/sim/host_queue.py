@@ -21,12 +21,14 @@ from mfsd.policy import PolicyConfig
 from mfsd.policy.native import native_policy
 
 if TYPE_CHECKING:
+    from bench.sim.bypass import BypassLoad
     from bench.sim.states import Batch, Flow, State
     from bench.sim.topology import Topology
 
 NS = 1_000_000_000
 MESSAGE_NS = 1_000_000  # a message is at most this long at the NIC's rate: 25 MB at 200 Gbit/s
 WINDOW_MESSAGES = 1.5  # the NIC's own window: what is posted keeps its class, so it should not be much
+TICK_NS = 10_000_000  # the arbiter's heartbeat: by then a full window has learnt what its link has left
 MESSAGES_MAX = 1 << 18  # that wait at one NIC: memory is taken as they come; 65,000 were too few at 12.5 Gbit/s
 
 
@@ -39,9 +41,11 @@ class RmlqNetwork(SharedNetwork):
         config: PolicyConfig,
         window_messages: float = WINDOW_MESSAGES,
         needed_ns: Callable[[Flow], int] = lambda _: 0,
+        bypass: BypassLoad | None = None,
     ) -> None:
         """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown."""
         super().__init__(topology)
+        self.bypass = bypass
         self.needed_ns = needed_ns
         self.classes = config.classes
         self.policy = native_policy(config)
@@ -123,9 +127,13 @@ class RmlqNetwork(SharedNetwork):
 
     def _pump(self, nic: int) -> None:
         queue, window, now_ns = self.queues[nic], self.windows[nic], self.now_ns()
+        if self.bypass is not None:
+            window.set_drain(self.rate - self.bypass.rate(nic, now_ns), now_ns)
         while pick := queue.peek(now_ns):
             room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
             if room == ROOM_NIC_FULL:
+                if self.bypass is not None:
+                    at_ns = min(at_ns, now_ns + TICK_NS)
                 if at_ns != self.check_ns.get(nic):
                     self.check_ns[nic] = at_ns
                     heapq.heappush(self.checks, (at_ns, nic))

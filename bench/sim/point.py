@@ -54,6 +54,9 @@ def described(point: Point) -> dict[str, Any]:
         del content["scheduler"]
     if point.reuse == ReuseConfig():
         del content["reuse"]
+    if not point.config.bypass_share:
+        for name in ("bypass_share", "bypass_burst_s", "bypass_read_s"):
+            del content["config"][name]
     return content
 
 

@@ -4,6 +4,7 @@
 #include "compiler.h"
 #include "log.h"
 #include "mark.h"
+#include "service_level.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ enum mfs_mode shim_mode(void)
 		shim_log(SHIM_REASON_MODE,
 			 "MFS_MODE=%s is not one of off, mark, observe, enforce: taken as off", text);
 	}
+	shim_service_level_load();
 	atomic_store(&mode_plus_one, mode + 1);
 	return mode;
 }

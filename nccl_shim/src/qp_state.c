@@ -12,6 +12,7 @@
 #include "permits.h"
 #include "process.h"
 #include "pump.h"
+#include "service_level.h"
 #include "session.h"
 #include "symbols.h"
 
@@ -171,6 +172,18 @@ static void note_peer(struct shim_qp *q, const struct ibv_qp_attr *attr, int mas
 	shim_classify(q);
 }
 
+/* Writes the class of the queue pair into the address that it is connected to. */
+static void mark(const struct shim_qp *q, struct ibv_ah_attr *address)
+{
+	struct shim_context *context = atomic_load(&q->context);
+	uint8_t level;
+
+	if (address->is_global)
+		address->grh.traffic_class = (uint8_t)(q->dscp << 2 | (address->grh.traffic_class & 3));
+	if (shim_service_level(atomic_load(&context->context), context->verbs, q->dscp, address, &level))
+		address->sl = level;
+}
+
 int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 {
 	int state = mask & IBV_QP_STATE ? (int)attr->qp_state : -1;
@@ -179,11 +192,10 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 
 	if (state == IBV_QPS_RTR) {
 		note_peer(q, attr, mask);
-		if (mask & IBV_QP_AV && attr->ah_attr.is_global && q->dscp != MFS_DSCP_KEEP &&
+		if (mask & IBV_QP_AV && q->dscp != MFS_DSCP_KEEP &&
 		    (atomic_load(&shim.enforcing) || shim_marking())) {
 			changed = *attr;
-			changed.ah_attr.grh.traffic_class =
-				(uint8_t)(q->dscp << 2 | (changed.ah_attr.grh.traffic_class & 3));
+			mark(q, &changed.ah_attr);
 			attr = &changed;
 		}
 		if (mask & IBV_QP_AV && attr->ah_attr.is_global)

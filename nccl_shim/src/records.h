@@ -43,6 +43,7 @@
  *   process.c    the state of the process
  *   mode.c       MFS_MODE
  *   mark.c       MFS_MARK
+ *   service_level.c MFS_SERVICE_LEVELS
  *   rules.c      the rules
  *   records.h    what is kept of devices and queue pairs
  *   symbols.c    libc's dlsym, copies of libibverbs

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -92,10 +92,14 @@ class NixlCluster(Cluster):
         return sum(c.granted_bytes for c in classes), sum(c.grants for c in classes)
 
 
-@pytest.fixture(scope="module", params=sorted(TRANSPORTS))
-def cluster(request: pytest.FixtureRequest) -> Iterator[NixlCluster]:
+Kind = TypeVar("Kind", bound=NixlCluster)
+
+
+@contextlib.contextmanager
+def started(kind: type[Kind], transport: str) -> Iterator[Kind]:
+    """A prefill and a decode instance that answer. The folder stays where something fails."""
     folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-", dir="/tmp"))
-    made = NixlCluster(folder, request.param)
+    made = kind(folder, transport)
     try:
         made.start_coordinator()
         made.start_daemon()
@@ -108,6 +112,44 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[NixlCluster]:
     finally:
         made.stop()
     shutil.rmtree(folder)
+
+
+class PluginCluster(NixlCluster):
+    """Without the adapter: NIXL's UCX asks for permits itself, below vLLM's own connector."""
+
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in super().environment().items() if name != "MFS_NIXL"}
+
+    def start_engine(self, name: str, role: str) -> None:
+        transfer = {"kv_connector": "NixlConnector", "kv_role": role, "engine_id": name}
+        run = (sys.executable, "-m", "nccl_shim.run", "--socket", str(self.socket), "--nixl-backend", "UCX", "--")
+        self.serve(name, transfer, *run, str(PYTHON))
+
+
+@pytest.fixture(scope="module")
+def plugin_cluster() -> Iterator[PluginCluster]:
+    with started(PluginCluster, "tcp") as made:
+        yield made
+
+
+def test_the_backend_plugin_changes_no_token_and_every_byte_is_permitted(plugin_cluster: PluginCluster) -> None:
+    cluster = plugin_cluster
+    lengths = (40, 500, 1400)
+    prompts = [prompt(length, seed) for seed, length in enumerate(lengths)]
+    wanted = [cluster.alone(one) for one in prompts]
+    bytes_before, grants_before = cluster.granted()
+    assert [cluster.handed_over(one)[0] for one in prompts] == wanted
+    size = sum(-(-n // BLOCK_TOKENS) * BLOCK_TOKENS * TOKEN_BYTES for n in lengths)
+    until(lambda: cluster.granted()[0] - bytes_before >= size, "the daemon's count")
+    granted_bytes, grants = cluster.granted()
+    assert granted_bytes - bytes_before == size
+    assert grants > grants_before
+
+
+@pytest.fixture(scope="module", params=sorted(TRANSPORTS))
+def cluster(request: pytest.FixtureRequest) -> Iterator[NixlCluster]:
+    with started(NixlCluster, request.param) as made:
+        yield made
 
 
 def test_same_tokens_as_without_disaggregation(cluster: NixlCluster) -> None:

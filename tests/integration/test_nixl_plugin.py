@@ -182,6 +182,30 @@ def test_a_peer_without_mfs_is_sent_to_as_ever(folder: Path) -> None:
         assert granted(daemon) == 6 * 8 << 20
 
 
+def test_a_cpp_program_of_nixls_own_asks_without_a_change(folder: Path, version: str) -> None:
+    """The example that the wheel brings compiled. It ends by a signal after its last line, with MFS as without."""
+    wheel = nixl_wheel(version)
+    program = wheel / "nixl_cu12.scripts/nixl_example"
+    program.chmod(0o755)
+    libraries = os.pathsep.join(str(wheel / name) for name in (".nixl_cu12.mesonpy.libs", "nixl_cu12.libs"))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MFS_", "NIXL_"))}
+    with Daemon(folder) as daemon:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "nccl_shim.run", "--socket", str(daemon.socket), "--nixl-backend", "UCX", "--"),
+                *(str(program), "UCX"),
+            ],
+            env={**clean, "LD_LIBRARY_PATH": libraries, "UCX_TLS": "tcp"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert "Transfer verified" in done.stdout and "Test done" in done.stdout, done.stdout + done.stderr
+        assert granted(daemon) > 0
+        assert daemon.status().daemon.attached_total == 1
+
+
 def test_mode_off_means_untouched(folder: Path) -> None:
     with Daemon(folder) as daemon:
         run(folder, daemon.socket, NIXL_VERSIONS[-1], MFS_MODE="off")

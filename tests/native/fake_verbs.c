@@ -254,7 +254,7 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 	pthread_mutex_lock(&f->lock);
 	if (mask & IBV_QP_AV)
-		f->traffic_class = attr->ah_attr.grh.traffic_class;
+		f->traffic_class = attr->ah_attr.grh.traffic_class, f->service_level = attr->ah_attr.sl;
 	if (mask & IBV_QP_STATE) {
 		qp->state = attr->qp_state;
 		if (attr->qp_state == IBV_QPS_ERR)
@@ -379,6 +379,7 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port, struct _com
 	(void)context, (void)port;
 	a->active_width = 2;
 	a->active_speed = 32;
+	a->link_layer = getenv("FAKE_INFINIBAND") ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
 	return 0;
 }
 
@@ -500,6 +501,11 @@ EXPORT uint64_t fake_posted(struct ibv_qp *qp)
 EXPORT unsigned fake_traffic_class(struct ibv_qp *qp)
 {
 	return ((struct fake_qp *)qp)->traffic_class;
+}
+
+EXPORT unsigned fake_service_level(struct ibv_qp *qp)
+{
+	return ((struct fake_qp *)qp)->service_level;
 }
 
 EXPORT unsigned fake_cq_overruns(void)

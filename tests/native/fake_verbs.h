@@ -34,6 +34,7 @@ void fake_fail(struct ibv_qp *qp); /* the device alone moves it to the error sta
 unsigned fake_cq_pending(struct ibv_cq *cq);
 uint64_t fake_posted(struct ibv_qp *qp); /* since creation or RESET */
 unsigned fake_traffic_class(struct ibv_qp *qp);
+unsigned fake_service_level(struct ibv_qp *qp);
 unsigned fake_cq_overruns(void);
 extern void (*fake_observer)(struct ibv_qp *qp, const struct ibv_send_wr *wr);
 

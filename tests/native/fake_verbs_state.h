@@ -32,7 +32,7 @@ struct fake_qp {
 	struct fake_record *log;
 	unsigned logged;
 	int refuse_error;
-	unsigned refuse_times, traffic_class;
+	unsigned refuse_times, traffic_class, service_level;
 	struct ibv_send_wr built[64];
 	struct ibv_sge built_sge[64][4];
 	unsigned char built_data[64][FAKE_PAYLOAD_MAX];

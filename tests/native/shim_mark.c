@@ -120,6 +120,47 @@ static void forked(void)
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* The service level with which it is connected, in the lane of a class, after the program has asked for one. */
+static unsigned level(struct rig *r, int lane, uint8_t asked, bool global)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = 9,
+				   .ah_attr = {.is_global = global, .sl = asked, .port_num = 1}};
+	struct ibv_qp *qp;
+
+	CHECK(api()->lane_set(lane) == 0);
+	qp = rig_qp(r, 64);
+	CHECK(rig_state(qp, IBV_QPS_INIT) == 0);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_DEST_QPN) == 0);
+	CHECK_EQUAL(attr.ah_attr.sl, asked); /* the caller's own copy is not touched */
+	return fake_service_level(qp);
+}
+
+/* MFS_SERVICE_LEVELS=46:5,34:4! on InfiniBand: within the subnet and beyond it. The program's own stays, but where "!" is. */
+static void levels(void)
+{
+	struct rig *r = rig_open(64);
+
+	for (int global = 0; global < 2; global++) {
+		CHECK_EQUAL(level(r, 0, 0, global), 5);
+		CHECK_EQUAL(level(r, 0, 3, global), 3);
+		CHECK_EQUAL(level(r, 1, 0, global), 4);
+		CHECK_EQUAL(level(r, 1, 3, global), 4);
+		CHECK_EQUAL(level(r, 2, 0, global), 0); /* no mark */
+		CHECK_EQUAL(level(r, 3, 0, global), 0); /* no level for its mark */
+	}
+}
+
+/* Without the variable, with one that cannot be read, or on Ethernet. */
+static void no_levels(void)
+{
+	struct rig *r = rig_open(64);
+
+	for (int lane = 0; lane < 4; lane++) {
+		CHECK_EQUAL(level(r, lane, 0, false), 0);
+		CHECK_EQUAL(level(r, lane, 3, true), 3);
+	}
+}
+
 /* With a variable that cannot be read. */
 static void nothing(void)
 {
@@ -131,8 +172,8 @@ static void nothing(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {{"rules", rules}, {"lanes", lanes}, {"untouched", untouched},
-					    {"devices", devices}, {"forked", forked}, {"nothing", nothing},
-					    {NULL, NULL}};
+					    {"devices", devices}, {"forked", forked}, {"levels", levels},
+					    {"no_levels", no_levels}, {"nothing", nothing}, {NULL, NULL}};
 
 	folder = argc > 2 ? argv[2] : "";
 	return run_tests(tests, argc > 2 ? 2 : argc, argv);

@@ -224,7 +224,8 @@ class Mfs(Policy):
         if self.variant == "paper":
             self.queues = AlteredNetwork(topology, self.config, self.rank_alone)
         else:
-            self.queues = RmlqNetwork(topology, self.config, needed_ns=self.needed_ns)
+            bypass = self.simulation.bypass
+            self.queues = RmlqNetwork(topology, self.config, needed_ns=self.needed_ns, bypass=bypass)
         return self.queues
 
     def tell(self, batch: Batch) -> None:

@@ -39,9 +39,30 @@ def test_marking(native: Native, test: str) -> None:
     assert lines(native, test, MFS_MARK=LANES) == []
 
 
+LEVELS = {"MFS_MARK": LANES, "MFS_SERVICE_LEVELS": "46:5,34:4!"}
+
+
+def test_service_levels_on_infiniband(native: Native) -> None:
+    assert lines(native, "levels", FAKE_INFINIBAND="1", **LEVELS) == []
+
+
+def test_no_service_levels_on_ethernet_or_where_none_are_configured(native: Native) -> None:
+    assert lines(native, "no_levels", **LEVELS) == []
+    assert lines(native, "no_levels", FAKE_INFINIBAND="1", MFS_MARK=LANES) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["46", "46:", "46:16", "64:1", ":1", "46:5;34:4", "46:5!!", "46:-1", "46:5, 34:4", "x"]
+)
+def test_service_levels_that_cannot_be_read_change_nothing(native: Native, wrong: str) -> None:
+    output = lines(native, "no_levels", FAKE_INFINIBAND="1", MFS_MARK=LANES, MFS_SERVICE_LEVELS=wrong)
+    assert len(output) == 1 and output[0].startswith("mfs: MFS_SERVICE_LEVELS="), output
+
+
 def test_marking_sanitized(with_asan: Native) -> None:
     for test in ("lanes", "untouched", "forked"):
         with_asan.run("shim_mark", test, MFS_MODE="mark", MFS_MARK=LANES)
+    with_asan.run("shim_mark", "levels", MFS_MODE="mark", FAKE_INFINIBAND="1", **LEVELS)
     for wrong in WRONG:
         with_asan.run("shim_mark", "nothing", MFS_MODE="mark", MFS_MARK=wrong)
 
