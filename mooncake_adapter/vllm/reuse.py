@@ -170,12 +170,22 @@ class ReuseChoice:
         if decision.choice is Choice.RECOMPUTE:
             return 0, False
         if decision.choice is Choice.PART and self.parts is not None:
-            end = self._end_of_part(computed_tokens, tokens, decision.share)
-            return self.parts.asked(Shortened(request, end + 1), computed_tokens)
+            return self._part(request, computed_tokens, self._end_of_part(computed_tokens, tokens, decision.share))
         if decision.choice is Choice.WAIT:
             self._count(Choice.WAIT)
             return None, False
         return found
+
+    def _part(self, request: Any, computed_tokens: int, end: int) -> tuple[int | None, bool]:
+        """The inner connector's answer about a prompt that ends there; without one all is computed again."""
+        assert self.parts is not None
+        try:
+            return self.parts.asked(Shortened(request, end + 1), computed_tokens)
+        except Exception as error:
+            self._once.warn("reuse-part", "a part of the reuse could not be found (%s); all is computed again", error)
+            again = self._latest[request.request_id]._replace(choice=Choice.RECOMPUTE)
+            self._latest[request.request_id] = again
+            return 0, False
 
     def _end_of_part(self, computed_tokens: int, tokens: int, share: float) -> int:
         """Where the part that is loaded ends in the prompt: with a block."""

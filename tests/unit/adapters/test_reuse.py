@@ -209,6 +209,21 @@ def test_what_the_store_says_last_of_a_part_stands() -> None:
     store.update_state_after_alloc(one, None, 0)
 
 
+def test_a_part_that_cannot_be_found_is_computed_again_with_the_rest() -> None:
+    store = Blocks(960, 128)
+    choice = in_parts(Times(per_byte_ns=1000), store, 3000)
+    one = request("a", ttft_slo_ms=500)
+    found = store.get_num_new_matched_tokens(one, 0)
+
+    def fails(request: Any, computed: int) -> tuple[int | None, bool]:
+        raise RuntimeError("the store's metadata is gone")
+
+    choice.parts = Parts(fails, store.block)
+    assert choice.answer(one, 0, found) == (0, False)
+    choice.allocated("a")
+    assert choice.counts == {"recompute": 1}
+
+
 def test_the_decision_that_stands_is_counted_once() -> None:
     """vLLM asks again as long as it has no blocks, and tells of blocks again when a load has ended."""
     choice, store = made(Times(10**12)), Store(900)
