@@ -8,19 +8,31 @@ read at the first decision after that time, and each reading covers the time sin
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from bench.sim.engine import Simulation
+    from bench.sim.cluster import Cluster
 
 NS = 1_000_000_000
 LEFT = 0.02  # of the link while the load takes all that it can
 
 
+class Events(Protocol):
+    """The part of a simulation that such a load needs."""
+
+    cluster: Cluster
+    network: Any
+    now: float
+    unfinished: int
+
+    def at(self, time: float, act: Callable[[Any], None], what: Any) -> None: ...
+
+
 class BypassLoad:
     """One for each simulation; the same bursts for every policy."""
 
-    def __init__(self, simulation: Simulation, share: float, burst_s: float) -> None:
+    def __init__(self, simulation: Events, share: float, burst_s: float) -> None:
         config, topology = simulation.cluster.config, simulation.cluster.topology
         self.simulation = simulation
         self.link = topology.link
