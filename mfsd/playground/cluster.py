@@ -26,6 +26,7 @@ from mfsd.playground.state import Coordinator, Node, PlaygroundError, State
 DEVICE = "mfs0"
 START_TIMEOUT_S = 60.0
 RESTART_S = 1.0
+WATCH_S = 0.1
 """As the systemd units have it."""
 ETCD_PORT = 2379
 COORDINATOR_PORT = 7400
@@ -136,8 +137,11 @@ class Cluster:
     def watch(self) -> None:
         """Starts again what ends, until interrupted. PlaygroundError when it does not come up."""
         while True:
-            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            assert child is not None
+            # Not os.waitid without end: a signal that comes just before it blocks would be seen when a child ends.
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if child is None:
+                time.sleep(WATCH_S)
+                continue
             part = next((p for p in self._parts if p.program and p.program.process.pid == child.si_pid), None)
             if part is None:
                 os.waitpid(child.si_pid, 0)  # an orphan of some node: the first process here is its parent

@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGINT, signal.SIGTERM)
 RETRY_S = 0.01
 """After a finalizer was interrupted: what is raised there Python drops, and it must be raised again, elsewhere."""
+WAIT_S = 0.05
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -93,7 +95,7 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
     try:
         with os.fdopen(ready) as pipe:
             problem = pipe.read()
-        _, status = os.waitpid(keeper, 0)
+        status = _ended(keeper)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -137,8 +139,18 @@ def _keep(function: Callable[[], int], started: Callable[[int], None] | None, te
     os.close(tell)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    _, status = os.waitpid(child, 0)
+    status = _ended(child)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _ended(child: int) -> int:
+    """Its status, once it has ended. In steps: a signal that comes just before a wait without end begins is seen only
+    when that ends."""
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        time.sleep(WAIT_S)
 
 
 def _first(function: Callable[[], int], started: Callable[[int], None] | None, tell: int) -> NoReturn:
