@@ -13,6 +13,7 @@ from mfsd.cli.daemon_call import EXIT_UNREACHABLE
 from mfsd.cli.output import Column, Form, Row, output_options, print_table, printed
 from mfsd.cli.program import ProgramGroup
 from mfsd.observe.format import count, share
+from mfsd.serve.gateway.replicas import Stage
 from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 
 URL_DEFAULT = "http://127.0.0.1:8080"
@@ -61,7 +62,7 @@ def _row(replica: ReplicaStatus) -> Row:
     return (
         replica.name,
         replica.role.value,
-        "up" if replica.healthy else f"down: {replica.problem}",
+        _state(replica),
         count(replica.waiting),
         count(replica.running),
         count(replica.requests_max),
@@ -70,6 +71,12 @@ def _row(replica: ReplicaStatus) -> Row:
         count(replica.failed),
         ", ".join(replica.models) or "any",
     )
+
+
+def _state(replica: ReplicaStatus) -> str:
+    if replica.healthy:
+        return "up"
+    return f"down: {replica.problem}" if replica.stage is Stage.RUNS else replica.stage.value
 
 
 @gateway.command(

@@ -4,7 +4,7 @@ cluster call the same `choose`. Times are nanoseconds from now, sizes bytes.
 Read in this order: view, config, cost, choose, queue. What each router is for: docs/gateway.md.
 """
 
-from mfsd.policy.route.choose import choose
+from mfsd.policy.route.choose import choose, eligible
 from mfsd.policy.route.config import Load, RouteConfig, Router
 from mfsd.policy.route.queue import QueueOrder, queue_key
 from mfsd.policy.route.view import Call, Choice, Homes, Refusal, Replica, Role
@@ -21,5 +21,6 @@ __all__ = [
     "RouteConfig",
     "Router",
     "choose",
+    "eligible",
     "queue_key",
 ]

@@ -6,7 +6,7 @@ import asyncio
 import bisect
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from mfsd.policy.route import Call, Choice, Refusal, Role, RouteConfig, Router, choose, queue_key
@@ -22,6 +22,7 @@ PACE_WEIGHT: Final = 0.05
 """Of the latest interval between two ends in their mean."""
 
 
+STARTS: Final = Choice(replica=None, reason="its engine is yet to start", refused=Refusal.SATURATED)
 Among = frozenset[str] | None
 """Names of the replicas that a call may have; None: all."""
 
@@ -58,6 +59,9 @@ class Admission:
         self._settings, self._replicas, self._programs = settings.admission, replicas, programs
         self._route = settings.route
         self._config = RouteConfig(load=settings.route.load, locality_tokens=settings.route.locality_tokens)
+        self._start_max_s = settings.residency.start_max_s
+        self.starts: Callable[[Call, Prompt, Role], bool] = lambda *_: False
+        """Whether an engine starts, or will, by which a call can be served that no healthy replica can have."""
         self._queue: list[_Waiter] = []
         """In its order."""
         self._number = 0
@@ -77,7 +81,8 @@ class Admission:
             return place
         if choice.refused is not Refusal.SATURATED:
             raise NoPlace(choice)
-        return await self._wait(call, prompt, role, among, since_s)
+        most_s = self._settings.wait_max_s + (self._start_max_s if choice is STARTS else 0.0)
+        return await self._wait(call, prompt, role, among, since_s, most_s)
 
     def ended(self, place: Place, call: Call) -> None:
         """Its replica may have another one. The counts of the replica are the caller's."""
@@ -134,13 +139,16 @@ class Admission:
         router: Router = self._route.decode if role is Role.DECODE else self._route.router
         choice = choose(router, call, self._replicas.view(prompt, among), self._programs, self._config, role)
         if choice.replica is None:
+            if choice.refused is Refusal.UNHEALTHY and self.starts(call, prompt, role):
+                return STARTS, None
             return choice, None
         replica = self._replicas.by_name[choice.replica]
         replica.begin(prompt.tokens)
+        replica.used_s = self._now_s()
         self.of_tier[call.tier] += 1
         return choice, Place(replica, choice, self._now_s() - since_s)
 
-    async def _wait(self, call: Call, prompt: Prompt, role: Role, among: Among, since_s: float) -> Place:
+    async def _wait(self, call: Call, prompt: Prompt, role: Role, among: Among, since_s: float, most_s: float) -> Place:
         self._number += 1
         key = (*queue_key(self._settings.order, call), self._number)
         waiter = _Waiter(call, prompt, role, among, key, since_s)
@@ -149,7 +157,7 @@ class Admission:
             last = self._queue.pop()
             last.place.set_exception(NoPlace(_full("the queue is full"), self.retry_after_s()))
         try:
-            done, _ = await asyncio.wait({waiter.place}, timeout=self._settings.wait_max_s)
+            done, _ = await asyncio.wait({waiter.place}, timeout=most_s)
         except asyncio.CancelledError:  # the client has left
             if waiter.place.done() and waiter.place.exception() is None:
                 place = waiter.place.result()

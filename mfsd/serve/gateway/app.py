@@ -20,6 +20,7 @@ from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.exchange import PATHS
 from mfsd.serve.gateway.poll import Log
 from mfsd.serve.gateway.proxy import Proxy
+from mfsd.serve.gateway.replicas import Stage
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.upstream import session
 
@@ -42,6 +43,7 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
         async with session() as calls:
             made.append(Gateway(settings, calls, log))
             await gateway().poller.once()
+            gateway().residents.begin()
             tasks = [asyncio.create_task(_poll(gateway())), asyncio.create_task(gateway().poller.watch())]
             try:
                 yield
@@ -49,13 +51,14 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await gateway().residents.close()
 
     async def models(_: Request) -> Response:
         data = [{"id": model, "object": "model", "owned_by": "mfs"} for model in gateway().replicas.models()]
         return _json({"object": "list", "data": data})
 
     async def health(_: Request) -> Response:
-        if any(replica.healthy for replica in gateway().replicas.all):
+        if any(replica.healthy or replica.stage is not Stage.RUNS for replica in gateway().replicas.all):
             return Response(b"ok\n", media_type="text/plain")
         return Response(b"no replica answers: mfsctl gateway status\n", 503, media_type="text/plain")
 
@@ -79,6 +82,7 @@ async def _poll(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(gateway.settings.state.poll_ms / 1e3)
         await gateway.poller.once()
+        gateway.residents.tick()
         gateway.admission.wake()
 
 

@@ -13,6 +13,7 @@ from mfsd.serve.gateway.admission import Admission
 from mfsd.serve.gateway.metrics import Metrics
 from mfsd.serve.gateway.poll import Log, Poller
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
+from mfsd.serve.gateway.residents import Residents
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 from mfsd.serve.gateway.upstream import Upstream
@@ -34,6 +35,8 @@ class Gateway:
         self.admission = Admission(settings, self.replicas, table)
         self.upstream = Upstream(session)
         self.metrics = Metrics()
+        self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
+        self.admission.starts = self.residents.wanted
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
@@ -93,6 +96,7 @@ def _status(replica: LiveReplica) -> ReplicaStatus:
         role=replica.settings.role,
         healthy=replica.healthy,
         problem=replica.problem,
+        stage=replica.stage,
         models=replica.models,
         tiers=replica.settings.tiers,
         waiting=replica.waiting + replica.foreign_waiting,

@@ -29,6 +29,12 @@ class Metrics:
         self.picked = Counter(
             "mfs_gateway_picked", "Requests for which a proxy was told this replica.", ("replica",), registry=registry
         )
+        self.engines = Counter(
+            "mfs_gateway_engine_changes",
+            "Processes of engines that have a command, by change: started, stopped, ended (by themselves), failed.",
+            ("replica", "change"),
+            registry=registry,
+        )
         self.streams = Gauge(
             "mfs_gateway_ext_proc_streams", "Requests of proxies that are open now.", registry=registry
         )

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from mfsd.proto.resolve import resolve
-from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
+from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import State
 
 TIMEOUT_S: Final = 2.0
@@ -139,11 +139,15 @@ class Poller:
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
     async def replica(self, replica: LiveReplica) -> None:
+        if replica.away:
+            return
         try:
             if not replica.healthy or not replica.models:
                 await self._models(replica)
             await self._metrics(replica)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
+                return
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
             if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
                 return

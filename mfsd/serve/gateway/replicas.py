@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from enum import Enum
 from typing import Final
 
 from mfsd.policy.route import Replica, Role
@@ -13,6 +14,16 @@ from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
 PACE_WEIGHT: Final = 0.1
 """Of the latest prompt in the mean time of a prompt token."""
 FETCH_TOKENS_LEAST: Final = 256
+
+
+class Stage(str, Enum):
+    """Of an engine that the gateway itself starts and stops."""
+
+    RUNS = "runs"
+    """Or somebody else sees to that."""
+    STARTS = "starts"
+    STOPS = "stops"
+    STOPPED = "stopped"
 
 
 class LiveReplica:
@@ -36,6 +47,9 @@ class LiveReplica:
         self.port_rate_bytes_per_s = 0
         self.owed_bytes: int | None = None
         self.prefixes = Prefixes()
+        self.stage = Stage.RUNS
+        self.used_s = 0.0
+        """When it was given a call last, by the loop's clock."""
         self.sent = self.failed = 0
         """Calls so far; those of them that ended with an error of the connection."""
 
@@ -67,8 +81,21 @@ class LiveReplica:
         self._most = self.waiting + self.running
         self.kv_used_share = kv_used_share
 
+    @property
+    def requests(self) -> int:
+        """Those of others included."""
+        return self.waiting + self.running + self.foreign_waiting + self.foreign_running
+
+    @property
+    def away(self) -> bool:
+        """Its process is not to answer."""
+        return self.stage in (Stage.STOPS, Stage.STOPPED)
+
     def up(self) -> bool:
         """Whether that is news."""
+        if self.away:  # it has answered just before its process was stopped
+            return False
+        self.stage = Stage.RUNS
         news, self.healthy, self.problem = not self.healthy, True, ""
         return news
 
@@ -150,5 +177,6 @@ class ReplicaSet:
         ]
 
     def models(self) -> list[str]:
-        """Of those that are healthy."""
-        return sorted({model for replica in self.all if replica.healthy for model in replica.models})
+        """Of those that are healthy, or will be when one of their models is wanted."""
+        some = [replica for replica in self.all if replica.healthy or replica.stage is not Stage.RUNS]
+        return sorted({model for replica in some for model in replica.models})

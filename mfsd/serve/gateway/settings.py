@@ -88,6 +88,11 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a prefill instance with MooncakeConnector: its `engine_id`."""
     bootstrap: str = ""
     """Of a prefill instance with MooncakeConnector: the URL of its bootstrap server."""
+    command: list[str] = []
+    """That starts the engine on this machine, one text a word, for example `["vllm", "serve", "m", "--port", "8001"]`:
+    it runs while requests want it, by `[residency]`. Empty: somebody else sees to it."""
+    memory_bytes: int = 0
+    """That an engine with a `command` takes of `residency.memory_bytes`."""
 
     def __post_init__(self) -> None:
         _check_url("url", self.url)
@@ -99,6 +104,18 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field in ("port", "engine_id", "bootstrap"):
             if self.each_address and getattr(self, field):
                 raise ValueError(f"{field} is of one engine: leave it out where each_address = true")
+        self._check_command()
+
+    def _check_command(self) -> None:
+        _check_count("memory_bytes", self.memory_bytes, 0, BYTES_MAX * 64)
+        if not self.command:
+            return
+        if not all(self.command) or any("\0" in word for word in self.command):
+            raise ValueError("command has a word that is empty or has a zero byte: use a list of a program's words")
+        if not self.models:
+            raise ValueError("models is missing: an engine with a command cannot be asked before it runs")
+        if self.each_address:
+            raise ValueError("command is of one engine: leave it out where each_address = true")
 
     @property
     def shown_name(self) -> str:
@@ -187,6 +204,27 @@ class Disaggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the engines: nixl (NixlConnector, also inside of MfsConnector) or mooncake (MooncakeConnector)."""
 
 
+class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When engines that have a `command` run."""
+
+    memory_bytes: int = 0
+    """That they share: the one that was used the longest ago, and has no requests, stops for one that is wanted. 0:
+    they do not stop for each other."""
+    idle_s: float = 0.0
+    """An engine stops after so long without a request; 0: never for that."""
+    start_max_s: float = 900.0
+    """One that does not answer so long after its start is stopped. Its requests wait so much longer than
+    `admission.wait_max_s`."""
+    stop_max_s: float = 30.0
+    """One that has not ended so long after SIGTERM is killed."""
+
+    def __post_init__(self) -> None:
+        _check_count("memory_bytes", self.memory_bytes, 0, BYTES_MAX * 64)
+        for field, least in (("idle_s", 0.0), ("start_max_s", 0.1), ("stop_max_s", 0.0)):
+            if not least <= getattr(self, field) <= 86_400:
+                raise ValueError(f"{field} is {getattr(self, field)}: use seconds from {least:g} to 86400")
+
+
 class ExtProc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An endpoint picker for a proxy (Envoy, a Kubernetes gateway), beside `listen`."""
 
@@ -227,6 +265,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: State = State()
     kv: Kv = Kv()
     disaggregation: Disaggregation = Disaggregation()
+    residency: Residency = Residency()
     ext_proc: ExtProc = ExtProc()
     default: Tier = Tier()
     """What requests without a tier are promised: `ttft_ms`, `tbt_ms`, `ttlt_ms`, `importance`."""
@@ -263,6 +302,11 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for field in ("engine_id", "bootstrap"):
                 if not getattr(replica, field):
                     raise ValueError(f"replicas[{number}].{field} is missing: MooncakeConnector needs it")
+        most = self.residency.memory_bytes
+        if most and replica.command and not 0 < replica.memory_bytes <= most:
+            raise ValueError(
+                f"replicas[{number}].memory_bytes is {replica.memory_bytes}: use 1 to residency.memory_bytes, {most}"
+            )
 
     @property
     def host_and_port(self) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mfsd.policy.route import Role
+from mfsd.serve.gateway.replicas import Stage
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     owed_bytes: int | None
     sent: int
     failed: int
+    stage: Stage = Stage.RUNS
+    """Of an engine that the gateway starts and stops."""
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,11 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
             ONE + 'role = "prefill"\n[[replicas]]\nurl = "http://10.0.0.2:1"\nrole = "decode"\n'
             '[ext_proc]\nlisten = "[::]:9002"\n', "replicas[0].role",
         ),
+        (ONE + 'command = ["vllm"]\n', "models is missing"),
+        (ONE + 'models = ["m"]\ncommand = [""]\n', "command has a word that is empty"),
+        (ONE + 'models = ["m"]\ncommand = ["vllm"]\neach_address = true\n', "command is of one engine"),
+        (ONE + 'models = ["m"]\ncommand = ["vllm"]\n[residency]\nmemory_bytes = 5\n', "replicas[0].memory_bytes is 0"),
+        (ONE + "[residency]\nidle_s = nan\n", "idle_s is nan"),
         (ONE + '[route]\nrouter = "owed"\n', "use transfer"),
         (ONE + '[route]\ndecode = "prefix"\n', "use owed"),
     ],

@@ -1,0 +1,193 @@
+"""Starts an engine when a request wants its model, and stops it when another one needs the memory or nobody wants it.
+
+Which one gives way is the rule of mfsd.policy.workflow.residency, without host memory to sleep in: an engine runs, or
+its model is on disk. An engine with requests is never stopped, so no request is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mfsd.policy.route import Call, Choice, Role, eligible
+from mfsd.policy.workflow import ModelProfile, Residence, Residency
+from mfsd.serve.gateway.backend import Backend
+from mfsd.serve.gateway.metrics import Metrics
+from mfsd.serve.gateway.poll import Log
+from mfsd.serve.gateway.prompt import Prompt
+from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet, Stage
+from mfsd.serve.gateway.settings import GatewaySettings
+
+RETRY_S: Final = 10.0
+"""After a start that failed."""
+UNLIMITED_BYTES: Final = 1 << 62
+
+
+class _Life:
+    """One process, from the decision to start it until nothing is left of it."""
+
+    def __init__(self, replica: LiveReplica) -> None:
+        self.replica, self.backend = replica, Backend(replica.settings.command)
+        self.task: asyncio.Task[None]
+        self.begun_s: float | None = None
+        self.wanted_gone = False
+        self.has_served = False
+
+
+class Residents:
+    def __init__(
+        self, settings: GatewaySettings, replicas: ReplicaSet, log: Log, metrics: Metrics, wake: Callable[[], None]
+    ) -> None:
+        """wake: is called when calls that wait may have a chance, or none any more."""
+        self._settings, self._log, self._wake = settings.residency, log, wake
+        self._changes = metrics.engines
+        self._own = {replica.name: replica for replica in replicas.all if replica.settings.command}
+        self._lives: dict[str, _Life] = {}
+        self._retry_s: dict[str, float] = {}
+        self._closing = False
+        self._memory = Residency(
+            {name: _profile(name, replica.settings.memory_bytes) for name, replica in self._own.items()},
+            gpu_bytes=self._settings.memory_bytes or UNLIMITED_BYTES,
+            host_bytes=0,
+            disk_bytes=UNLIMITED_BYTES,
+            on_disk=self._own,
+        )
+
+    def begin(self) -> None:
+        """After the first poll: an engine that answers has been started by somebody else, who sees to it."""
+        for name in [name for name, replica in self._own.items() if replica.healthy]:
+            self._memory.activate(name, 0)
+            self._log.warning("engine-not-ours", replica=name, url=self._own[name].url)
+        for replica in self._own.values():
+            if not replica.healthy:
+                self._is(replica, Stage.STOPPED)
+
+    def wanted(self, call: Call, prompt: Prompt, role: Role) -> bool:
+        """Whether the call may wait for an engine, which is started where there is memory for it."""
+        able = [
+            msgspec.structs.replace(replica.view(prompt), healthy=True)
+            for replica in self._own.values()
+            if replica.stage is not Stage.RUNS and self._now_s() >= self._retry_s.get(replica.name, 0.0)
+        ]
+        found = eligible(call, able, role)
+        if isinstance(found, Choice) or self._closing:
+            return False
+        chosen = [self._own[one.name] for one in found]
+        if all(replica.stage is Stage.STOPPED for replica in chosen):
+            self._make_run(chosen[0])
+        return True
+
+    def tick(self) -> None:
+        """With each poll."""
+        now_s = self._now_s()
+        for life in list(self._lives.values()):
+            replica = life.replica
+            if replica.stage is Stage.STARTS and life.begun_s is not None:
+                if now_s - life.begun_s > self._settings.start_max_s:
+                    self._failed(replica, f"it does not answer {self._settings.start_max_s:g} s after its start")
+                    self._stop(life)
+            elif replica.stage is Stage.RUNS:
+                if not life.has_served or replica.requests:
+                    life.has_served, replica.used_s = True, now_s
+                elif 0 < self._settings.idle_s <= now_s - replica.used_s:
+                    self._stop(life)
+
+    async def close(self) -> None:
+        self._closing = True
+        lives = list(self._lives.values())
+        for life in lives:
+            self._stop(life)
+        await asyncio.gather(*(life.task for life in lives), return_exceptions=True)
+
+    # ---- one engine --------------------------------------------------------------------------------------------------
+
+    def _make_run(self, replica: LiveReplica) -> None:
+        """As soon as those that give way are gone; not yet, where those that could have requests."""
+        running = [one for one in self._own.values() if one.stage in (Stage.RUNS, Stage.STARTS)]
+        for one in sorted(running, key=lambda one: one.used_s):
+            self._memory.used(one.name)
+        idle = {one.name for one in running if one.stage is Stage.RUNS and not one.requests and one.name in self._lives}
+        moves = self._memory.activate(replica.name, 0, busy={one.name for one in running} - idle)
+        if moves is None:
+            return
+        for move in moves:
+            if move.target is not Residence.RUNNING:
+                self._stop(self._lives[move.model])
+        going = [one.task for one in self._lives.values() if one.replica.stage is Stage.STOPS]
+        self._is(replica, Stage.STARTS)
+        life = self._lives[replica.name] = _Life(replica)
+        life.task = asyncio.create_task(self._live(life, going))
+
+    async def _live(self, life: _Life, going: list[asyncio.Task[None]]) -> None:
+        replica = life.replica
+        try:
+            if going:  # their memory is free only then
+                await asyncio.wait(going)
+            how = "before it was started" if life.wanted_gone else await self._run(life)
+        except OSError as error:
+            how = " ".join(str(error).split())
+        finally:
+            self._gone(life)
+        if life.wanted_gone:
+            self._log.info("engine-stopped", replica=replica.name, how=how)
+            self._changes.labels(replica.name, "stopped").inc()
+        elif life.has_served:
+            self._log.warning("engine-ended", replica=replica.name, how=how)
+            self._changes.labels(replica.name, "ended").inc()
+        else:
+            self._failed(replica, how)
+        self._wake()
+
+    async def _run(self, life: _Life) -> str:
+        name, command = life.replica.name, life.replica.settings.command
+        life.begun_s = self._now_s()
+        self._log.info("engine-starts", replica=name, command=" ".join(command))
+        self._changes.labels(name, "started").inc()
+        return await life.backend.run()
+
+    def _stop(self, life: _Life) -> None:
+        if life.wanted_gone:
+            return
+        life.wanted_gone = True
+        life.replica.down("")
+        self._is(life.replica, Stage.STOPS)
+        life.backend.terminate()
+        killer = asyncio.get_running_loop().call_later(self._settings.stop_max_s, life.backend.kill)
+        life.task.add_done_callback(lambda _: killer.cancel())
+
+    def _gone(self, life: _Life) -> None:
+        name = life.replica.name
+        life.has_served |= life.replica.stage is Stage.RUNS
+        life.replica.down("")
+        self._is(life.replica, Stage.STOPPED)
+        self._memory.sleep(name)  # to disk, since there is no host memory
+        del self._lives[name]
+
+    def _failed(self, replica: LiveReplica, problem: str) -> None:
+        self._retry_s[replica.name] = self._now_s() + RETRY_S
+        self._log.warning("engine-failed", replica=replica.name, problem=problem)
+        self._changes.labels(replica.name, "failed").inc()
+
+    @staticmethod
+    def _is(replica: LiveReplica, stage: Stage) -> None:
+        replica.stage, replica.problem = stage, stage.value
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _profile(name: str, memory_bytes: int) -> ModelProfile:
+    """What residency reads of it."""
+    return ModelProfile(
+        name=name,
+        weights_bytes=max(1, memory_bytes),
+        context_bytes=0,
+        kv_bytes_per_token=1,
+        prefill_fixed_s=0.0,
+        prefill_s_per_token=0.0,
+        decode_s_per_token=0.0,
+    )

@@ -1,0 +1,142 @@
+"""A gateway that starts and stops its engines itself: for memory, for idleness, and when they end or do not start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.ports import free_port
+from tests.support.gateway import GatewayProcess, gateway
+from tests.support.openai_engine import StandIn, engines
+from tests.support.waiting import eventually
+
+FAST = "[state]\npoll_ms = 50\n"
+ENGINE = "tests.support.openai_engine"
+
+
+class Resident(StandIn):
+    """A stand-in that the gateway starts; it notes its processes."""
+
+    def __init__(self, folder: Path, model: str, before: str = "") -> None:
+        self.port, self.model, self.pids_file = free_port(), model, folder / f"{model}.pids"
+        self.url = f"http://127.0.0.1:{self.port}"
+        start = f"echo $$ >>{self.pids_file}; {before} exec {sys.executable} -m {ENGINE} {self.port}"
+        self.command = ["sh", "-c", start]
+
+    def table(self, **more: object) -> str:
+        fields = {"name": self.model, "url": self.url, "models": [self.model], "command": self.command, **more}
+        return "[[replicas]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
+
+    def pids(self) -> list[int]:
+        return [int(line) for line in self.pids_file.read_text().split()] if self.pids_file.exists() else []
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def body(model: str, **more: object) -> dict[str, Any]:
+    return {"model": model, "prompt": "one two three", **more}
+
+
+def stages(front: GatewayProcess) -> dict[str, str]:
+    return {replica["name"]: replica["stage"] for replica in front.status()["replicas"]}
+
+
+def test_an_engine_gives_its_memory_to_another_one_once_it_has_no_requests(tmp_path: Path) -> None:
+    one, two = Resident(tmp_path, "one"), Resident(tmp_path, "two")
+    config = one.table(memory_bytes=60) + two.table(memory_bytes=60) + "[residency]\nmemory_bytes = 100\n" + FAST
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+        assert stages(front) == {"one": "stopped", "two": "stopped"} and not one.pids()
+        first = pool.submit(front.post, body("one", hold=0))
+        eventually(lambda: one.pids() and one.answers() and one.seen(), "a request at the first", pause_s=0.02)
+        second = pool.submit(front.post, body("two"))
+        eventually(lambda: front.status()["queue"] == 1, "one that waits for memory")
+        assert front.post(body("one"))[0] == 200 and not two.pids(), "who has requests stays"
+        one.release()
+        assert [answer.result()[0] for answer in (first, second)] == [200, 200]
+        assert stages(front) == {"one": "stopped", "two": "runs"}
+        assert [lives(pid) for pid in one.pids() + two.pids()] == [False, True]
+        assert front.post(body("one"))[1]["x-mfs-replica"] == "one"
+        assert [lives(pid) for pid in one.pids() + two.pids()] == [False, True, False]
+        assert front.post(body("three"))[0] == 404
+    assert not any(map(lives, one.pids())), "they end with the gateway"
+
+
+def test_an_idle_engine_stops_and_starts_when_it_is_wanted(tmp_path: Path) -> None:
+    one = Resident(tmp_path, "one", before="sleep 1000 &")
+    with gateway(tmp_path, one.table() + "[residency]\nidle_s = 0.2\n" + FAST) as front:
+        for times in range(1, 4):
+            assert front.post(body("one"))[0] == 200
+            eventually(lambda: stages(front) == {"one": "stopped"}, "the stop", pause_s=0.02)
+            assert len(one.pids()) == times
+        for pid in one.pids():
+            assert not lives(pid)
+            eventually(lambda pid=pid: not of_session(pid), "the end of what it had started", pause_s=0.02)
+        assert 'mfs_gateway_engine_changes_total{change="stopped",replica="one"} 3.0' in front.metrics()
+
+
+def of_session(session: int) -> list[str]:
+    """Processes that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                found.append(path.parent.name)
+    return found
+
+
+def test_an_engine_that_was_killed_starts_again_for_the_next_request(tmp_path: Path) -> None:
+    one = Resident(tmp_path, "one")
+    with gateway(tmp_path, one.table() + FAST) as front, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(front.post, body("one", hold=0))
+        eventually(lambda: one.pids() and one.answers() and one.seen(), "a request", pause_s=0.02)
+        os.kill(one.pids()[0], signal.SIGKILL)
+        status, _, answer = running.result()
+        assert (status, answer["error"]["code"]) == (502, "engine_lost"), "it may have run"
+        eventually(lambda: stages(front) == {"one": "stopped"}, "its end is seen", pause_s=0.02)
+        assert front.post(body("one"))[0] == 200
+        assert len(one.seen()) == 1 and len(one.pids()) == 2
+
+
+def test_an_engine_that_does_not_start_is_an_error_at_once(tmp_path: Path) -> None:
+    one, two, three = Resident(tmp_path, "one"), Resident(tmp_path, "two"), Resident(tmp_path, "three")
+    one.command, two.command, three.command = ["false"], ["/nowhere/engine"], ["sleep", "1000"]
+    config = "".join(engine.table() for engine in (one, two, three)) + "[residency]\nstart_max_s = 0.2\n" + FAST
+    with gateway(tmp_path, config) as front:
+        for engine in (one, two, three):
+            status, headers, answer = front.post(body(engine.model))
+            assert (status, answer["error"]["code"]) == (503, "no_replica") and "retry-after" in headers
+            assert front.post(body(engine.model))[0] == 503
+            started = f'mfs_gateway_engine_changes_total{{change="failed",replica="{engine.model}"}} 1.0'
+            assert started in front.metrics(), "the second request did not try again"
+
+
+def test_an_engine_that_hears_nothing_is_killed(tmp_path: Path) -> None:
+    one = Resident(tmp_path, "one")
+    one.command = ["sh", "-c", f"trap '' TERM; echo $$ >>{one.pids_file}; while :; do sleep 0.1; done"]
+    with (
+        gateway(tmp_path, one.table() + "[residency]\nstop_max_s = 0.2\n" + FAST) as front,
+        contextlib.closing(front.begin(body("one"))),
+    ):
+        eventually(one.pids, "its process")
+    assert not lives(one.pids()[0])
+
+
+def test_an_engine_that_was_there_before_is_left_alone(tmp_path: Path) -> None:
+    with engines(1) as (engine,):
+        one = Resident(tmp_path, "one")
+        one.url = engine.url
+        with gateway(tmp_path, one.table() + "[residency]\nidle_s = 0.1\n" + FAST) as front:
+            assert front.post(body("one"))[0] == 200 and stages(front) == {"one": "runs"}
+        assert engine.answers() and not one.pids()
