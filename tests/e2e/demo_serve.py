@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.e2e.replicas import NAMES, Outcome, running, with_a_death
+from tests.e2e.replicas import NAMES, Outcome, Replicas, running, with_a_death
 
 BEFORE, AFTER = 12, 12
 KILLED = "b"
@@ -21,7 +21,7 @@ def main() -> int:
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="mfs-demo-serve-"))
     console.print("Starting three vLLM servers (a small random model, on the CPU) and a gateway ...")
-    with running(folder) as made:
+    with running(Replicas(folder)) as made:
         address = f"http://127.0.0.1:{made.gateway_port}"
         console.print(
             f"One address: {address}. {BEFORE} requests stream; replica {KILLED} is killed; {AFTER} more come."

@@ -1,4 +1,4 @@
-"""Makes a small Llama with real random weights and a tokenizer of its own: python model.py FOLDER.
+"""Makes a small Llama with real random weights and a tokenizer of its own: python model.py FOLDER [SEED].
 
 Weights that only look random (load_format=dummy) give the same text whatever is in the KV cache; these do not.
 """
@@ -13,12 +13,12 @@ VOCABULARY = 1024
 LAYERS = 4
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, seed: int = 0) -> None:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=256,
@@ -49,4 +49,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

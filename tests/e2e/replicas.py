@@ -13,7 +13,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,38 +38,52 @@ class Outcome(NamedTuple):
     """"done", or the code of the error."""
 
 
+class Engine(NamedTuple):
+    name: str
+    served: str = "tiny"
+    """Its model's name."""
+    model: Path = MODEL
+    more: tuple[str, ...] = ()
+    """Arguments."""
+
+
 class Replicas:
     """The processes, and the gateway's address."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.gateway_port = folder, free_port()
-        self.ports = {name: free_port() for name in NAMES}
+    def __init__(self, folder: Path, engines: Sequence[Engine] = tuple(map(Engine, NAMES)), config: str = "") -> None:
+        """config: of the gateway, beside its replicas."""
+        self.folder, self.gateway_port, self.config = folder, free_port(), config
+        self.engines = {engine.name: engine for engine in engines}
+        self.ports = {name: free_port() for name in self.engines}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        for name in NAMES:
-            self._engine(name)
-        for name in NAMES:
+        for name in self.engines:
+            self._process(name, self.command(name))
+        for name in self.engines:
             eventually(lambda name=name: self._answers(name, self.ports[name]), f"vLLM {name}", START_S, pause_s=0.2)
-        tables = "".join(
-            f'[[replicas]]\nname = "{name}"\nurl = "http://127.0.0.1:{port}"\n' for name, port in self.ports.items()
-        )
+        self.start_gateway()
+        eventually(self.all_up, "all replicas in the gateway", START_S, pause_s=0.2)
+
+    def table(self, name: str) -> str:
+        """Of the gateway's configuration."""
+        return f'[[replicas]]\nname = "{name}"\nurl = "http://127.0.0.1:{self.ports[name]}"\n'
+
+    def start_gateway(self) -> None:
         config = self.folder / "gateway.toml"
-        config.write_text(f'listen = "127.0.0.1:{self.gateway_port}"\n{tables}')
+        tables = "".join(map(self.table, self.engines))
+        config.write_text(f'listen = "127.0.0.1:{self.gateway_port}"\n{tables}{self.config}')
         self._process("gateway", [sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", str(config)])
         eventually(lambda: self._answers("gateway", self.gateway_port), "the gateway", START_S, pause_s=0.2)
-        eventually(self.all_up, "three replicas in the gateway", START_S, pause_s=0.2)
 
-    def _engine(self, name: str) -> None:
-        self._process(
-            name,
-            [
-                *(str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"),
-                *("--model", str(MODEL), "--served-model-name", "tiny", "--dtype", "bfloat16", "--enforce-eager"),
-                *("--host", "127.0.0.1", "--port", str(self.ports[name]), "--max-model-len", "1024"),
-                *("--max-num-seqs", "16", "--enable-log-requests"),
-            ],
-        )
+    def command(self, name: str) -> list[str]:
+        engine = self.engines[name]
+        return [
+            *(str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(engine.model)),
+            *("--served-model-name", engine.served, "--dtype", "bfloat16", "--enforce-eager"),
+            *("--host", "127.0.0.1", "--port", str(self.ports[name]), "--max-model-len", "1024"),
+            *("--max-num-seqs", "16", "--enable-log-requests", *engine.more),
+        ]
 
     def _process(self, name: str, command: list[str]) -> None:
         environment = {
@@ -81,11 +95,17 @@ class Replicas:
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
+            "MFS_SERVE_STATUS": str(self.status_folder),
         }
         with self.log(name).open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
+
+    @property
+    def status_folder(self) -> Path:
+        """Where engines with MfsScheduler write their status."""
+        return self.folder / "status"
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -105,7 +125,7 @@ class Replicas:
         return {replica["name"] for replica in self.status()["replicas"] if replica["healthy"]}
 
     def all_up(self) -> bool:
-        return self.up() == set(NAMES)
+        return self.up() == set(self.engines)
 
     def kill(self, name: str) -> None:
         """With all of its processes."""
@@ -125,13 +145,15 @@ class Replicas:
 
     def received(self) -> dict[str, Counter[str]]:
         """By replica, how often each request has reached it, by vLLM's own log."""
-        return {name: Counter(RECEIVED.findall(self.log(name).read_text(errors="replace"))) for name in NAMES}
+        return {name: Counter(RECEIVED.findall(self.log(name).read_text(errors="replace"))) for name in self.engines}
 
-    def stream(self, number: int, session: str, first: threading.Semaphore | None = None) -> Outcome:
+    def stream(
+        self, number: int, session: str, first: threading.Semaphore | None = None, model: str = "tiny"
+    ) -> Outcome:
         """One request through the gateway; `first` is released as its first token is there."""
         connection = http.client.HTTPConnection("127.0.0.1", self.gateway_port, timeout=300)
         body = {
-            "model": "tiny",
+            "model": model,
             "prompt": [3 + (number * 7 + i) % 900 for i in range(32)],
             "stream": True,
             "max_tokens": TOKENS,
@@ -159,8 +181,7 @@ class Replicas:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Replicas]:
-    made = Replicas(folder)
+def running(made: Replicas) -> Iterator[Replicas]:
     try:
         made.start()
         yield made

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.demo_serve import AFTER, BEFORE, KILLED, lost, twice
-from tests.e2e.replicas import NAMES, running, with_a_death
+from tests.e2e.replicas import NAMES, Replicas, running, with_a_death
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def test_a_killed_replica_loses_what_it_had_begun_and_nothing_else(tmp_path: Path) -> None:
-    with running(tmp_path) as made:
+    with running(Replicas(tmp_path)) as made:
         outcomes = with_a_death(made, KILLED, BEFORE, AFTER)
         eventually(lambda: KILLED not in made.up(), "the gateway's poll", 60, pause_s=0.2)
         received, programs = made.received(), made.status()["programs"]

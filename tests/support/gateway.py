@@ -38,6 +38,9 @@ class Front:
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), _read(error.read())
 
+    def get(self, path: str) -> str:
+        return str(urllib.request.urlopen(self.url + path, timeout=20).read().decode())
+
     def begin(self, body: object) -> http.client.HTTPConnection:
         """A request whose answer is still to be read, or never will be."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -61,11 +64,11 @@ class GatewayProcess(Front):
         return False
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.load(urllib.request.urlopen(self.url + "/status.json", timeout=10))
+        found: dict[str, Any] = json.loads(self.get("/status.json"))
         return found
 
     def metrics(self) -> str:
-        return str(urllib.request.urlopen(self.url + "/metrics", timeout=10).read().decode())
+        return self.get("/metrics")
 
 
 def _read(content: bytes) -> Any:
