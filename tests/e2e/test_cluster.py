@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 MFS = ("--scheduler-cls", "mooncake_adapter.vllm_scheduler.MfsScheduler")
+JSON = {"content-type": "application/json"}
 SESSIONS = 8
 POLICIES = ("edf", "srpf", "two-lane", "wfq", "fcfs")
 SWITCHED_FROM = 1000
@@ -46,20 +47,10 @@ def other_model() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def three(other_model: Path) -> Iterator[Replicas]:
-    """a and b serve one model, c another one; sessions stay where they have run. The folder stays where this fails."""
-    folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-"))
-    engines = (Engine("a", more=MFS), Engine("b", more=MFS), Engine("c", "other", other_model, MFS))
-    with running(Replicas(folder, engines, "[route]\nlocality_tokens = 16\n")) as made:
-        yield made
-    shutil.rmtree(folder)
-
-
 def asked(port: int, model: str, tokens: list[int], most: int = 8, **more: object) -> tuple[list[int], str]:
     """The answer's tokens, and the replica that a gateway names."""
     body = {"model": model, "prompt": tokens, "max_tokens": most, "temperature": 0, "ignore_eos": True, **more}
-    status, headers, answer = Front(port).post({**body, "return_token_ids": True})
+    status, headers, answer = Front(port, START_S).post({**body, "return_token_ids": True}, JSON)
     assert status == 200, answer
     found: list[int] = answer["choices"][0]["token_ids"]
     return found, headers.get("x-mfs-replica", "")
@@ -68,80 +59,6 @@ def asked(port: int, model: str, tokens: list[int], most: int = 8, **more: objec
 def models(port: int) -> list[str]:
     answer: dict[str, Any] = json.loads(Front(port).get("/v1/models"))
     return [model["id"] for model in answer["data"]]
-
-
-def test_two_models_by_their_names(three: Replicas) -> None:
-    assert models(three.gateway_port) == ["other", "tiny"]
-    prompts = [prompt(length, length) for length in (40, 300)]
-    wanted = {name: [asked(three.ports[name], three.engines[name].served, one)[0] for one in prompts] for name in "abc"}
-    assert wanted["a"] == wanted["b"] and all(one != two for one, two in zip(wanted["a"], wanted["c"], strict=True))
-    for model, at in (("tiny", {"a", "b"}), ("other", {"c"})):
-        found = [asked(three.gateway_port, model, one) for one in prompts]
-        assert [tokens for tokens, _ in found] == wanted[min(at)]
-        assert {replica for _, replica in found} <= at
-    status, _, answer = Front(three.gateway_port).post({"model": "third", "prompt": [3]})
-    assert (status, answer["error"]["code"]) == (404, "model_not_found")
-
-
-def test_no_request_is_lost_while_the_policy_is_switched(three: Replicas) -> None:
-    numbers, enough = itertools.count(SWITCHED_FROM), threading.Event()
-    outcomes: list[Outcome] = []
-
-    def client(at: int) -> None:
-        while not enough.is_set():
-            number = next(numbers)
-            outcomes.append(three.stream(number, f"switched-{at}", model="other" if at % 2 else "tiny"))
-
-    def policies() -> list[str]:
-        return [engine.config.policy.value for engine in read_all([three.status_folder])[0]]
-
-    with ThreadPoolExecutor(SESSIONS) as pool:
-        clients = [pool.submit(client, at) for at in range(SESSIONS)]
-        try:
-            for policy in POLICIES:
-                command = (sys.executable, "-m", "mfsd.cli.ctl", "serve", "policy", policy, "--folder")
-                subprocess.run((*command, three.status_folder), cwd=ROOT, check=True, capture_output=True)
-                until(lambda wanted=policy: policies() == [wanted] * 3, f"{policy} in all engines")
-                before = len(outcomes)
-                until(lambda count=before: len(outcomes) >= count + SESSIONS, "requests under it")
-        finally:
-            enough.set()
-        for one in clients:
-            one.result()
-    assert not [one for one in outcomes if one.end != "done"]
-    assert times_received(three, SWITCHED_FROM) == {f"demo-{one.number}": 1 for one in outcomes}
-    for engine in read_all([three.status_folder])[0]:
-        assert not engine.counts.get("failed_plans", 0) and engine.counts["plans"] > 0
-    print(json.dumps({"policies": len(POLICIES), "requests": len(outcomes)}))
-
-
-def times_received(made: Replicas, first: int) -> Counter[str]:
-    """By all engines together, from that number on."""
-    every = sum(made.received().values(), Counter[str]())
-    return Counter({name: count for name, count in every.items() if int(name.removeprefix("demo-")) >= first})
-
-
-def test_sessions_of_a_killed_replica_go_on_at_another_one(three: Replicas) -> None:
-    """Last of this cluster."""
-    before = {name: sum(times.values()) for name, times in three.received().items()}
-    with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(three.stream, 900, "beside", model="other")
-        outcomes = with_a_death(three, "b", SESSIONS, 2 * SESSIONS)
-        assert beside.result().end == "done" and beside.result().replica == "c"
-    until(lambda: "b" not in three.up(), "the gateway's poll")
-    homes = {one.session: one.replica for one in outcomes if one.number < SESSIONS}
-    assert set(homes.values()) == {"a", "b"}, "both had some"
-    assert not lost(outcomes) and {one.replica for one in outcomes if one.end == "engine_lost"} <= {"b"}
-    later = [one for one in outcomes if one.number >= SESSIONS]
-    assert Counter(one.session for one in later) == dict.fromkeys(homes, 2)
-    assert {(one.end, one.replica) for one in later} == {("done", "a")}
-    received = three.received()
-    assert not twice(received)
-    own = {f"demo-{one.number}" for one in outcomes}
-    assert {name for times in received.values() for name in times if int(name[5:]) < 900} == own
-    counts = {name: sum(times.values()) - before[name] for name, times in received.items()}
-    ends = Counter(one.end for one in outcomes)
-    print(json.dumps({"received": counts, "ends": ends}))
 
 
 # ---- prefill and decode apart ----------------------------------------------------------------------------------------
@@ -243,3 +160,90 @@ def test_a_model_gives_its_memory_to_another_one_and_is_loaded_again(tmp_path: P
     assert 'mfs_gateway_engine_changes_total{change="started",replica="a"} 2.0' in metrics
     assert made.received() == {"a": {"demo-1": 1}, "c": {}}
     print(json.dumps({"loaded_mib": round(loaded_mib), "freed_mib": freed_mib, "other_mib": round(other_mib)}))
+
+
+# ---- three replicas, two models --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def three(other_model: Path) -> Iterator[Replicas]:
+    """a and b serve one model, c another one; sessions stay where they have run. The folder stays where this fails."""
+    folder = Path(tempfile.mkdtemp(prefix="mfs-e2e-"))
+    engines = (Engine("a", more=MFS), Engine("b", more=MFS), Engine("c", "other", other_model, MFS))
+    with running(Replicas(folder, engines, "[route]\nlocality_tokens = 16\n")) as made:
+        yield made
+    shutil.rmtree(folder)
+
+
+def test_two_models_by_their_names(three: Replicas) -> None:
+    assert models(three.gateway_port) == ["other", "tiny"]
+    prompts = [prompt(length, length) for length in (40, 300)]
+    wanted = {name: [asked(three.ports[name], three.engines[name].served, one)[0] for one in prompts] for name in "abc"}
+    assert wanted["a"] == wanted["b"] and all(one != two for one, two in zip(wanted["a"], wanted["c"], strict=True))
+    for model, at in (("tiny", {"a", "b"}), ("other", {"c"})):
+        found = [asked(three.gateway_port, model, one) for one in prompts]
+        assert [tokens for tokens, _ in found] == wanted[min(at)]
+        assert {replica for _, replica in found} <= at
+    status, _, answer = Front(three.gateway_port).post({"model": "third", "prompt": [3]}, JSON)
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
+def test_no_request_is_lost_while_the_policy_is_switched(three: Replicas) -> None:
+    numbers, enough = itertools.count(SWITCHED_FROM), threading.Event()
+    outcomes: list[Outcome] = []
+
+    def client(at: int) -> None:
+        while not enough.is_set():
+            number = next(numbers)
+            outcomes.append(three.stream(number, f"switched-{at}", model="other" if at % 2 else "tiny"))
+
+    def policies() -> list[str]:
+        return [engine.config.policy.value for engine in read_all([three.status_folder])[0]]
+
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        clients = [pool.submit(client, at) for at in range(SESSIONS)]
+        try:
+            for policy in POLICIES:
+                command = (sys.executable, "-m", "mfsd.cli.ctl", "serve", "policy", policy, "--folder")
+                subprocess.run((*command, three.status_folder), cwd=ROOT, check=True, capture_output=True)
+                until(lambda wanted=policy: policies() == [wanted] * 3, f"{policy} in all engines")
+                before = len(outcomes)
+                until(lambda count=before: len(outcomes) >= count + SESSIONS, "requests under it")
+        finally:
+            enough.set()
+        for one in clients:
+            one.result()
+    assert not [one for one in outcomes if one.end != "done"]
+    assert times_received(three, SWITCHED_FROM) == {f"demo-{one.number}": 1 for one in outcomes}
+    for engine in read_all([three.status_folder])[0]:
+        assert not engine.counts.get("failed_plans", 0) and engine.counts["plans"] > 0
+    print(json.dumps({"policies": len(POLICIES), "requests": len(outcomes)}))
+
+
+def times_received(made: Replicas, first: int) -> Counter[str]:
+    """By all engines together, from that number on."""
+    every = sum(made.received().values(), Counter[str]())
+    return Counter({name: count for name, count in every.items() if int(name.removeprefix("demo-")) >= first})
+
+
+def test_sessions_of_a_killed_replica_go_on_at_another_one(three: Replicas) -> None:
+    """Last of this cluster."""
+    before = {name: sum(times.values()) for name, times in three.received().items()}
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(three.stream, 900, "beside", model="other")
+        outcomes = with_a_death(three, "b", SESSIONS, 2 * SESSIONS)
+        assert beside.result().end == "done" and beside.result().replica == "c"
+    until(lambda: "b" not in three.up(), "the gateway's poll")
+    homes = {one.session: one.replica for one in outcomes if one.number < SESSIONS}
+    assert set(homes.values()) == {"a", "b"}, "both had some"
+    assert not lost(outcomes) and {one.replica for one in outcomes if one.end == "engine_lost"} <= {"b"}
+    later = [one for one in outcomes if one.number >= SESSIONS]
+    assert Counter(one.session for one in later) == dict.fromkeys(homes, 2)
+    assert {(one.end, one.replica) for one in later} == {("done", "a")}
+    received = three.received()
+    assert not twice(received)
+    own = {f"demo-{one.number}" for one in outcomes}
+    assert {name for times in received.values() for name in times if int(name[5:]) < 900} == own
+    counts = {name: sum(times.values()) - before[name] for name, times in received.items()}
+    ends = Counter(one.end for one in outcomes)
+    print(json.dumps({"received": counts, "ends": ends}))

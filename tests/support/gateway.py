@@ -22,8 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Front:
     """Where clients send requests."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, limit_s: float = 60.0) -> None:
+        """limit_s: of a request's answer."""
+        self.port, self.limit_s = port, limit_s
         self.url = f"http://127.0.0.1:{port}"
 
     def post(
@@ -33,7 +34,7 @@ class Front:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, content, headers or {})
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=self.limit_s) as answer:
                 return answer.status, dict(answer.headers), _read(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), _read(error.read())
