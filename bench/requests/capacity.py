@@ -125,7 +125,7 @@ def searches_of(options: argparse.Namespace) -> list[Search]:
     if options.requests is not None:
         raise UsageError(f"--requests {options.requests}: a capacity is found over a time; use --seconds")
     base = opt.base(options, 1.0)
-    replicas = base.settings.replicas
+    replicas = points.replicas(base)
     highest = HIGHEST[base.workload] * replicas if options.highest is None else options.highest
     step = STEP * replicas if options.step is None else options.step
     if not 0 < step < highest < 1e6:

@@ -49,7 +49,7 @@ def runs(what: str, results: Sequence[Result], file: Path) -> list[Path]:
         figure, axes = _figure(1)
         measure = (
             ("per_token_s", "mean", 1e3, "ms a token")
-            if what == "programs"
+            if what in ("programs", "agents")
             else ("slo" if what == "workflows" else "goodput_rate", "", 100.0, "in time (%)")
         )
         _by_rate(axes[0], results, rates, measure)

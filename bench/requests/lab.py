@@ -123,7 +123,7 @@ class Lab:
     def capacity(self, point: Point, seeds: Sequence[int] | None = None) -> float:
         """Mean over seeds of the most requests/s of which at most 1 % are late."""
         given = self.scale.seeds if seeds is None else seeds
-        replicas = point.settings.replicas
+        replicas = points.replicas(point)
         found = [
             bisect(
                 functools.partial(self._late_at, msgspec.structs.replace(point, seed=seed)),

@@ -21,8 +21,8 @@ def add_workload(p: argparse.ArgumentParser, what: Sequence[str] = tuple(workloa
         default=what[0],
         choices=what,
         help="tiers: requests with deadlines of their tier (QoServe); programs: calls that follow one another "
-        "(Agentix); drift: rates and mixes that change (H-MAS); workflows: jobs of several "
-        "models (Maestro); default %(default)s",
+        "(Agentix); agents: programs that wait for tools and persons, on several replicas; drift: rates and mixes "
+        "that change (H-MAS); workflows: jobs of several models (Maestro); default %(default)s",
     )
     group.add_argument(
         "--workload",
@@ -39,7 +39,7 @@ def add_workload(p: argparse.ArgumentParser, what: Sequence[str] = tuple(workloa
         "from the same traces' published quantiles, and the rows say so",
     )
     group.add_argument("--seconds", type=float, metavar="T", help="how long requests arrive (default: tiers 1800, "
-                       "programs 900, drift and workflows 600)")  # fmt: skip
+                       "programs 900, agents 300, drift and workflows 600)")  # fmt: skip
     group.add_argument("--requests", type=int, metavar="N", help="instead of --seconds: as long as N take to arrive")
 
 

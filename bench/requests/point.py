@@ -25,7 +25,10 @@ DRAIN_S = 600.0
 """After the last arrival and the longest SLO; what has not ended by then is late in any case."""
 PROGRAMS_END = 20.0
 """Times the seconds of arrivals after which a run of programs stops, however many are left."""
-SLOTS = {"tiers": 256, "programs": 32, "drift": 256}
+SLOTS = {"tiers": 256, "programs": 32, "agents": 32, "drift": 256}
+REPLICAS = {"agents": 4}
+"""Where there are several by default: routers are compared."""
+PROGRAMS = ("programs", "agents")
 LANES = ("two-lane",)
 
 Result = dict[str, Any]
@@ -76,7 +79,7 @@ def run(point: Point) -> Result:
             configs,
             made.work,
             point.seed,
-            replicas=point.settings.replicas,
+            replicas=replicas(point),
             router=router,
             until_s=_until_s(point),
             programs=inherit.table(rule.inherit, made.work),
@@ -97,7 +100,7 @@ def run(point: Point) -> Result:
 
 def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfig], Router | None]:
     """The replicas' configurations, and how calls are spread: by the router, or in silos to their tier's."""
-    settings = point.settings
+    settings, count = point.settings, replicas(point)
     slots = settings.slots or SLOTS[point.what]
     config = ReplicaConfig(
         serve=policies.serve_config(rule, slots, settings.serve),
@@ -110,9 +113,9 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         lanes=rule.meta is not None or rule.serve.get("policy") in LANES,
     )
     if not rule.silo:
-        return config, _router(settings)
-    pools = policies.silo_pools(settings.replicas)
-    configs = [config] * settings.replicas
+        return config, _router(_router_of(point, rule), settings, count)
+    pools = policies.silo_pools(count)
+    configs = [config] * count
     for tier, members in pools.items():
         serve = policies.serve_config(rule, slots, {**policies.silo_step(tier), **settings.serve})
         for number in members:
@@ -120,12 +123,23 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
     return configs, serving.by_tier(pools)
 
 
-def _router(settings: Settings) -> Router | None:
+def replicas(point: Point) -> int:
+    return point.settings.replicas or REPLICAS.get(point.what, 1)
+
+
+def _router_of(point: Point, rule: Rule) -> str:
+    given = point.settings.router
+    if rule.router and given not in (ROUND_ROBIN, rule.router):
+        raise UsageError(f"--set router={given}: the policy {point.policy} has its own, {rule.router}; leave one out")
+    return rule.router or given
+
+
+def _router(name: str, settings: Settings, count: int) -> Router | None:
     """None: in turn."""
-    if settings.router == ROUND_ROBIN:
+    if name == ROUND_ROBIN:
         return None
     config = RouteConfig(load=settings.router_load, locality_tokens=settings.locality_tokens)
-    return serving.online(route.Router(settings.router), settings.replicas, config)
+    return serving.online(route.Router(name), count, config)
 
 
 def _control(rule: Rule, configs: ReplicaConfig | list[ReplicaConfig]) -> Control | None:
@@ -137,7 +151,7 @@ def _control(rule: Rule, configs: ReplicaConfig | list[ReplicaConfig]) -> Contro
 
 def _until_s(point: Point) -> float:
     settings = point.settings
-    if point.what == "programs":
+    if point.what in PROGRAMS:
         return point.seconds * PROGRAMS_END
     longest = max(settings.ttft_s, settings.batch_ttlt_s, settings.background_ttlt_s)
     return point.seconds + DRAIN_S + (longest if point.what == "tiers" else 0.0)
@@ -146,6 +160,8 @@ def _until_s(point: Point) -> float:
 def _more(point: Point, outcome: Outcome) -> Result:
     if point.what == "programs":
         return serving.program_row(outcome)
+    if point.what == "agents":
+        return {**serving.program_row(outcome), "turn_ttft_s": serving.turn_ttft_s(outcome)}
     if point.what == "drift":
         phase_s = point.settings.phase_s
         return serving.drift_row(outcome, phases_s=(0.0, phase_s, 2 * phase_s))

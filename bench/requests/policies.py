@@ -16,6 +16,7 @@ import msgspec
 from bench.requests.errors import UsageError
 from bench.requests.tiers import BACKGROUND, BATCH, INTERACTIVE
 from bench.sim.workflows import POLICIES as WORKFLOW_POLICIES
+from mfsd.policy.route import Router
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
 from mfsd.policy.serve.meta import Strategy
 
@@ -45,6 +46,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     serve: Mapping[str, Any] = {}
     inherit: Inherit = Inherit.NONE
     """What a call gets from its program on arrival."""
+    router: str = ""
+    """Of the replicas, as part of the policy; empty: the one of `--set router=`."""
     silo: bool = False
     """Replicas of its own for each tier."""
     bounds: bool = False
@@ -112,6 +115,31 @@ PROGRAMS: dict[str, Rule] = {
         inherit=Inherit.HINDSIGHT,
     ),
 }
+AGENTS: dict[str, Rule] = {
+    "fcfs": Rule(help="first come first served, replicas in turn", serve=_whole(Policy.FCFS)),
+    "least-loaded": Rule(
+        help="first come first served at the replica with the least to do",
+        serve=_whole(Policy.FCFS),
+        router=Router.LEAST_LOADED.value,
+    ),
+    "sticky": Rule(
+        help="first come first served at the replica that the agent had",
+        serve=_whole(Policy.FCFS),
+        router=Router.STICKY.value,
+    ),
+    "agentix": Rule(
+        help="queues by what the agent has had; short prompts to the least loaded replica, long ones to the agent's",
+        serve=_whole(Policy.MLFQ),
+        inherit=Inherit.PLAS,
+        router=Router.LOCALITY.value,
+    ),
+    "plas-sticky": Rule(
+        help="queues by what the agent has had, at the replica that it had",
+        serve=_whole(Policy.MLFQ),
+        inherit=Inherit.PLAS,
+        router=Router.STICKY.value,
+    ),
+}
 MFS_DRIFT = {
     "policy": Policy.TWO_LANE, "step_tokens": STEP_TOKENS, "chunk_max": CHUNK_MAX, "relegation": Relegation.LOST,
     "regulate": True,
@@ -136,7 +164,7 @@ DRIFT: dict[str, Rule] = {
     },
 }
 WORKFLOWS = {name: Rule(help=policy.help) for name, policy in WORKFLOW_POLICIES.items()}
-OF = {"tiers": TIERS, "programs": PROGRAMS, "drift": DRIFT, "workflows": WORKFLOWS}
+OF = {"tiers": TIERS, "programs": PROGRAMS, "agents": AGENTS, "drift": DRIFT, "workflows": WORKFLOWS}
 
 
 def find(what: str, names: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ examples:
   python -m bench requests run --workload sharegpt --policy qoserve,fit --qps 1.2 --set low_share=0.5
   python -m bench requests run --policy qoserve --qps 3.5 --set swing=2.5 --seconds 14400 --json swing.json --figure
   python -m bench requests run --what programs --workload chat --policy fcfs,plas --qps 1.2
+  python -m bench requests run --what agents --workload coding --qps 0.2
   python -m bench requests run --what drift --workload both --policy fcfs,wfq,hmas --qps 3
   python -m bench requests run --what workflows --policy edf,maestro --qps 0.55 --set nodes=4
   python -m bench requests run --policy silo,qoserve --qps 35 --set replicas=13 --seconds 600
@@ -35,8 +36,9 @@ examples:
 
 A row holds: policy seed qps requests; violations (shares of late requests: all, important, by tier, short and long
 prompts); ttft_s tbt_s ttlt_s (mean p50 p90 p99); goodput_qps; relegated paused evicted; chunk_tokens; step_error (mape:
-mean error of the estimated step times, over: share of steps that took longer); plan_us; kv; cpu_s. Programs add
-latency_s, per_token_s and hit_rate; drift adds goodput_rate esg ttft_ok tpot_ok mismatch cv recovery switches.
+mean error of the estimated step times, over: share of steps that took longer); plan_us; kv; cpu_s. Programs and
+agents add latency_s, per_token_s and hit_rate, agents also turn_ttft_s (of turns after the first); drift adds
+goodput_rate esg ttft_ok tpot_ok mismatch cv recovery switches.
 Workflows have slo interactive_delay_s latency_s activations preemptions overruns accounting_errors overcommit.
 A run that was stopped goes on when the same command is given again with the same --json FILE.
 """
@@ -64,8 +66,13 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-DEFAULT = {"tiers": "fcfs,edf,srpf,qoserve", "programs": "fcfs,mlfq,plas", "drift": "fcfs,edf,two-lane,hmas",
-           "workflows": "fcfs,edf,srtf,maestro"}  # fmt: skip
+DEFAULT = {
+    "tiers": "fcfs,edf,srpf,qoserve",
+    "programs": "fcfs,mlfq,plas",
+    "agents": "fcfs,least-loaded,sticky,agentix",
+    "drift": "fcfs,edf,two-lane,hmas",
+    "workflows": "fcfs,edf,srtf,maestro",
+}
 
 
 def points_of(options: argparse.Namespace) -> list[Point]:
@@ -92,7 +99,9 @@ def progress(done: int, total: int, row: Result) -> None:
 
 def summary(row: Result) -> str:
     if "per_token_s" in row:
-        return f"mean {row['latency_s']['mean']:.1f} s, {1e3 * row['per_token_s']['mean']:.0f} ms a token"
+        said = f"mean {row['latency_s']['mean']:.1f} s, {1e3 * row['per_token_s']['mean']:.0f} ms a token"
+        turns = row.get("turn_ttft_s")
+        return said if turns is None else f"{said}, turns wait {turns.get('mean', 0.0):.2f} s"
     if "interactive_delay_s" in row:
         return f"{row['slo']:.1%} in time, interactive delay {row['interactive_delay_s']['mean']:.1f} s"
     if "esg" in row:

@@ -48,13 +48,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     # Programs.
     gap_scale: float = 1.0
-    """Of the pauses between the calls of a program."""
+    """Of the pauses between the calls of a program, and of the times of tools."""
     gap_max_s: float = 60.0
     turns_pareto: float = 1.1
     """Exponent of the number of turns of a chat."""
     turns_max: int = 60
     context_max: int = 16_000
-    """Tokens at which a chat ends."""
+    """Tokens at which a chat ends, or an agent."""
     fan_out: int = 4
     """Calls side by side in a round of a tree search, and candidates of best-of-n."""
     system_tokens: int = 0
@@ -79,7 +79,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Engines.
     cost: str = "llama3-8b-a100"
     """What a step takes: a model on an accelerator."""
-    replicas: int = 1
+    replicas: int = 0
+    """0: 1, and 4 for agents."""
     router: str = ROUND_ROBIN
     """Which replica gets a request: in turn, or by a router of mfsd.policy.route."""
     router_load: Load = Load.REQUESTS
@@ -87,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     locality_tokens: int = 2048
     """Router locality: prompts of at least so many tokens stay with their program."""
     slots: int = 0
-    """Requests that hold KV on a replica at once; 0: 256, and 32 for programs."""
+    """Requests that hold KV on a replica at once; 0: 256, and 32 for programs and agents."""
     kv_tokens: int = 0
     """KV memory of a replica; 0: what the cost's accelerator has beside the weights."""
     belief_scale: float = 1.0
@@ -122,7 +123,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("output_scale", 0.01, 100), ("gap_scale", 0, 1000), ("gap_max_s", 0, _DAY_S), ("turns_pareto", 0.1, 100),
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
     ("phase_s", 1, _DAY_S), ("nodes", 1, 1000), ("remote_nodes", 0, 999), ("batch_share", 0, 1),
-    ("slo_scale", 0.01, 100), ("replicas", 1, 1000), ("slots", 0, 1 << 16),
+    ("slo_scale", 0.01, 100), ("replicas", 0, 1000), ("slots", 0, 1 << 16),
     ("kv_tokens", 0, 1 << 40), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
     ("step_noise", 0, 1), ("system_tokens", 0, 1 << 20), ("locality_tokens", 0, 1 << 30),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The workload of a run, by what is asked: tiers, programs, drift or workflows."""
+"""The workload of a run, by what is asked: tiers, programs, agents, drift or workflows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.requests import drift, programs, tiers, workflow_runs
+from bench.requests import agents, drift, programs, tiers, workflow_runs
 from bench.requests.errors import UsageError
 from bench.requests.settings import Settings
 from bench.requests.workload import Workload
@@ -25,6 +25,7 @@ class Kind(NamedTuple):
 KINDS = {
     "tiers": Kind(tiers.NAMES, 1800.0, tiers.generate),
     "programs": Kind(programs.NAMES, 900.0, programs.generate),
+    "agents": Kind(agents.NAMES, 300.0, agents.generate),
     "drift": Kind(drift.NAMES, 600.0, drift.generate),
     "workflows": Kind(workflow_runs.NAMES, 600.0, workflow_runs.as_programs),
 }

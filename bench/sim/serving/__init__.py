@@ -14,7 +14,7 @@ believes (a `Pace` that it learns) are two things. The model and its limits: doc
 from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig
 from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
 from bench.sim.serving.engine import Control, Snapshot, simulate
-from bench.sim.serving.measure import drift_row, is_late, program_row, row
+from bench.sim.serving.measure import drift_row, is_late, program_row, row, turn_ttft_s
 from bench.sim.serving.outcome import Outcome, Record, StepTotals
 from bench.sim.serving.router import Router, by_tier, online, round_robin
 from bench.sim.serving.work import Call, Program, chain
@@ -46,4 +46,5 @@ __all__ = [
     "round_robin",
     "row",
     "simulate",
+    "turn_ttft_s",
 ]

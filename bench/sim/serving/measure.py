@@ -184,6 +184,12 @@ def program_row(outcome: Outcome, warmup_s: float = 0.0, short_tokens: int = 204
     }
 
 
+def turn_ttft_s(outcome: Outcome, warmup_s: float = 0.0) -> dict[str, float]:
+    """Of programs' calls after the first: what an agent waits for a token when its tool has answered."""
+    turns = [r for r in arrived(outcome, warmup_s, None) if r.position and r.first_token_s is not None]
+    return spread(r.first_token_s - r.arrival_s for r in turns if r.first_token_s is not None)
+
+
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """Length of their union: calls side by side count once."""
     total, until = 0.0, -math.inf

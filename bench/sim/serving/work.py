@@ -33,6 +33,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Leading prompt tokens that all calls with the same `shared` have, of any program (a system prompt)."""
     after: tuple[int, ...] = ()
     """In a program: indices of the calls that must have ended before (several: a join); empty: begins with it."""
+    then: str = ""
+    """What runs after it, as an engine reads it from the output: a tool's name; empty: nothing is known."""
     gap_s: float = 0.0
     """From the last end among `after`, or from the program's arrival, to the call's arrival: thinking, tools."""
 
