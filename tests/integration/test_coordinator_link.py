@@ -146,13 +146,25 @@ async def test_the_order_expires_when_it_is_not_confirmed(tmp_path: Path) -> Non
             await until(lambda: a.received.batches() == [1], "the order again")
 
 
+async def gone_with_a_batch(coordinator: Coordinator) -> None:
+    async with Node("a", coordinator.address) as a:
+        a.arrive(1, 60)
+        await until(lambda: a.received.batches() == [1], "the order")
+
+
 @in_loop
 async def test_batches_of_a_daemon_that_is_gone_stay_for_the_grace(tmp_path: Path) -> None:
-    with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "100ms"\ngrace = "1s"\n') as coordinator:
-        async with Node("a", coordinator.address) as a:
-            a.arrive(1, 60)
-            await until(lambda: a.received.batches() == [1], "the order")
-        assert [b.batch_id for b in coordinator.status().batches] == [1]
+    with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "100ms"\ngrace = "1000s"\n') as coordinator:
+        await gone_with_a_batch(coordinator)
+        await until(lambda: not any(n.connected for n in coordinator.status().nodes), "it is gone")
+        status = coordinator.status()
+        assert ([n.node for n in status.nodes], [b.batch_id for b in status.batches]) == (["a"], [1])
+
+
+@in_loop
+async def test_batches_of_a_daemon_that_is_gone_end_with_the_grace(tmp_path: Path) -> None:
+    with Coordinator(tmp_path, config='[coordinator]\nheartbeat = "100ms"\ngrace = "300ms"\n') as coordinator:
+        await gone_with_a_batch(coordinator)
         await until(lambda: not coordinator.status().nodes, "the grace ends")
         assert not coordinator.status().batches
 

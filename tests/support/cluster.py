@@ -90,7 +90,17 @@ class Coordinator(Process):
         return self
 
     def status(self, tls: TlsFiles | None = None) -> pb.StatusReply:
-        return ask_status(self.address, tls)
+        """gRPC gives up on a connection that takes long; of a coordinator that runs, that says nothing."""
+
+        def asked() -> pb.StatusReply | None:
+            try:
+                return ask_status(self.address, tls)
+            except grpc.RpcError as error:
+                if "timed out before receiving SETTINGS" in str(error) and self.process.poll() is None:
+                    return None
+                raise
+
+        return eventually(asked, "an answer")
 
     def wait_lead(self) -> int:
         """The term, once it leads."""
