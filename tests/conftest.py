@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from bench.ports import free_port
+from tests.support.native import CorePrograms
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[1]
@@ -150,6 +151,18 @@ def soft_roce(tmp_path: Path) -> Iterator[SoftRoce]:
     yield helper
     helper.end()
     shutil.rmtree(runtime, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that all workers of a run have in common, for what takes long to compile."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def core_programs(shared_folder: Path) -> CorePrograms:
+    return CorePrograms(shared_folder)
 
 
 @pytest.fixture(scope="session")

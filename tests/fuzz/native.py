@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.native import core
+from tests.support.native import CorePrograms, core
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "fuzz"
@@ -37,17 +38,20 @@ TARGETS = {
 }
 
 
-def build(name: str, to: Path, compiler: str, *more: str) -> None:
-    target = TARGETS[name]
-    files = [HERE / f"{name}.c", *target.linked]
-    command: list[str | Path] = [compiler, *FLAGS, *more, "-o", to, *files, *target.libraries, "-lpthread", "-lm"]
+def build(name: str, to: Path, compiler: str, linked: Sequence[Path], *more: str) -> None:
+    files = [HERE / f"{name}.c", *linked]
+    libraries = (*TARGETS[name].libraries, "-lpthread", "-lm")
+    command: list[str | Path] = [compiler, *FLAGS, *more, "-o", to, *files, *libraries]
     subprocess.run(command, check=True, cwd=ROOT)
 
 
-def run_seeded(name: str, folder: Path, seed: int) -> subprocess.CompletedProcess[str]:
+def run_seeded(name: str, folder: Path, seed: int, programs: CorePrograms) -> subprocess.CompletedProcess[str]:
     """Random inputs, without coverage."""
     program = folder / name
-    build(name, program, "gcc", str(HERE / "driver.c"))
+    linked = TARGETS[name].linked
+    if set(linked) <= set(core()):
+        linked = tuple(programs.objects("address", linked))
+    build(name, program, "gcc", linked, str(HERE / "driver.c"))
     command: list[str | Path] = [program, str(seed), str(TARGETS[name].quick)]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=800)
 
@@ -55,7 +59,7 @@ def run_seeded(name: str, folder: Path, seed: int) -> subprocess.CompletedProces
 def run_guided(name: str, folder: Path, seconds: int) -> bool:
     """By coverage; what it learns stays under `folder`. False when an input broke a promise."""
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
-    build(name, folder / "fuzz", "clang", "-fsanitize=fuzzer")
+    build(name, folder / "fuzz", "clang", TARGETS[name].linked, "-fsanitize=fuzzer")
     command: list[str | Path] = [
         folder / "fuzz",
         f"-max_total_time={seconds}",

@@ -9,11 +9,12 @@ import pytest
 from tests.fuzz import native
 from tests.fuzz.registry import TARGETS
 from tests.fuzz.seeded import run
+from tests.support.native import CorePrograms
 
 
 @pytest.mark.parametrize("target", native.TARGETS)
-def test_random_inputs(target: str, tmp_path: Path) -> None:
-    result = native.run_seeded(target, tmp_path, seed=1)
+def test_random_inputs(target: str, tmp_path: Path, core_programs: CorePrograms) -> None:
+    result = native.run_seeded(target, tmp_path, 1, core_programs)
     assert result.returncode == 0, result.stderr[-4000:]
 
 

@@ -1,7 +1,14 @@
-"""The files of the native core, for programs of tests that are compiled with it."""
+"""The native core, for programs of tests that are compiled with it."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 APART = ("soft_roce", "nixl", "nixl_stand_in")
@@ -15,3 +22,60 @@ def core(*left_out: str) -> list[Path]:
     excluded = {CSRC / name for name in left_out}
     assert excluded <= {*sources}, f"no source: {excluded - {*sources}}"
     return [path for path in sources if path not in excluded]
+
+
+SANITIZERS = {
+    "plain": (),
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    # The thread sanitizer models no fences; here they only decide who rings a bell, no data hangs on them.
+    "thread": ("-fsanitize=thread", "-Wno-tsan"),
+}
+FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}/include", f"-I{CSRC}")
+
+
+class CorePrograms:
+    """Compiles programs of tests/native that are linked with the native core.
+
+    The core itself is compiled once for each sanitizer, into a folder that all workers of a run share, by the one that
+    comes first: for a dozen programs it would take minutes."""
+
+    def __init__(self, shared: Path) -> None:
+        self._shared = shared
+
+    def build(self, name: str, folder: Path, sanitizer: str = "plain", sources: Sequence[Path] | None = None) -> Path:
+        """tests/native/NAME.c with these sources of the core (None: all), as `folder/NAME`."""
+        program = folder / name
+        if not program.exists():
+            objects = self.objects(sanitizer, core() if sources is None else sources)
+            source = CSRC.parent / "tests/native" / f"{name}.c"
+            compile_c(*SANITIZERS[sanitizer], source, *objects, "-o", program, "-lpthread", "-lm")
+        return program
+
+    def objects(self, sanitizer: str, sources: Sequence[Path]) -> list[Path]:
+        folder = self._shared / f"core-{sanitizer}"
+        folder.mkdir(exist_ok=True)
+
+        def compiled(source: Path) -> Path:
+            result = folder / f"{source.parent.name}-{source.stem}.o"
+            if not result.exists():
+                part = result.with_suffix(".part")
+                compile_c(*SANITIZERS[sanitizer], "-c", source, "-o", part)
+                part.rename(result)
+            return result
+
+        with locked(folder), ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(compiled, sources))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One worker of the tests at a time."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def compile_c(*words: str | Path) -> None:
+    command = [shutil.which("cc") or "gcc", *FLAGS, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]

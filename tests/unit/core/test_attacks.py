@@ -7,18 +7,14 @@ directions in arbiter_directions.c, NICs in arbiter_nics.c.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.native import core
+from tests.support.native import CorePrograms, core
 
-ROOT = Path(__file__).parents[3]
-NATIVE = ROOT / "tests/native"
-SANITIZERS = {"plain": (), "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")}
 INCLUDED = ("arbiter/arbiter.c", "arbiter/command.c")
 RATE = 1e9
 SECONDS = 3.0
@@ -30,21 +26,15 @@ Figures = dict[str, int]
 Run = Callable[[str], Figures]
 
 
-@pytest.fixture(scope="module", params=SANITIZERS)
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+@pytest.fixture(scope="module", params=["plain", "address"])
+def build(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, core_programs: CorePrograms
+) -> Callable[..., Path]:
     """Compiles a program of tests/native with the native core, less the files that it includes."""
     folder = tmp_path_factory.mktemp(request.param)
-    flags = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include", f"-I{ROOT}/csrc")
 
     def compile_program(name: str, included: tuple[str, ...] = INCLUDED) -> Path:
-        program = folder / name
-        if program.exists():
-            return program
-        sources = map(str, core(*included))
-        command = [shutil.which("cc") or "gcc", *flags, *SANITIZERS[request.param], str(NATIVE / f"{name}.c"), *sources]
-        done = subprocess.run([*command, "-o", str(program), "-lpthread", "-lm"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:3000]
-        return program
+        return core_programs.build(name, folder, request.param, core(*included))
 
     return compile_program
 

@@ -12,20 +12,15 @@ from pathlib import Path
 from mfsd._native import Client, Stage
 from mfsd.transfer import Transfer
 from tests.support.arbiter import Server
-from tests.support.native import core
+from tests.support.native import CorePrograms, core
 
-ROOT = Path(__file__).parents[3]
 CLIENTS, THREADS, ASKS = 48, 6, 60
 PATIENCE_NS = 30 * 10**9
 
 
-def test_which_clients_are_polled_and_which_ring(tmp_path: Path) -> None:
-    program = tmp_path / "arbiter_many"
+def test_which_clients_are_polled_and_which_ring(core_programs: CorePrograms, tmp_path: Path) -> None:
     sources = core("arbiter/arbiter.c", "arbiter/command.c")  # less what the program includes
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include"]
-    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    command = ["cc", *flags, str(ROOT / "tests/native/arbiter_many.c"), *map(str, sources), "-o", str(program)]
-    subprocess.run([*command, "-lpthread", "-lm"], check=True)
+    program = core_programs.build("arbiter_many", tmp_path, "address", sources)
     done = subprocess.run([program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 

@@ -9,21 +9,15 @@ from pathlib import Path
 import pytest
 
 from mfsd._native import Arbiter
-from tests.support.native import core
+from tests.support.native import CorePrograms, core
 
-ROOT = Path(__file__).parents[3]
 STALE_AFTER_MS = 200
 """As the program tells its client."""
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("thread") / "arbiter_thread"
-    sources = core("arbiter/arbiter.c")
-    flags = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
-    command = ["cc", *flags, str(ROOT / "tests/native/arbiter_thread.c"), *map(str, sources), "-o", str(built)]
-    subprocess.run([*command, "-lpthread", "-lm"], check=True)
-    return built
+def program(tmp_path_factory: pytest.TempPathFactory, core_programs: CorePrograms) -> Path:
+    return core_programs.build("arbiter_thread", tmp_path_factory.mktemp("thread"), sources=core("arbiter/arbiter.c"))
 
 
 def output(program: Path, *words: str) -> list[list[str]]:

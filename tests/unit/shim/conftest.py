@@ -6,10 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.native import locked
 
 ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "tests/native"
@@ -38,13 +41,15 @@ class Native:
     """One build of everything: plain, or with a sanitizer in the shim, the device and the programs."""
 
     folder: Path
+    sockets: Path
+    """Of this worker alone."""
     sanitize: tuple[str, ...] = ()
     shim: Path = SHIM
     runtime: str = ""
 
-    def build(self) -> Native:
+    def build(self) -> None:
         include = f"-I{ROOT}/csrc/include"
-        (self.folder / "mooncake").mkdir(parents=True)
+        (self.folder / "mooncake").mkdir(exist_ok=True)
         fake = self.folder / "libibverbs.so.1"
         link = ("-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={NATIVE}/fake_verbs.map")
         cc(*self.sanitize, "-fPIC", "-shared", *sorted(NATIVE.glob("fake_verbs*.c")), "-o", fake, *link, "-lpthread")
@@ -63,12 +68,11 @@ class Native:
             )
         if self.sanitize:
             self._build_shim(include)
-            return self
+            return
         reach = (NATIVE / "shim_reach.c", helpers[1], "-o", self.folder / "shim_reach", "-lpthread", "-ldl")
         cc("-Werror", include, *reach)
         for caller in CALLERS:
             cc("-fPIC", "-shared", NATIVE / "shim_caller.c", "-o", self.folder / caller, fake)
-        return self
 
     def _build_shim(self, include: str) -> None:
         objects = []
@@ -93,7 +97,7 @@ class Native:
         """Runs a program to its end. Its output; a failure is reported with everything it said."""
         everything = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MFS_")},
-            "MFS_SOCKET": f"{self.folder}/{program}.sock",
+            "MFS_SOCKET": f"{self.sockets}/{program}.sock",
             "ASAN_OPTIONS": "detect_leaks=0",
             "TSAN_OPTIONS": "exitcode=66",
             "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
@@ -117,19 +121,33 @@ def runtime_of(name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    return Native(tmp_path_factory.mktemp("n") / "b").build()
+def built(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Native]:
+    """Builds one for all workers, by the worker that comes first."""
+
+    def build(name: str, flags: tuple[str, ...] = (), runtime: str = "") -> Native:
+        folder = shared_folder / f"shim-{name}"
+        folder.mkdir(exist_ok=True)
+        shim = folder / SHIM.name if flags else SHIM
+        found = Native(folder, tmp_path_factory.mktemp("s"), flags, shim, runtime)
+        with locked(folder):
+            if not (folder / "complete").exists():
+                found.build()
+                (folder / "complete").touch()
+        return found
+
+    return build
 
 
 @pytest.fixture(scope="session")
-def with_asan(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    folder = tmp_path_factory.mktemp("a") / "b"
-    flags = ("-fsanitize=address,undefined", "-fno-omit-frame-pointer")
-    return Native(folder, flags, folder / "libmfs_shim.so", runtime_of("asan")).build()
+def native(built: Callable[..., Native]) -> Native:
+    return built("plain")
 
 
 @pytest.fixture(scope="session")
-def with_tsan(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    folder = tmp_path_factory.mktemp("t") / "b"
-    flags = ("-fsanitize=thread", "-Wno-tsan")
-    return Native(folder, flags, folder / "libmfs_shim.so", runtime_of("tsan")).build()
+def with_asan(built: Callable[..., Native]) -> Native:
+    return built("address", ("-fsanitize=address,undefined", "-fno-omit-frame-pointer"), runtime_of("asan"))
+
+
+@pytest.fixture(scope="session")
+def with_tsan(built: Callable[..., Native]) -> Native:
+    return built("thread", ("-fsanitize=thread", "-Wno-tsan"), runtime_of("tsan"))
