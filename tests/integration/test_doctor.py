@@ -34,15 +34,28 @@ DOCTOR = (sys.executable, "-m", "mfsd.cli.ctl")
 needs_root = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-def doctor(socket_path: Path, *arguments: str, prefix: tuple[str, ...] = (), code: int | None = None) -> dict[str, Any]:
-    """Findings by id, of one subject each; checks the exit code against the verdict."""
+def findings(
+    socket_path: Path, *arguments: str, prefix: tuple[str, ...] = (), code: int | None = None
+) -> list[dict[str, Any]]:
+    """Checks the exit code against the verdict."""
     command = [*prefix, *DOCTOR, "--socket", str(socket_path), "doctor", "--json", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert result.stdout, result.stderr
     report = json.loads(result.stdout)
     assert result.returncode == {"scheduled": 0, "not scheduled": 1, "cannot tell": 4}[report["verdict"]]
     assert code is None or result.returncode == code
-    return {f["id"]: f for f in report["findings"]}
+    found: list[dict[str, Any]] = report["findings"]
+    return found
+
+
+def doctor(socket_path: Path, *arguments: str, prefix: tuple[str, ...] = (), code: int | None = None) -> dict[str, Any]:
+    """Findings by id, of one subject each."""
+    return {f["id"]: f for f in findings(socket_path, *arguments, prefix=prefix, code=code)}
+
+
+def unscheduled(socket_path: Path) -> dict[str, str]:
+    """Subjects and reasons of all programs without the shim on this machine, those of other tests among them."""
+    return {f["subject"]: f["reason"] for f in findings(socket_path) if f["id"] == "others.unscheduled"}
 
 
 def test_a_daemon_that_answers_and_one_that_does_not(folder: Path) -> None:
@@ -178,13 +191,12 @@ def test_running_programs_with_and_without_the_shim(folder: Path, writer: Any) -
         eventually(lambda: (c := daemon.client(client.pid)) and c.permits > 0, "permits")
         found = doctor(daemon.socket, "--pid", str(client.pid))
         assert "mfs0" in found["process.scheduled"]["reason"]
-        assert "others.unscheduled" not in found or found["others.unscheduled"]["subject"] != f"pid {client.pid}"
+        assert f"pid {client.pid}" not in unscheduled(daemon.socket)
         plain = writer(daemon, scheduled=False)
         eventually(lambda: "libmfs-rdmav" in Path(f"/proc/{plain.pid}/maps").read_text(), "its device")
         found = doctor(daemon.socket, "--pid", str(plain.pid), code=1)
         assert "LD_PRELOAD=(unset)" in found["process.not-preloaded"]["reason"]
-        found = doctor(daemon.socket)
-        assert "ib_write_bw" in found["others.unscheduled"]["reason"]
+        assert "ib_write_bw" in unscheduled(daemon.socket)[f"pid {plain.pid}"]
 
 
 def test_a_program_that_is_to_run(folder: Path, tmp_path: Path) -> None:
