@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v -e _native.c$$ -e _headers.pxi$$ -e capi.c$$) $(wildcard mfsd/_build/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-serve test e2e-vllm e2e-nixl lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
+.PHONY: help setup demo demo-serve test e2e-vllm e2e-nixl types lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,11 +68,13 @@ e2e-nixl: setup ## vLLM, prefill and decode apart, with NIXL over RDMA and over 
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
 	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e/test_nixl.py tests/integration/test_nixl_plugin.py
 
-lint: setup ## formatters, type checkers, lengths of functions, what nothing uses
+types: setup
+	$(BIN)/mypy
+
+lint: types ## formatters, type checkers, lengths of functions, what nothing uses
 	$(BIN)/ruff check .
 	tools/lint-c
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python tools/function_length.py
 	$(BIN)/python tools/unused.py
 
