@@ -131,6 +131,15 @@ def test_the_life_of_a_request_is_asked_of_every_node(tmp_path: Path, folder: Pa
             assert "node-2: store" in browser.text("#detail") and not browser.problems
 
 
+def verdicts(coordinator: str) -> dict[str, dict[str, Any]] | None:
+    """What each node says of itself, once all have answered in time."""
+    verdict = mfsctl(None, "cluster", "--address", coordinator, "--json")
+    if verdict.returncode != 0:
+        return None
+    nodes = json.loads(verdict.stdout)["nodes"]
+    return {n["node"]: n for n in nodes} if all(n["mode"] for n in nodes) else None
+
+
 def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path, folder: Path) -> None:
     with Coordinator(tmp_path, config=FAST) as coordinator, two_nodes(folder, coordinator) as (prefill, store):
 
@@ -158,6 +167,8 @@ def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path,
                 done = True
                 for thread in threads:
                     thread.join()
+            if "timed out before receiving SETTINGS" in seen.stderr:
+                return []  # gRPC gave up on a connection that a busy machine did not accept in time
             assert seen.returncode == 0, seen.stderr
             return [json.loads(line) for line in seen.stdout.splitlines()]
 
@@ -182,9 +193,7 @@ def test_flows_of_all_nodes_are_followed_through_the_coordinator(tmp_path: Path,
         assert {f["node"] for f in of_node} == {"node-2"}
         of_stage = eventually(lambda: flows("--seconds", "3", "--json", "--stage", "p2d"), "flows of the stage")
         assert {f["stage"] for f in of_stage} == {"p2d"}
-        verdict = mfsctl(None, "cluster", "--address", coordinator.address, "--json")
-        assert verdict.returncode == 0, verdict.stderr
-        nodes = {n["node"]: n for n in json.loads(verdict.stdout)["nodes"]}
+        nodes = eventually(lambda: verdicts(coordinator.address), "an answer of each node")
         assert set(nodes) == {"node-1", "node-2"}
         for one in nodes.values():
             assert one["mode"] == "enforce" and one["doctor"] in ("scheduled", "not scheduled", "cannot tell")
