@@ -60,7 +60,7 @@ class Admission:
         self._route = settings.route
         self._config = RouteConfig(load=settings.route.load, locality_tokens=settings.route.locality_tokens)
         self._start_max_s = settings.residency.start_max_s
-        self.starts: Callable[[Call, Prompt, Role], bool] = lambda *_: False
+        self.starts: Callable[[Call, Prompt, Role, Among], bool] = lambda *_: False
         """Whether an engine starts, or will, by which a call can be served that no healthy replica can have."""
         self._queue: list[_Waiter] = []
         """In its order."""
@@ -139,7 +139,7 @@ class Admission:
         router: Router = self._route.decode if role is Role.DECODE else self._route.router
         choice = choose(router, call, self._replicas.view(prompt, among), self._programs, self._config, role)
         if choice.replica is None:
-            if choice.refused is Refusal.UNHEALTHY and self.starts(call, prompt, role):
+            if choice.refused is Refusal.UNHEALTHY and self.starts(call, prompt, role, among):
                 return STARTS, None
             return choice, None
         replica = self._replicas.by_name[choice.replica]

@@ -7,7 +7,7 @@ its model is on disk. An engine with requests is never stopped, so no request is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -65,12 +65,15 @@ class Residents:
             if not replica.healthy:
                 self._is(replica, Stage.STOPPED)
 
-    def wanted(self, call: Call, prompt: Prompt, role: Role) -> bool:
-        """Whether the call may wait for an engine, which is started where there is memory for it."""
+    def wanted(self, call: Call, prompt: Prompt, role: Role, among: Collection[str] | None = None) -> bool:
+        """Whether the call may wait for an engine, which is started where there is memory for it. among: the names of
+        those that it may have; None: all."""
         able = [
             msgspec.structs.replace(replica.view(prompt), healthy=True)
             for replica in self._own.values()
-            if replica.stage is not Stage.RUNS and self._now_s() >= self._retry_s.get(replica.name, 0.0)
+            if replica.stage is not Stage.RUNS
+            and (among is None or replica.name in among)
+            and self._now_s() >= self._retry_s.get(replica.name, 0.0)
         ]
         found = eligible(call, able, role)
         if isinstance(found, Choice) or self._closing:
