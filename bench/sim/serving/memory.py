@@ -13,6 +13,10 @@ from mfsd import _native
 from mfsd.policy.serve import Policy
 
 
+HEAD_ROOM = 0.1
+"""Of memory, that calls which wait leave to what running calls will add."""
+
+
 class Memory(_native.ServedMemory):
     """Counted in tokens."""
 
@@ -84,8 +88,10 @@ class Memory(_native.ServedMemory):
     def pin(self, live: Live, tokens: int) -> bool:
         """Room for so many tokens of its program's prefix, kept until it begins; whether there is."""
         limit, key = self._config.kv_tokens, live.program
-        if limit is not None and self.held + self.parked + self.prefixes.pinned + tokens > limit:
-            return False
+        if limit is not None:
+            taken = self.held + self.parked + self.prefixes.pinned
+            if taken and taken + tokens > (1 - HEAD_ROOM) * limit:
+                return False
         self.prefixes.pin(key, tokens)
         live.pinned = tokens
         self._pins[live.request_id] = live
