@@ -117,6 +117,8 @@ PROGRAMS: dict[str, Rule] = {
         inherit=Inherit.HINDSIGHT,
     ),
 }
+
+
 def _stored(said: str, **store: bool) -> Rule:
     return Rule(help=said, serve=_whole(Policy.FCFS), router=Router.STICKY.value, store=store)
 

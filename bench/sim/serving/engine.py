@@ -128,9 +128,7 @@ class Simulation:
             if config is not None and stored is not None:
                 memory, totals, token_s = replica.memory, replica.totals, replica.token_s
                 wake = self._wakes(replica)
-                replica.keeper = Keeper(
-                    replica.number, config, stored, memory, totals, token_s, replica.queue, wake
-                )
+                replica.keeper = Keeper(replica.number, config, stored, memory, totals, token_s, replica.queue, wake)
 
     def _wakes(self, replica: Replica) -> Callable[[float], None]:
         return lambda at_s: self._push(at_s, READS, replica)
