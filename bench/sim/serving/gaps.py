@@ -25,7 +25,7 @@ class Gaps:
         self._hindsight, self._history = hindsight, GapHistory()
         self._open: OrderedDict[str, Gap] = OrderedDict()
 
-    def begins(self, program: str, gap: Gap) -> None:
+    def opened(self, program: str, gap: Gap) -> None:
         while self._open:
             oldest, first = next(iter(self._open.items()))
             if gap.since_s - first.since_s < FORGOTTEN_S:
@@ -34,7 +34,7 @@ class Gaps:
             self._history.ended(first.then, math.inf)
         self._open[program] = gap
 
-    def ends(self, program: str, now_s: float) -> None:
+    def closed(self, program: str, now_s: float) -> None:
         gap = self._open.pop(program, None)
         if gap is not None:
             self._history.ended(gap.then, now_s - gap.since_s)

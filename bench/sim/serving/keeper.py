@@ -56,7 +56,7 @@ class Keeper:
         program = live.program
         if not program:
             return False
-        self._stored.gaps.ends(program, now_s)
+        self._stored.gaps.closed(program, now_s)
         if self._port.ahead is not None and self._port.ahead.program == program:
             self._port.drop_ahead()
         waits = self._place(live, now_s)
@@ -88,7 +88,7 @@ class Keeper:
         if live.program:
             program, held = live.program, self._memory.prefixes.find(live.program)
             self._stored.tokens[program] = max(held, self._stored.tokens.get(program, 0))
-            self._stored.gaps.begins(program, Gap(now_s, live.call.then, self._number, returns_s))
+            self._stored.gaps.opened(program, Gap(now_s, live.call.then, self._number, returns_s))
         self.due(now_s)
 
     def due(self, now_s: float) -> None:

@@ -12,7 +12,6 @@ from bench.sim.serving.work import Call
 from mfsd import _native
 from mfsd.policy.serve import Policy
 
-
 HEAD_ROOM = 0.1
 """Of memory, that calls which wait leave to what running calls will add."""
 

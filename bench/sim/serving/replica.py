@@ -10,8 +10,8 @@ from heapq import heappush
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.cost import Batch, profile
 from bench.sim.serving.history import History
-from bench.sim.serving.kept import Kept, can_keep
 from bench.sim.serving.keeper import Keeper
+from bench.sim.serving.kept import Kept, can_keep
 from bench.sim.serving.live import DECODE, ENDED, PROMPT, WAITING, Live
 from bench.sim.serving.memory import Memory
 from bench.sim.serving.outcome import StepTotals
