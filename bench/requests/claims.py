@@ -21,6 +21,7 @@ from rich.table import Table
 
 from bench.requests import (
     ablations,
+    claims_agents,
     claims_drift,
     claims_joint,
     claims_programs,
@@ -40,6 +41,7 @@ CLAIMS: tuple[Claim, ...] = (
     *claims_routed.CLAIMS,
     *claims_drift.CLAIMS,
     *claims_joint.CLAIMS,
+    *claims_agents.CLAIMS,
     *claims_workflows.CLAIMS,
 )
 SYSTEMS = tuple(dict.fromkeys(claim.system for claim in CLAIMS))

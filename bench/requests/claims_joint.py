@@ -52,7 +52,6 @@ j3 = _not_run(
     "the layer-level engine gives requests to units before the run, by a router's own estimate, so that all policies "
     "have the same work; none of its routers sees the ports"
 )
-j6 = _not_run("no engine here fetches a program's KV before its next turn arrives; the serving one has no network")
 j7 = _not_run("swaps and wake-ups are no flows of the layer-level engine yet")
 
 CLAIMS = (
@@ -60,8 +59,6 @@ CLAIMS = (
           "batch, by deadline", "points over FCFS: base >= 3, hot, fan-in, egress >= 1, base QwenB >= 6", j2),
     Claim("j3", "joint", "python -m bench sim", "beyond the papers: prefill units by wait, expected fetch and what "
           "their port owes", "points over static locality under mfs: hot and egress >= 2", j3),
-    Claim("j6", "joint", "python -m bench requests", "beyond the papers: a program's next turn is fetched while its "
-          "tool runs", "mean TTFT of coding sessions <= 0.7 at caches of 0.2 to 1 x the working set", j6),
     Claim("j7", "joint", "python -m bench sim", "beyond the papers: swap and activation as flows with deadlines",
           "collectives no slower than without them", j7),
 )  # fmt: skip

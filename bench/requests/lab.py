@@ -36,12 +36,15 @@ class Scale(msgspec.Struct, frozen=True):
     ablation_seeds: tuple[int, ...] = (101, 102)
     """Those of the ablations, which chose nothing that the result uses."""
     joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515, 516, 517, 518)
+    agents_s: float = 300.0
+    agents_seeds: tuple[int, ...] = (781, 782, 783, 784, 785, 786)
+    """They chose nothing."""
 
 
 FULL_S = Scale().tiers_s
 FULL = Scale()
 QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, routed_s=60.0, step=0.1, seeds=(11,),
-              ablation_seeds=(101,), joint_seeds=(511,))  # fmt: skip
+              ablation_seeds=(101,), joint_seeds=(511,), agents_s=60.0, agents_seeds=(781,))  # fmt: skip
 
 
 class Lab:
@@ -80,6 +83,9 @@ class Lab:
 
     def routed_scale(self) -> str:
         return f"{self.scale.routed_s:g} s of arrivals, {_seeds(self.scale.seeds)}"
+
+    def agents_scale(self) -> str:
+        return f"{self.scale.agents_s:g} s of arrivals, {_seeds(self.scale.agents_seeds)}, 95 % intervals"
 
     def drift_scale(self) -> str:
         return f"600 s, {_seeds(self.scale.seeds)}"

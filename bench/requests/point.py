@@ -14,7 +14,7 @@ from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
 from bench.requests.settings import ROUND_ROBIN, Settings
 from bench.sim import serving
-from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router
+from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router, StoreConfig
 from bench.sim.serving.cost import COSTS, KV_TOKENS
 from mfsd.policy import route
 from mfsd.policy.route import RouteConfig
@@ -108,6 +108,7 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         noise=settings.step_noise,
         belief=Belief(bias=settings.belief_scale, noise=settings.belief_noise),
         kv_tokens=settings.kv_tokens or KV_TOKENS[settings.cost],
+        store=None if rule.store is None else StoreConfig(tokens_per_s=settings.store_tokens_per_s, **rule.store),
         expect=settings.expect,
         bound_outputs=rule.bounds,
         lanes=rule.meta is not None or rule.serve.get("policy") in LANES,

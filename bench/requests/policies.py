@@ -48,6 +48,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What a call gets from its program on arrival."""
     router: str = ""
     """Of the replicas, as part of the policy; empty: the one of `--set router=`."""
+    store: Mapping[str, Any] | None = None
+    """Of StoreConfig: KV that memory has lost is read from a store; None: it is computed again."""
     silo: bool = False
     """Replicas of its own for each tier."""
     bounds: bool = False
@@ -115,6 +117,12 @@ PROGRAMS: dict[str, Rule] = {
         inherit=Inherit.HINDSIGHT,
     ),
 }
+
+
+def _stored(said: str, **store: bool) -> Rule:
+    return Rule(help=said, serve=_whole(Policy.FCFS), router=Router.STICKY.value, store=store)
+
+
 AGENTS: dict[str, Rule] = {
     "fcfs": Rule(help="first come first served, replicas in turn", serve=_whole(Policy.FCFS)),
     "least-loaded": Rule(
@@ -138,6 +146,13 @@ AGENTS: dict[str, Rule] = {
         serve=_whole(Policy.MLFQ),
         inherit=Inherit.PLAS,
         router=Router.STICKY.value,
+    ),
+    "store": _stored("sticky, KV read from a store when a turn arrives; memory keeps the least recently used"),
+    "retain": _stored("store; memory keeps whose next turn is expected the soonest", retain=True),
+    "prefetch": _stored("store; KV is also read before the turn is expected", prefetch=True),
+    "retain-prefetch": _stored("both", retain=True, prefetch=True),
+    "retain-prefetch-hindsight": _stored(
+        "both, with the ends of gaps known beforehand: a bound", retain=True, prefetch=True, hindsight=True
     ),
 }
 MFS_DRIFT = {

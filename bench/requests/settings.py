@@ -91,6 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Requests that hold KV on a replica at once; 0: 256, and 32 for programs and agents."""
     kv_tokens: int = 0
     """KV memory of a replica; 0: what the cost's accelerator has beside the weights."""
+    store_tokens_per_s: float = 95_000.0
+    """KV that a replica reads from the store: a port of 100 Gb/s at 131 kB a token."""
     belief_scale: float = 1.0
     """Step times that policies are shown, times the true ones."""
     belief_noise: float = 0.0
@@ -124,7 +126,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
     ("phase_s", 1, _DAY_S), ("nodes", 1, 1000), ("remote_nodes", 0, 999), ("batch_share", 0, 1),
     ("slo_scale", 0.01, 100), ("replicas", 0, 1000), ("slots", 0, 1 << 16),
-    ("kv_tokens", 0, 1 << 40), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
+    ("kv_tokens", 0, 1 << 40), ("store_tokens_per_s", 1, 1e9), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
     ("step_noise", 0, 1), ("system_tokens", 0, 1 << 20), ("locality_tokens", 0, 1 << 30),
 )  # fmt: skip
 

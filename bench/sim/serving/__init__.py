@@ -11,7 +11,7 @@ Every step is planned by `mfsd.policy.serve.plan_step`. How long it takes in tru
 believes (a `Pace` that it learns) are two things. The model and its limits: docs/internals/serving-simulator.md.
 """
 
-from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig
+from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig, StoreConfig
 from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
 from bench.sim.serving.engine import Control, Snapshot, simulate
 from bench.sim.serving.measure import drift_row, is_late, program_row, row, turn_ttft_s
@@ -37,6 +37,7 @@ __all__ = [
     "Router",
     "Snapshot",
     "StepTotals",
+    "StoreConfig",
     "by_tier",
     "chain",
     "drift_row",

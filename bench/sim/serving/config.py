@@ -44,6 +44,19 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
     learns: bool = True
 
 
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A store that has the KV of all turns that have ended, whatever replica had them."""
+
+    tokens_per_s: float = 95_000.0
+    """That a replica reads from it: a port of 100 Gb/s at 131 kB a token."""
+    retain: bool = False
+    """Whether what is kept in memory goes by how far each program's next turn is; otherwise by use."""
+    prefetch: bool = False
+    """Whether KV is read before the turn arrives, while no call waits for a read."""
+    hindsight: bool = False
+    """Whether ends of gaps are known: a bound, no policy."""
+
+
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One engine."""
 
@@ -62,6 +75,8 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     priorities decide admission only."""
     swap_tokens_per_s: float = 150_000.0
     """PCIe 4 at 20 GB/s and 131 kB a token."""
+    store: StoreConfig | None = None
+    """None: what the cache has lost is computed again."""
     expect: Expect = Expect.HISTORY
     expected_tokens: float = 256.0
     """Where history has nothing yet."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from bench.sim.serving.config import ReplicaConfig
+from bench.sim.serving.keeper import Keeper, Stored
 from bench.sim.serving.live import Live
 from bench.sim.serving.outcome import Outcome, Record
 from bench.sim.serving.planner import Journal
@@ -16,7 +18,7 @@ from bench.sim.serving.router import Router, round_robin
 from bench.sim.serving.work import Call, Program
 from mfsd.policy.serve import Policy, ProgramTable, ServeConfig
 
-ARRIVES, RETURNS, STEPPED, TICKS = range(4)
+ARRIVES, RETURNS, STEPPED, READS, TICKS = range(5)
 """What happens, in the order in which it does when it happens at once."""
 
 
@@ -82,6 +84,7 @@ class Simulation:
         heapify(self._events)
         for replica in self.replicas:
             replica.later = self._later(replica)
+        self._keep()
         if control is not None:
             self._push(control_every_s, TICKS, None)
         self._check(configs)
@@ -117,6 +120,19 @@ class Simulation:
         self._sequence += 1
         heappush(self._events, (at_s, kind, self._sequence, what))
 
+    def _keep(self) -> None:
+        """Replicas that have a store share it."""
+        configs = [replica.config.store for replica in self.replicas]
+        stored = next((Stored(config) for config in configs if config is not None), None)
+        for replica, config in zip(self.replicas, configs, strict=True):
+            if config is not None and stored is not None:
+                memory, totals, token_s = replica.memory, replica.totals, replica.token_s
+                wake = self._wakes(replica)
+                replica.keeper = Keeper(replica.number, config, stored, memory, totals, token_s, replica.queue, wake)
+
+    def _wakes(self, replica: Replica) -> Callable[[float], None]:
+        return lambda at_s: self._push(at_s, READS, replica)
+
     def _later(self, replica: Replica) -> Callable[[float, Live], None]:
         return lambda at_s, live: self._push(at_s, RETURNS, (replica, live))
 
@@ -133,6 +149,9 @@ class Simulation:
                 fresh.add(what.number)  # type: ignore[attr-defined]
             elif kind == ARRIVES:
                 fresh.add(self._arrive(what, now_s))  # type: ignore[arg-type]
+            elif kind == READS:
+                what.keeper.due(now_s)  # type: ignore[attr-defined]
+                fresh.add(what.number)  # type: ignore[attr-defined]
             elif kind == RETURNS:
                 fresh.add(self._returned(*what))  # type: ignore[misc]
             else:
@@ -178,11 +197,15 @@ class Simulation:
             self._open -= 1
             if self._control is not None:
                 self._ended[replica.number].append(live.record)
+            returns_s = math.inf
             for follower in self._items[live.record.call].followers:
                 item = self._items[follower]
                 item.missing -= 1
                 if item.missing == 0:
                     self._push(now_s + item.call.gap_s, ARRIVES, follower)
+                    returns_s = min(returns_s, now_s + item.call.gap_s)
+            if replica.keeper is not None:
+                replica.keeper.ended(live, returns_s, now_s)
 
     def _tick(self, now_s: float) -> None:
         assert self._control is not None

@@ -28,6 +28,7 @@ class Live(_native.ServedCall):
         "inherited",
         "keys",
         "output_tokens_max",
+        "pinned",
         "program",
         "program_service_s",
         "program_wait_s",
@@ -47,6 +48,8 @@ class Live(_native.ServedCall):
         self.program_service_s = self.program_wait_s = 0.0
         self.inherited = Inherited()
         self.rank = 0
+        self.pinned = 0
+        """Tokens of its program's prefix that stay in memory for it while it waits."""
         self.keys: tuple[tuple[str, int], ...] = ()
         """Of the prefix cache, and how many of its leading tokens each can hold."""
 

@@ -121,6 +121,10 @@ def engines(outcome: Outcome) -> dict[str, Any]:
             "over": sum(t.over for t in outcome.replicas) / errors if errors else None,
         },
         "plan_us": {"p50": plan["p50"], "p99": plan["p99"]} if plan else {},
+        "store": {
+            "fetched_tokens": sum(t.fetched_tokens for t in outcome.replicas),
+            "ahead_tokens": sum(t.ahead_tokens for t in outcome.replicas),
+        },
         "kv": {"peak": max((t.kv_peak_tokens for t in outcome.replicas), default=0)},
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.live import DECODE, Live, Serving
@@ -11,6 +11,9 @@ from bench.sim.serving.prefixes import Prefixes
 from bench.sim.serving.work import Call
 from mfsd import _native
 from mfsd.policy.serve import Policy
+
+HEAD_ROOM = 0.1
+"""Of memory, that calls which wait leave to what running calls will add."""
 
 
 class Memory(_native.ServedMemory):
@@ -21,6 +24,9 @@ class Memory(_native.ServedMemory):
         self.prefixes: Prefixes = Prefixes()
         self._waiting: dict[str, dict[int, Live]] = {}
         """Calls that wait and could use a prefix, by its key."""
+        self._pins: dict[int, Live] = {}
+        self.order: Callable[[str], float] | None = None
+        """Who leaves first; None: the least recently used."""
         self._oldest_first = config.serve.policy is Policy.FCFS
 
     def arrived(self, live: Live) -> None:
@@ -64,12 +70,52 @@ class Memory(_native.ServedMemory):
             del waiting[live.request_id]
             if not waiting:
                 del self._waiting[key]
+        self._unpin(live)
         if live.parked:
             live.parked = False
             self.parked -= live.num_computed_tokens
         else:
             self.hits += live.num_cached_tokens
         self.held += live.num_computed_tokens
+
+    @property
+    def free_tokens(self) -> int:
+        limit = self._config.kv_tokens
+        taken = self.held + self.parked + self.prefixes.tokens + self.prefixes.pinned
+        return (1 << 60) if limit is None else max(0, limit - taken)
+
+    def pin(self, live: Live, tokens: int) -> bool:
+        """Room for so many tokens of its program's prefix, kept until it begins; whether there is."""
+        limit, key = self._config.kv_tokens, live.program
+        if limit is not None:
+            taken = self.held + self.parked + self.prefixes.pinned
+            if taken and taken + tokens > (1 - HEAD_ROOM) * limit:
+                return False
+        self.prefixes.pin(key, tokens)
+        live.pinned = tokens
+        self._pins[live.request_id] = live
+        self._shrink(0)
+        return True
+
+    def _unpin(self, live: Live) -> None:
+        if live.pinned:
+            live.pinned = 0
+            del self._pins[live.request_id]
+            self.prefixes.unpin(live.program)
+
+    def fetched(self, live: Live) -> None:
+        """What the call waited for is here; where its room was taken meanwhile, what of it is left."""
+        if live.pinned:
+            self.prefixes.extend(live.program, live.pinned)
+        self.look_again(live)
+
+    def look_again(self, live: Live) -> None:
+        live.found(self._found(live.keys))
+
+    def read_ahead(self, key: str, tokens: int, order: Callable[[str], float]) -> None:
+        """So many tokens of the prefix are here before a call needs them."""
+        self.prefixes.extend(key, tokens)
+        self._shrink(0, order)
 
     def give(self, live: Live, held: int) -> None:
         """It has ended."""
@@ -93,15 +139,19 @@ class Memory(_native.ServedMemory):
         self._shrink(0)
         self._changed(key)
 
-    def _shrink(self, growth: int) -> None:
-        """Cached KV gives way to what running calls need."""
+    def _shrink(self, growth: int, order: Callable[[str], float] | None = None) -> None:
+        """Cached KV gives way to what running calls need, then what waiting calls have pinned."""
         limit = self._config.kv_tokens
         if limit is None:
             return
-        over = self.held + self.parked + growth + self.prefixes.tokens - limit
-        if over > 0 and self.prefixes.tokens:
-            for key in list(self.prefixes.shrink(over)):
-                self._changed(key)
+        while True:
+            over = self.held + self.parked + growth + self.prefixes.tokens + self.prefixes.pinned - limit
+            if over > 0 and self.prefixes.tokens:
+                for key in list(self.prefixes.shrink(over, order or self.order)):
+                    self._changed(key)
+            if over <= self.prefixes.tokens or not self._pins:
+                return
+            self._unpin(self._pins[max(self._pins)])
 
     def evicted(self, live: Live, held: int, how: Eviction, now_s: float) -> None:
         self.held -= held
@@ -162,7 +212,7 @@ class Memory(_native.ServedMemory):
                 pieces = [piece for piece in pieces if piece.live is not victim]
                 paused = [live for live in paused if live is not victim]
                 replica.evict(victim, self._config.eviction, now_s)
-        self._shrink(growth)
+        self._shrink(growth - sum(p.live.num_computed_tokens for p in pieces if p.live.pinned))
         if len(pieces) == len(decision.pieces) and len(paused) == len(decision.paused):
             return decision
         return Decision(pieces, paused, decision.set_aside, decision.step_s)

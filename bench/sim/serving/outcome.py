@@ -59,6 +59,10 @@ class StepTotals(msgspec.Struct, kw_only=True):
     evictions: int = 0
     kv_peak_tokens: int = 0
     cached_tokens: int = 0
+    fetched_tokens: int = 0
+    """Read from the store for calls that waited for it."""
+    ahead_tokens: int = 0
+    """Read before their turn arrived."""
     policies: tuple[str, ...] = ()
     """In the order in which they ruled."""
     chunk_sizes: dict[int, int] = {}

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class _Entry:
-    __slots__ = ("tokens", "users")
+    __slots__ = ("pins", "room", "tokens", "users")
 
     def __init__(self) -> None:
-        self.tokens = self.users = 0
+        self.tokens = self.users = self.pins = self.room = 0
 
 
 class Prefixes:
     """Lengths of cached prefixes by key: a program, a shared system prompt, a call whose KV was taken. While a call
-    that runs holds an entry its memory is the call's, and it cannot go."""
+    that runs holds an entry its memory is the call's, and it cannot go. While a call that waits has pinned it, it
+    cannot go either, and there is room for what is being fetched of it."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.tokens = 0
-        """Of entries that no running call holds: what can be freed."""
+        """Of entries that no call holds or has pinned: what can be freed."""
+        self.pinned = 0
+        """Memory of those that calls have pinned and none holds."""
 
     def find(self, key: str) -> int:
         entry = self._entries.get(key)
         return entry.tokens if entry else 0
 
-    def hold(self, key: str) -> None:
-        """A call that has the prefix begins to run."""
+    def _entry(self, key: str) -> _Entry:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
-        if entry.users == 0:
-            self.tokens -= entry.tokens
+        return entry
+
+    def _count(self, entry: _Entry, sign: int) -> None:
+        if entry.users:
+            return
+        if entry.pins:
+            self.pinned += sign * max(entry.room, entry.tokens)
+        else:
+            self.tokens += sign * entry.tokens
+
+    def hold(self, key: str) -> None:
+        """A call that has the prefix begins to run."""
+        entry = self._entry(key)
+        self._count(entry, -1)
         entry.users += 1
         self._entries.move_to_end(key)
 
@@ -42,29 +56,54 @@ class Prefixes:
         entry.users -= 1
         entry.tokens = max(entry.tokens, tokens)
         self._entries.move_to_end(key)
-        if entry.users == 0:
-            self.tokens += entry.tokens
-            if entry.tokens == 0:
-                del self._entries[key]
+        self._count(entry, 1)
+        self._drop_empty(key, entry)
+
+    def pin(self, key: str, room: int) -> None:
+        """A call that waits needs what there is, and room for so much in all."""
+        entry = self._entry(key)
+        self._count(entry, -1)
+        entry.pins += 1
+        entry.room = max(entry.room, room)
+        self._count(entry, 1)
+
+    def unpin(self, key: str) -> None:
+        entry = self._entries[key]
+        self._count(entry, -1)
+        entry.pins -= 1
+        if entry.pins == 0:
+            entry.room = 0
+        self._count(entry, 1)
+        self._drop_empty(key, entry)
+
+    def extend(self, key: str, tokens: int) -> None:
+        """So many tokens of it are here, at least: they were fetched."""
+        entry = self._entry(key)
+        self._count(entry, -1)
+        entry.tokens = max(entry.tokens, tokens)
+        self._count(entry, 1)
 
     def grow(self, key: str, tokens: int) -> None:
         """A call that holds it has computed so many tokens of it."""
         entry = self._entries[key]
         entry.tokens = max(entry.tokens, tokens)
 
-    def shrink(self, tokens: int) -> Iterator[str]:
-        """Frees at least so many tokens, from the ends of the oldest prefixes, as far as there are; yields their
-        keys."""
-        for key in list(self._entries):
+    def shrink(self, tokens: int, order: Callable[[str], float] | None = None) -> Iterator[str]:
+        """Frees at least so many tokens, from the ends of the oldest prefixes, or of those that `order` has first, as
+        far as there are; yields their keys."""
+        for key in list(self._entries) if order is None else sorted(self._entries, key=order):
             if tokens <= 0:
                 return
             entry = self._entries[key]
-            if entry.users:
+            if entry.users or entry.pins:
                 continue
             gone = min(tokens, entry.tokens)
             entry.tokens -= gone
             self.tokens -= gone
             tokens -= gone
-            if entry.tokens == 0:
-                del self._entries[key]
+            self._drop_empty(key, entry)
             yield key
+
+    def _drop_empty(self, key: str, entry: _Entry) -> None:
+        if entry.tokens == entry.users == entry.pins == 0:
+            del self._entries[key]

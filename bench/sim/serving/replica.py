@@ -10,6 +10,7 @@ from heapq import heappush
 from bench.sim.serving.config import Eviction, ReplicaConfig
 from bench.sim.serving.cost import Batch, profile
 from bench.sim.serving.history import History
+from bench.sim.serving.keeper import Keeper
 from bench.sim.serving.kept import Kept, can_keep
 from bench.sim.serving.live import DECODE, ENDED, PROMPT, WAITING, Live
 from bench.sim.serving.memory import Memory
@@ -56,6 +57,8 @@ class Replica(_native.StepLoop):
         self.memory = Memory(config, self)
         self.later: Callable[[float, Live], None] | None = None
         """Set by the simulation: brings a swapped call back when its KV has been moved."""
+        self.keeper: Keeper | None = None
+        """Set by the simulation where there is a store."""
         self._cut = LaneCut() if config.lanes else None
         self._history = History(config)
         self._chance = random.Random(f"{seed} replica {number}")
@@ -86,6 +89,11 @@ class Replica(_native.StepLoop):
     @property
     def policy(self) -> Policy:
         return self._serve.policy
+
+    @property
+    def token_s(self) -> float:
+        """Of a prompt, in a full step of prompts."""
+        return self._token_ns / 1e9
 
     @property
     def kv_room(self) -> int | None:
@@ -132,7 +140,8 @@ class Replica(_native.StepLoop):
         if self._cut is not None:
             self._cut.arrived(call.prompt_tokens * 1e-4 + live.output_tokens * (self.step_s or serve.decode_step_s))
         self.memory.arrived(live)
-        self.queue(live)
+        if self.keeper is None or not self.keeper.arrived(live, now_s):
+            self.queue(live)
 
     def queue(self, live: Live) -> None:
         """It waits: new, or its KV was taken."""

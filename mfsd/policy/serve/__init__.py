@@ -2,7 +2,8 @@
 of mfsd.policy: no I/O, no clock, no global state. Times are seconds as floats on the engine's clock.
 
 Read in this order: config, view, deadlines, pace, chunk, keys, relegate, fit, pool, programs, lanes, conformal, fence,
-regulate, plan. What each decides, in which order, and what always holds: docs/internals/serve.md.
+regulate, plan; gaps and keep stand beside them. What each decides, in which order, and what always holds:
+docs/internals/serve.md.
 """
 
 from mfsd.policy.serve.config import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
