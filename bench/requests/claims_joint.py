@@ -9,6 +9,7 @@ import msgspec
 
 from bench.requests.claim import Claim, Measured
 from bench.requests.lab import Lab
+from bench.sim import moves_study
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.settings import SETTINGS, base_of
 from bench.sim.study import knee_name
@@ -52,7 +53,29 @@ j3 = _not_run(
     "the layer-level engine gives requests to units before the run, by a router's own estimate, so that all policies "
     "have the same work; none of its routers sees the ports"
 )
-j7 = _not_run("swaps and wake-ups are no flows of the layer-level engine yet")
+MOVES_SETTINGS = ("base", "fan-in", "egress")
+MOVES_SHARE, MOVES_LOAD = 0.2, 0.8
+HARM = 1.01
+"""A mean completion time of collectives from which on it counts as slower: one percent."""
+
+
+def j7(lab: Lab) -> Measured:
+    results = Results(lab.beside("network") or Path("out/claims-network.jsonl"))
+    requests = QUICK_REQUESTS if lab.quick else REQUESTS
+    notes, holds = [], True
+    for setting in MOVES_SETTINGS:
+        base = base_of(setting, "dbrx", "qwen-a", requests, 8)
+        top = results.knee(base, knee_name(setting, base), SETTINGS[setting].knee_seeds)
+        point = msgspec.structs.replace(base, rate=round(MOVES_LOAD * top, 4))
+        moved = moves_study.with_moves(point, MOVES_SHARE, "background")
+        mine, without = (results.of_seeds(one, "mfs", lab.scale.joint_seeds) for one in (moved, point))
+        found = moves_study.cost(mine, without)
+        half = "" if found.collective_half is None else f"±{found.collective_half:.3f}"
+        notes.append(f"{setting} {found.collective_ratio:.3f}{half} (requests {found.gain:+.1f} points)")
+        holds = holds and found.collective_ratio <= HARM
+    scale = f"a fifth of the prefill NICs, {requests} requests, eight classes, seeds {lab.scale.joint_seeds}"
+    return Measured(holds, "mean collective with moves / without: " + ", ".join(notes), scale)
+
 
 CLAIMS = (
     Claim("j2", "joint", "python -m bench sim --scheduler fcfs,fit --policy mfs", "beyond the papers: who shares a "

@@ -80,6 +80,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     bypass_share: float = 0.0  # of every sending NIC, taken by what no daemon orders
     bypass_burst_s: float = 0.05  # mean length of its bursts
     bypass_read_s: float | None = None  # how often the counters of a port are read for it; None: never
+    moves_share: float = (
+        0.0  # of the prefill NICs' rate, taken by weights and swapped KV that move, see bench.sim.moves
+    )
+    moves_gb_per_nic: float = 1.0  # of one move
+    moves_due: float = 4.0  # their deadline: so many times what one takes alone
+    moves_as: str = "background"  # what they are marked as: background, or load as KV of requests
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
@@ -146,6 +152,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--bypass-burst-ms {1e3 * self.bypass_burst_s:g}: use a number above 0")
         if self.bypass_read_s is not None and not 0 <= self.bypass_read_s < math.inf:
             raise ConfigError(f"--bypass-read-ms {1e3 * self.bypass_read_s:g}: use at least 0")
+        if not 0 <= self.moves_share <= 0.9:
+            raise ConfigError(f"moves_share {self.moves_share:g}: use 0 to 0.9")
+        for name in ("moves_gb_per_nic", "moves_due"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} {getattr(self, name):g}: use a number above 0")
+        if self.moves_as not in ("background", "load"):
+            raise ConfigError(f"moves_as {self.moves_as}: use background or load")
 
     @property
     def models(self) -> list[str]:

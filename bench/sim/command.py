@@ -30,6 +30,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "linearity": "bench.sim.linearity",
     "outlook": "bench.sim.outlook",
     "bypass": "bench.sim.bypass_study",
+    "moves": "bench.sim.moves_study",
 }
 EXAMPLES = """
 examples:

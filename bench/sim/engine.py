@@ -19,6 +19,7 @@ import msgspec
 from bench.sim.batching import FirstComeFirstServed, RequestScheduler, batches_before, least_loaded
 from bench.sim.bypass import BypassLoad
 from bench.sim.cluster import Cluster, Request
+from bench.sim.moves import Move, Moves
 from bench.sim.network import HostQueuedNetwork, IsolatedNetwork, Network, SharedNetwork
 from bench.sim.reuse import ReuseConfig, ReuseDecisions
 from bench.sim.scheduling import SchedulingPolicy
@@ -65,6 +66,7 @@ class Simulation:
             self.network = HostQueuedNetwork(cluster.topology)
         else:
             self.network = SharedNetwork(cluster.topology)
+        self.moves = Moves(self) if config.moves_share else None
         asked = reuse is not None and not reuse.as_routed
         self.reuse = ReuseDecisions(self, reuse) if reuse is not None and asked else None
 
@@ -97,6 +99,9 @@ class Simulation:
             self._collective_done(flow.batch)
         elif flow.stage == 1:
             self._fetched(flow)
+        elif isinstance(flow, Move):
+            assert self.moves is not None
+            self.moves.ended(flow)
         elif flow.state is not None and flow.state.computed:
             self._shipped(flow.state)
 

@@ -14,11 +14,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bench.sim.moves import Move
 from bench.sim.network import SharedNetwork
 from bench.sim.states import QUEUED
 from mfsd._native import ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Rmlq, Window
 from mfsd.policy import PolicyConfig
 from mfsd.policy.native import native_policy
+from mfsd.policy.types import Stage
 
 if TYPE_CHECKING:
     from bench.sim.bypass import BypassLoad
@@ -80,7 +82,7 @@ class RmlqNetwork(SharedNetwork):
     # -- messages
 
     def send(self, flow: Flow, size: float) -> None:
-        if flow.stage == 2 or flow.state is None:
+        if flow.stage == 2:
             super().send(flow, size)
             return
         nic = flow.path.source
@@ -93,7 +95,6 @@ class RmlqNetwork(SharedNetwork):
 
     def _submit(self, flow: Flow, size: float, layer: int) -> int:
         """Into how many messages it was cut."""
-        assert flow.state is not None
         parts = max(1, math.ceil(size / self.message_bytes))
         self.left[flow] = self.left.get(flow, 0.0) + size
         self.messages[flow] = self.messages.get(flow, 0) + parts
@@ -102,19 +103,25 @@ class RmlqNetwork(SharedNetwork):
         return parts
 
     def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
-        assert flow.state is not None
-        nic, request = flow.path.source, flow.state.request
-        queued = flow.batch.step == QUEUED
+        nic = flow.path.source
+        stage, request, batch, deadline_ns = self._facts(flow)
         self.cookie += 1
         handle = self.queue(nic).submit(
-            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=flow.stage,
-            request=request.number + 1,
-            batch=0 if queued else flow.batch.serial,
-            deadline_ns=self.needed_ns(flow) if queued else int(request.deadline_s * NS),
-            cookie=self.cookie, layer=layer,
+            self.now_ns(), max(1, int(size * flow.path.shares.get(nic, 1.0))), stage=stage,
+            request=request, batch=batch, deadline_ns=deadline_ns, cookie=self.cookie, layer=layer,
             destination=self.windows[nic].destination(self.target(flow), self.now_ns()),
         )  # fmt: skip
         self.waiting[self.cookie] = (flow, size, layer, handle)
+
+    def _facts(self, flow: Flow) -> tuple[int, int, int, int]:
+        """What a sender says of it: stage, request, batch and deadline; 0 where there is none."""
+        if isinstance(flow, Move):
+            return flow.mark, 0, 0, int(flow.deadline_s * NS) if flow.mark == Stage.BACKGROUND else 0
+        assert flow.state is not None
+        request = flow.state.request
+        if flow.batch.step == QUEUED:
+            return flow.stage, request.number + 1, 0, self.needed_ns(flow)
+        return flow.stage, request.number + 1, flow.batch.serial, int(request.deadline_s * NS)
 
     def joined(self, flow: Flow) -> None:
         """The reuse of a request whose batch begins: what still waits is asked for again, with the batch."""

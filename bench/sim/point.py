@@ -57,6 +57,9 @@ def described(point: Point) -> dict[str, Any]:
     if not point.config.bypass_share:
         for name in ("bypass_share", "bypass_burst_s", "bypass_read_s"):
             del content["config"][name]
+    if not point.config.moves_share:
+        for name in ("moves_share", "moves_gb_per_nic", "moves_due", "moves_as"):
+            del content["config"][name]
     return content
 
 
@@ -188,6 +191,8 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
         weights = [s.request.weight for s in states]
         met = [s.finish_s - s.request.arrival_s <= s.request.budget_s * MET_SLACK for s in states]
         result["weighted_attainment"] = round(sum(w for w, m in zip(weights, met, strict=True) if m) / sum(weights), 6)
+    if simulation.moves is not None:
+        result["moves"] = simulation.moves.measure(begin, end)
     parts = simulation.cluster.parts
     if len(parts) > 1:
         result["models"] = {}

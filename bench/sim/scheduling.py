@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bench.sim.moves import Move
     from bench.sim.network import Network
     from bench.sim.states import Batch, Flow
 
@@ -43,6 +44,10 @@ class SchedulingPolicy(Hooks, ABC):
     @abstractmethod
     def order(self, flow: Flow) -> int:
         """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
+
+    @abstractmethod
+    def order_move(self, move: Move) -> int:
+        """The place of weights that move; may set move.wire_class, too."""
 
     def network(self) -> Network | None:
         """A network of the policy's own; None: the one the configuration asks for."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.sim.engine import Simulation
+from bench.sim.moves import Move
 from bench.sim.scheduling import SchedulingPolicy
 
 Factory = Callable[[Simulation], "Policy"]
@@ -40,6 +41,11 @@ class Policy(SchedulingPolicy):
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
+
+    def order_move(self, move: Move) -> int:
+        """Behind all else, by deadline."""
+        move.wire_class = (self.simulation.cluster.config.fabric_classes or 8) - 1
+        return pack(7, second=move.deadline_s)
 
     def tick(self) -> None:
         for flow in list(self.simulation.shipping):

@@ -20,6 +20,7 @@ from mfsd.policy.types import Stage
 if TYPE_CHECKING:
     from bench.sim.cluster import Cluster, Request
     from bench.sim.engine import Simulation
+    from bench.sim.moves import Move
     from bench.sim.states import Flow
 
 CLASSES = 8  # where the configuration names none
@@ -51,9 +52,17 @@ class Marked(Policy, ABC):
     def mark(self, flow: Flow) -> int:
         """Its class on the wire."""
 
+    @abstractmethod
+    def mark_move(self, move: Move) -> int:
+        """The class of weights that move."""
+
     def order(self, flow: Flow) -> int:
         flow.wire_class = self.mark(flow)
         return pack(flow.wire_class)
+
+    def order_move(self, move: Move) -> int:
+        move.wire_class = self.mark_move(move)
+        return pack(move.wire_class)
 
 
 @register("dscp")
@@ -65,11 +74,14 @@ class Dscp(Marked):
     def mark(self, flow: Flow) -> int:
         return min({2: 0, 1: 1, 3: 2}[flow.stage], self.last)
 
+    def mark_move(self, move: Move) -> int:
+        return min({Stage.REUSE: 1, Stage.BACKGROUND: 3}[move.mark], self.last)
 
-def by_size(classes: int, known: Iterable[tuple[Cluster, Request]]) -> Marks:
-    """Classes by stage and size as programs mark them themselves, with no background traffic; edges at quantiles of the
-    sizes of these requests."""
-    stages, of = divided(classes, background=False).by_stage(), list(known)
+
+def by_size(classes: int, known: Iterable[tuple[Cluster, Request]], *, background: bool = False) -> Marks:
+    """Classes by stage and size as programs mark them themselves; edges at quantiles of the sizes of these requests.
+    `background`: one class is kept for such traffic."""
+    stages, of = divided(classes, background=background).by_stage(), list(known)
     sizes = {
         stage: tuple(round(edge) for edge in edges((size(*one) for one in of), len(stages[stage])))
         for stage, size in ((Stage.REUSE, load_bytes), (Stage.P2D, last_stage_bytes))
@@ -82,10 +94,15 @@ class DscpBySize(Marked):
     def __init__(self, simulation: Simulation, marks: Marks | None = None) -> None:
         super().__init__(simulation)
         classes = simulation.cluster.config.fabric_classes or CLASSES
-        self.marks = marks or by_size(classes, ((state.cluster, state.request) for state in simulation.states))
+        known = ((state.cluster, state.request) for state in simulation.states)
+        background = simulation.cluster.config.moves_as == "background" and simulation.cluster.config.moves_share > 0
+        self.marks = marks or by_size(classes, known, background=background)
 
     def mark(self, flow: Flow) -> int:
         if flow.stage == 2 or flow.state is None:
             return self.marks.wire_class(Stage.COLLECTIVE)
         size = load_bytes if flow.stage == 1 else last_stage_bytes
         return self.marks.wire_class(flow.stage, round(size(flow.state.cluster, flow.state.request)))
+
+    def mark_move(self, move: Move) -> int:
+        return self.marks.wire_class(move.mark, round(move.message_bytes))
