@@ -55,8 +55,8 @@ def j6(lab: Lab) -> Measured:
         _, bound = _ratio(of[BOUND], of[BASE])
         _, bare = _ratio(of[MINE], of[BARE])
         notes.append(f"{share:g} x: {bound} and {bare}")
-    said = f"ends of gaps known beforehand, and over a cache without a store: {'; '.join(notes)}"
-    return Measured(holds, "; ".join(parts), said)
+    noted = f"ends of gaps known beforehand, and over a cache without a store: {'; '.join(notes)}"
+    return Measured(holds, "; ".join(parts), noted)
 
 
 CLAIMS = (

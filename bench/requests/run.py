@@ -99,9 +99,9 @@ def progress(done: int, total: int, row: Result) -> None:
 
 def summary(row: Result) -> str:
     if "per_token_s" in row:
-        said = f"mean {row['latency_s']['mean']:.1f} s, {1e3 * row['per_token_s']['mean']:.0f} ms a token"
+        noted = f"mean {row['latency_s']['mean']:.1f} s, {1e3 * row['per_token_s']['mean']:.0f} ms a token"
         turns = row.get("turn_ttft_s")
-        return said if turns is None else f"{said}, turns wait {turns.get('mean', 0.0):.2f} s"
+        return noted if turns is None else f"{noted}, turns wait {turns.get('mean', 0.0):.2f} s"
     if "interactive_delay_s" in row:
         return f"{row['slo']:.1%} in time, interactive delay {row['interactive_delay_s']['mean']:.1f} s"
     if "esg" in row:

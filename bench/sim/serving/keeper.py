@@ -103,7 +103,7 @@ class Keeper:
             self._memory.read_ahead(done.ahead.program, here + done.ahead.tokens, self._order)
         for _ in range(len(self._blocked)):
             live = self._blocked.popleft()
-            self._memory.look_again(live)
+            self._memory.choose_again(live)
             if not self._place(live, now_s):
                 self._queue(live)
             elif self._blocked and self._blocked[-1] is live:

@@ -107,9 +107,9 @@ class Memory(_native.ServedMemory):
         """What the call waited for is here; where its room was taken meanwhile, what of it is left."""
         if live.pinned:
             self.prefixes.extend(live.program, live.pinned)
-        self.look_again(live)
+        self.choose_again(live)
 
-    def look_again(self, live: Live) -> None:
+    def choose_again(self, live: Live) -> None:
         live.found(self._found(live.keys))
 
     def read_ahead(self, key: str, tokens: int, order: Callable[[str], float]) -> None:

@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 def next_piece(
     waiting: Sequence[Waiting], free_tokens: int, piece_tokens: int = PIECE_TOKENS, further: float = FURTHER
 ) -> Piece | None:
-    """What to fetch next while nobody waits for the store: of the nearest program for whose KV there is room."""
+    """What to fetch next while no request waits for the store: of the nearest program for whose KV there is room."""
     wanted = min((w for w in waiting if w.missing_tokens > 0), key=lambda w: (w.remaining_s, w.program), default=None)
     if wanted is None or wanted.remaining_s == float("inf"):
         return None

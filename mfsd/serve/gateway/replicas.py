@@ -20,7 +20,7 @@ class Stage(str, Enum):
     """Of an engine that the gateway itself starts and stops."""
 
     RUNS = "runs"
-    """Or somebody else sees to that."""
+    """Or another program sees to that."""
     STARTS = "starts"
     STOPS = "stops"
     STOPPED = "stopped"

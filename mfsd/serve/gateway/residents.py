@@ -1,4 +1,4 @@
-"""Starts an engine when a request wants its model, and stops it when another one needs the memory or nobody wants it.
+"""Starts an engine when a request wants its model; stops it when another one needs its memory or no request wants it.
 
 Which one gives way is the rule of mfsd.policy.workflow.residency, without host memory to sleep in: an engine runs, or
 its model is on disk. An engine with requests is never stopped, so no request is lost by it.
@@ -57,7 +57,7 @@ class Residents:
         )
 
     def begin(self) -> None:
-        """After the first poll: an engine that answers has been started by somebody else, who sees to it."""
+        """After the first poll: an engine that answers has been started by another program, which sees to it."""
         for name in [name for name, replica in self._own.items() if replica.healthy]:
             self._memory.activate(name, 0)
             self._log.warning("engine-not-ours", replica=name, url=self._own[name].url)

@@ -90,7 +90,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a prefill instance with MooncakeConnector: the URL of its bootstrap server."""
     command: list[str] = []
     """That starts the engine on this machine, one text a word, for example `["vllm", "serve", "m", "--port", "8001"]`:
-    it runs while requests want it, by `[residency]`. Empty: somebody else sees to it."""
+    it runs while requests want it, by `[residency]`. Empty: another program sees to it."""
     memory_bytes: int = 0
     """That an engine with a `command` takes of `residency.memory_bytes`."""
 
