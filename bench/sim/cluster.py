@@ -152,6 +152,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--bypass-burst-ms {1e3 * self.bypass_burst_s:g}: use a number above 0")
         if self.bypass_read_s is not None and not 0 <= self.bypass_read_s < math.inf:
             raise ConfigError(f"--bypass-read-ms {1e3 * self.bypass_read_s:g}: use at least 0")
+        self._check_moves()
+
+    def _check_moves(self) -> None:
         if not 0 <= self.moves_share <= 0.9:
             raise ConfigError(f"moves_share {self.moves_share:g}: use 0 to 0.9")
         for name in ("moves_gb_per_nic", "moves_due"):

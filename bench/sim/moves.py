@@ -17,7 +17,6 @@ from mfsd.policy.types import Stage
 if TYPE_CHECKING:
     from bench.sim.cluster import Cluster
     from bench.sim.network import Network
-    from bench.sim.scheduling import SchedulingPolicy
     from bench.sim.topology import Path
 
 MARKS = {"background": Stage.BACKGROUND, "load": Stage.REUSE}
@@ -40,7 +39,7 @@ class Events(Protocol):
 
     cluster: Cluster
     network: Network
-    policy: SchedulingPolicy
+    policy: Any
     now: float
     unfinished: int
 
