@@ -1,7 +1,8 @@
 """Requests as the cluster sees them before any network decision.
 
-Units, cache contents, block owners and decode workers are fixed here, from the arrival sequence and a router's own
-estimate of load: they are the same for every policy, so policies are compared on identical work.
+`route` fixes units, cache contents, block owners and decode workers from the arrival sequence and a router's own
+estimate of load: they are the same for every policy, so policies are compared on identical work. `Arrivals` is one
+request after the other, for a router that chooses units during the run.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from bench.sim.caches import Caches, owners
+from bench.sim.caches import Caches, Held, owners
 from bench.sim.cluster import Cluster, Request
 from bench.sim.workload import Row
 
@@ -87,62 +89,133 @@ def _is_hot(cluster: Cluster, row: Row, seed: int) -> bool:
     return bool(fraction) and random.Random(f"hot {seed} {row.blocks[0]}").random() < fraction
 
 
-def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
-    """Sends each request to the unit with the least estimated wait, preferring one that holds its prefix; rows
-    that arrive before 0 only fill the caches."""
-    model, units = cluster.model, cluster.units
-    rng = random.Random(f"route {seed}" + (f" {cluster.number}" if cluster.number else ""))
-    caches = Caches(cluster, seed)
-    views = [_RouterView(cluster) for _ in range(units)]
-    workers = _DecodeWorkers(cluster, rng)
-    before = [0.0] * units  # tokens computed before the run
-    cold = round(cluster.config.cold * units)
-    requests: list[Request] = []
-    for row in rows:
-        now = row.arrival_s
-        while now >= 0 and cold:
-            cold -= 1
-            caches.clear(cold)
-        held = caches.prefix(row)
+class Arriving(NamedTuple):
+    """A request that has no unit yet."""
+
+    row: Row
+    new_tokens: int
+    cached: int  # tokens of its prompt that some unit holds
+    local: Sequence[int]  # of those, by unit
+    shift: int  # of units that are alike, requests take another each time
+
+
+Fetched = tuple[dict[int, float], int]
+"""What a unit would fetch: NICs that it comes from with their shares, and how many tokens."""
+Choose = Callable[[Arriving, Callable[[int], Fetched]], int]
+"""The unit of a request, given what each unit would fetch; asked once for each, in the order of their arrivals."""
+
+
+class Locality:
+    """The least estimated wait, preferring a unit that holds the prefix; whatever the network does."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.views = [_RouterView(cluster) for _ in range(cluster.units)]
+
+    def __call__(self, arriving: Arriving, fetched: Callable[[int], Fetched]) -> int:
+        now, views = arriving.row.arrival_s, self.views
+        unit = min(
+            turns(len(views), arriving.shift),
+            key=lambda u: (
+                views[u].wait_s(now)
+                + LOCALITY * views[u].token_s * (arriving.cached - min(arriving.cached, arriving.local[u]))
+            ),
+        )
+        views[unit].add(now, arriving.new_tokens, arriving.cached)
+        return unit
+
+
+def turns(units: int, shift: int) -> Iterator[int]:
+    """All units, another one first each time."""
+    return ((unit + shift) % units for unit in range(units))
+
+
+class Arrivals:
+    """The requests of one part of a cluster as they arrive: what caches hold then, and where their KV lies."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self.seed = seed
+        self.rng = random.Random(f"route {seed}" + (f" {cluster.number}" if cluster.number else ""))
+        self.caches = Caches(cluster, seed)
+        self.workers = _DecodeWorkers(cluster, self.rng)
+        self.before = [0.0] * cluster.units  # tokens computed before the run
+        self.cold = round(cluster.config.cold * cluster.units)
+        self.requests = 0
+
+    def before_run(self, row: Row) -> None:
+        """A request of the past, which only fills the caches."""
+        held = self.caches.prefix(row)
+        arriving = self._arriving(row, held)
+        unit = arriving.shift
+        if self.caches.keep:  # else every popular prefix would be everywhere before the run begins
+            cached, before = arriving.cached, self.before
+            unit = min(
+                turns(self.cluster.units, unit),
+                key=lambda u: before[u] + LOCALITY * (cached - min(cached, arriving.local[u])),
+            )
+            before[unit] += row.input_tokens - cached
+        self.caches.store(row, unit, self.rng.randrange(self.cluster.model.groups))
+
+    def arrive(self, row: Row, choose: Choose) -> Request:
+        """The request of the row, at the unit that is chosen now."""
+        cluster = self.cluster
+        while self.cold:
+            self.cold -= 1
+            self.caches.clear(self.cold)
+        held = self.caches.prefix(row)
+        arriving = self._arriving(row, held)
+        known: dict[int, Fetched] = {}
+
+        def fetched(unit: int) -> Fetched:
+            if unit not in known:
+                known[unit] = self._fetched(arriving, held, unit)
+            return known[unit]
+
+        unit = choose(arriving, fetched)
+        group = self.rng.randrange(cluster.model.groups)
+        nics, tokens = fetched(unit)
+        request = Request(
+            number=self.requests,
+            arrival_s=row.arrival_s,
+            new_tokens=arriving.new_tokens,
+            context_tokens=arriving.cached,
+            unit=cluster.first_unit + unit,
+            group=-1,
+            decode=self.workers.choose(row.arrival_s, row),
+            owners=tuple(sorted(nics.items())),
+            remote_tokens=tokens,
+        )
+        self.requests += 1
+        self.caches.store(row, unit, group)
+        return request
+
+    def _arriving(self, row: Row, held: Sequence[Held]) -> Arriving:
         cached = max(0, min(row.prefix_tokens(len(held)), row.input_tokens - LEAST_NEW_TOKENS))
-        local = [0] * units
+        local = [0] * self.cluster.units
         for one in held:
             for unit in one.groups:
                 local[unit] += one.tokens
-        unit = shift = rng.randrange(units)
-        if now < 0 and caches.keep:  # else every popular prefix would be everywhere before the run begins
-            unit = min(
-                ((u + shift) % units for u in range(units)),
-                key=lambda u: before[u] + LOCALITY * (cached - min(cached, local[u])),
-            )
-            before[unit] += row.input_tokens - cached
-        if now >= 0:
-            unit = min(
-                ((u + shift) % units for u in range(units)),
-                key=lambda u: views[u].wait_s(now) + LOCALITY * views[u].token_s * (cached - min(cached, local[u])),
-            )
-        group = rng.randrange(model.groups)
-        if now >= 0:
-            new = max(row.input_tokens - cached, min(LEAST_NEW_TOKENS, row.input_tokens))
-            views[unit].add(now, new, cached)
-            nics, missing = owners(cluster, held, unit, rng)
-            remote = min(cached, missing)
-            if remote and _is_hot(cluster, row, seed):
-                nics = {0: 1.0} if cluster.first_unit + unit else {}
-            requests.append(
-                Request(
-                    number=len(requests),
-                    arrival_s=now,
-                    new_tokens=new,
-                    context_tokens=cached,
-                    unit=cluster.first_unit + unit,
-                    group=-1,
-                    decode=workers.choose(now, row),
-                    owners=tuple(sorted(nics.items())) if remote else (),
-                    remote_tokens=remote if nics else 0,
-                )
-            )
-        caches.store(row, unit, group)
+        new = max(row.input_tokens - cached, min(LEAST_NEW_TOKENS, row.input_tokens))
+        return Arriving(row, new, cached, local, self.rng.randrange(self.cluster.units))
+
+    def _fetched(self, arriving: Arriving, held: Sequence[Held], unit: int) -> Fetched:
+        cluster = self.cluster
+        nics, missing = owners(cluster, held, unit, self.rng)
+        tokens = min(arriving.cached, missing)
+        if tokens and _is_hot(cluster, arriving.row, self.seed):
+            nics = {0: 1.0} if cluster.first_unit + unit else {}
+        return (nics, tokens) if tokens and nics else ({}, 0)
+
+
+def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
+    """Sends each request to a unit by locality; rows that arrive before 0 only fill the caches."""
+    arrivals, choose = Arrivals(cluster, seed), Locality(cluster)
+    requests: list[Request] = []
+    for row in rows:
+        if row.arrival_s < 0:
+            arrivals.before_run(row)
+        else:
+            requests.append(arrivals.arrive(row, choose))
     _set_deadlines(cluster, requests)
     return requests
 
