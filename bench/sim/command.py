@@ -17,7 +17,7 @@ from bench.sim import generators, policies, serve, sweep
 from bench.sim.cluster import CACHES, DECODE_CHOICES, FETCH, Config, ConfigError
 from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
-from bench.sim.reuse import OUTLOOKS, PLACEMENTS, REUSE, ReuseConfig
+from bench.sim.reuse import OUTLOOKS, PLACEMENTS, REUSE, ROUTERS, ReuseConfig
 from bench.sim.workload import TraceError
 
 COMMANDS = {  # imported when asked for: they bring plotting
@@ -151,6 +151,9 @@ def _reuse_options(reuse: argparse._ArgumentGroup) -> None:
     reuse.add_argument("--reuse", default="always", metavar="RULE", help=f"of KV that lies elsewhere: {kinds(REUSE)}")
     reuse.add_argument(
         "--placement", default="random", choices=PLACEMENTS, help=f"the decode worker: {kinds(PLACEMENTS)}"
+    )
+    reuse.add_argument(
+        "--router", default="locality", metavar="RULE", help=f"chooses the prefill unit: {kinds(ROUTERS)}"
     )
     reuse.add_argument(
         "--outlook", default="exact", choices=OUTLOOKS, help=f"what is known of backlogs: {kinds(OUTLOOKS)}"
@@ -366,6 +369,7 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         reuse=ReuseConfig(
             rule=options.reuse,
             placement=options.placement,
+            router=options.router,
             outlook=options.outlook,
             error=options.outlook_error,
             error_spread=options.outlook_error_spread,

@@ -12,7 +12,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,6 +26,12 @@ from bench.sim.scheduling import SchedulingPolicy
 from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, QUEUED, RING, WAIT, Batch, Chunk, Flow, State
 
 
+class UnitRouter(Protocol):
+    """Gives a request that arrives another unit than it was routed to. Without one, all keep theirs."""
+
+    def place(self, state: State) -> None: ...
+
+
 class Simulation:
     """One policy on one prepared workload."""
 
@@ -36,6 +42,7 @@ class Simulation:
         policy: Callable[[Simulation], SchedulingPolicy],
         scheduler: RequestScheduler | None = None,
         reuse: ReuseConfig | None = None,
+        router: Callable[[Simulation], UnitRouter] | None = None,
     ) -> None:
         self.cluster = cluster
         self.now = 0.0
@@ -69,6 +76,7 @@ class Simulation:
         self.moves = Moves(self) if config.moves_share else None
         asked = reuse is not None and not reuse.as_routed
         self.reuse = ReuseDecisions(self, reuse) if reuse is not None and asked else None
+        self.router = router(self) if router is not None else None
 
     # -- events
 
@@ -135,6 +143,8 @@ class Simulation:
     # -- requests
 
     def _arrive(self, state: State) -> None:
+        if self.router is not None:
+            self.router.place(state)
         unit = state.request.unit
         if self.reuse is not None:
             self.reuse.place(state)
@@ -148,18 +158,22 @@ class Simulation:
     def _fetch_early(self, state: State) -> None:
         """Queues the request with its reused KV on its way. The group that will compute it is chosen now, since that is
         where the KV goes; until its batch is formed it stands in one of its own."""
-        request, cluster = state.request, state.cluster
-        queue = self.queues[request.unit]
-        tokens = [0] * cluster.model.groups
-        for other in queue:
-            tokens[other.request.group] += other.request.new_tokens - other.done_tokens
-        request.group = least_loaded(tokens, self.batches_begun[request.unit] + len(queue))
+        request = state.request
+        request.group = self.next_group(request.unit)
         if self.reuse is not None and request.remote_tokens:
             self.reuse.decide(state)
-        queue.append(state)
+        self.queues[request.unit].append(state)
         self._count_batches(request.unit)
         if state.request.remote_tokens and not state.undecided:
             self._load(state)
+
+    def next_group(self, unit: int) -> int:
+        """That would compute a request which queued there now."""
+        queue = self.queues[unit]
+        tokens = [0] * self.cluster.of(unit).model.groups
+        for other in queue:
+            tokens[other.request.group] += other.request.new_tokens - other.done_tokens
+        return least_loaded(tokens, self.batches_begun[unit] + len(queue))
 
     def _load(self, state: State) -> None:
         request, cluster = state.request, state.cluster

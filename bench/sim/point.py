@@ -15,6 +15,7 @@ from bench.sim import generators, policies, serve
 from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
 from bench.sim.generators import HISTORY
+from bench.sim.online import OnlineRouter
 from bench.sim.reuse import ReuseConfig
 from bench.sim.routing import route
 from bench.sim.workload import Row, TraceError, read_trace
@@ -54,6 +55,8 @@ def described(point: Point) -> dict[str, Any]:
         del content["scheduler"]
     if point.reuse == ReuseConfig():
         del content["reuse"]
+    elif point.reuse.router == ReuseConfig().router:
+        del content["reuse"]["router"]
     if not point.config.bypass_share:
         for name in ("bypass_share", "bypass_burst_s", "bypass_read_s"):
             del content["config"][name]
@@ -127,20 +130,40 @@ def prepare(point: Point) -> tuple[Cluster, list[Request]]:
 def _prepared(encoded: bytes) -> tuple[Cluster, tuple[Request, ...]]:
     point = msgspec.json.decode(encoded, type=Point)
     cluster = Cluster(point.config, point.seed)
-    parts, workloads = cluster.parts, point.workload.split(",")
-    if len(workloads) not in (1, len(parts)):
-        raise ConfigError(f"--workload {point.workload}: give one for all models or one for each of {len(parts)}")
     requests: list[Request] = []
-    for part in parts:
-        count = (point.requests + point.warmup + part.number) // len(parts)
-        workload = workloads[part.number % len(workloads)]
-        rows = workload_rows(point, workload, count, point.rate * part.prefill_gpus, part.number)
+    for part, rows in zip(cluster.parts, _rows(point, cluster), strict=True):
         requests += route(part, rows, point.seed)
-    if len(parts) > 1:
+    if len(cluster.parts) > 1:
         requests.sort(key=lambda request: request.arrival_s)
         for number, request in enumerate(requests):
             request.number = number
     return cluster, tuple(requests)
+
+
+def _rows(point: Point, cluster: Cluster) -> list[list[Row]]:
+    """Of each part of the cluster."""
+    parts, workloads = cluster.parts, point.workload.split(",")
+    if len(workloads) not in (1, len(parts)):
+        raise ConfigError(f"--workload {point.workload}: give one for all models or one for each of {len(parts)}")
+    return [
+        workload_rows(
+            point,
+            workloads[part.number % len(workloads)],
+            (point.requests + point.warmup + part.number) // len(parts),
+            point.rate * part.prefill_gpus,
+            part.number,
+        )
+        for part in parts
+    ]
+
+
+def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -> Simulation:
+    """The point, prepared, under its policy."""
+    router = None
+    if point.reuse.router != ReuseConfig().router:
+        router = functools.partial(OnlineRouter, config=point.reuse, rows=_rows(point, cluster), seed=point.seed)
+    scheduler = serve.scheduler(point.scheduler, cluster)
+    return Simulation(cluster, requests, policies.find(point.policy), scheduler, point.reuse, router)
 
 
 def limit_of(cluster: Cluster, requests: Sequence[Request]) -> float:
@@ -150,7 +173,7 @@ def limit_of(cluster: Cluster, requests: Sequence[Request]) -> float:
 
 def run(point: Point) -> dict[str, Any]:
     """Runs a point. Raises ConfigError, TraceError or LookupError with one line when it cannot be."""
-    factory = policies.find(point.policy)
+    policies.find(point.policy)
     wall, cpu = time.perf_counter(), time.process_time()
     cluster, requests = prepare(point)
     limit = limit_of(cluster, requests)
@@ -159,7 +182,7 @@ def run(point: Point) -> dict[str, Any]:
             f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
             f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
-    simulation = Simulation(cluster, requests, factory, serve.scheduler(point.scheduler, cluster), point.reuse)
+    simulation = simulation_of(point, cluster, requests)
     simulation.run()
     result = measure(simulation, point.warmup)
     if simulation.reuse is not None:

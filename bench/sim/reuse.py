@@ -1,5 +1,5 @@
 """Decisions of the request tier that go by what the network still owes: fetch reuse or compute it again, and which
-worker decodes.
+worker decodes. Which unit computes is in online.py.
 
 Both are made when a request arrives, by what is known of backlogs then. How that is known is the outlook: exactly; from
 a coordinator, whose view of other nodes' ports is old; from the request's own node; or not at all, when a fetch is
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from bench.sim.cluster import Cluster, ConfigError
+from bench.sim.cluster import Cluster, ConfigError, Request
 from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ PLACEMENTS = {
     "random": "as --decode-choice says (default)",
     "backlog": "the one to which least KV is still on its way",
 }
+ROUTERS = {
+    "locality": "before the run, by an estimate of its wait and what it holds (default)",
+    "locality:P": "the same, where a cached token that is fetched costs P computed ones and not 0.1",
+    "transfer": "as the request arrives, by wait, expected fetch and what ports owe",
+}
 OUTLOOKS = {
     "exact": "of all ports, now (default)",
     "coordinator": "of all ports, --outlook-age-ms old, of the own node's now",
@@ -39,6 +44,7 @@ OUTLOOKS = {
     "none": "of none",
 }
 TIMEOUT = "timeout:"
+LOCALITY = "locality:"
 MAX_SPREAD = 10.0
 SPREAD = 7919  # a prime: of workers that owe alike, requests take another each time
 
@@ -48,6 +54,7 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str = "always"  # see REUSE
     placement: str = "random"  # see PLACEMENTS
+    router: str = "locality"  # which unit computes, see ROUTERS
     outlook: str = "exact"  # see OUTLOOKS
     error: float = 1.0  # what expected fetch times are multiplied by
     error_spread: float = 0.0  # standard deviation of the logarithm of what each is multiplied by, too
@@ -67,6 +74,11 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if value not in known:
                 raise ConfigError(f"{option} {value}: use one of {', '.join(known)}")
+        price = self.locality_price
+        if self.router not in ("locality", "transfer") and price is None:
+            raise ConfigError(f"--router {self.router}: use locality, locality:PRICE or transfer")
+        if price is not None and not 0 <= price < math.inf:
+            raise ConfigError(f"--router {self.router}: use a price of at least 0, such as locality:1")
         if not 0 < self.error < math.inf:
             raise ConfigError(f"--outlook-error {self.error}: use a number above 0; 1 is no error")
         if not 0 <= self.error_spread <= MAX_SPREAD:
@@ -76,17 +88,26 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeout_s(self) -> float | None:
-        if not self.rule.startswith(TIMEOUT):
-            return None
-        try:
-            return float(self.rule.removeprefix(TIMEOUT))
-        except ValueError:
-            return math.nan
+        return _number_after(TIMEOUT, self.rule)
+
+    @property
+    def locality_price(self) -> float | None:
+        return _number_after(LOCALITY, self.router)
 
     @property
     def as_routed(self) -> bool:
-        """Nothing is decided anew."""
+        """Reuse and decode workers stay as they were routed."""
         return self.rule == "always" and self.placement == "random"
+
+
+def _number_after(prefix: str, text: str) -> float | None:
+    """None without the prefix, not a number where there is none behind it."""
+    if not text.startswith(prefix):
+        return None
+    try:
+        return float(text.removeprefix(prefix))
+    except ValueError:
+        return math.nan
 
 
 class Backlog(NamedTuple):
@@ -219,7 +240,7 @@ class ReuseDecisions:
         queue_s += sum(s.request.new_tokens - s.done_tokens for s in waiting) * self._token_s[cluster.number]
         whole = request.new_tokens + request.remote_tokens
         return ReuseView(
-            fetch_s=self._error_of(state) * self._fetch_s(state),
+            fetch_s=error_of(self.config, state.request) * self._fetch_s(state),
             queue_s=queue_s,
             rest_s=prefill_s(cluster, request.new_tokens, request.context_tokens),
             whole_s=prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
@@ -227,16 +248,6 @@ class ReuseDecisions:
             limit_s=request.budget_s,
             waiting=len(waiting),
         )
-
-    def _error_of(self, state: State) -> float:
-        """What the expected time of this request's fetch is multiplied by: the same for every rule, and however often
-        it is asked."""
-        config = self.config
-        if not config.error_spread:
-            return config.error
-        request = state.request
-        seed = f"{request.number} {request.arrival_s}"  # another run has other arrivals
-        return config.error * math.exp(random.Random(seed).gauss(0.0, config.error_spread))
 
     def _fetch_s(self, state: State) -> float:
         """As far as the outlook knows: what the busiest port on the way owes to loads, and the request's own."""
@@ -299,6 +310,15 @@ class ReuseDecisions:
         while self._placed and self._placed[0][0] < known.at_s:
             self._placed.popleft()
         return known
+
+
+def error_of(config: ReuseConfig, request: Request) -> float:
+    """What the expected time of this request's fetch is multiplied by: the same for every rule, and however often
+    it is asked."""
+    if not config.error_spread:
+        return config.error
+    seed = f"{request.number} {request.arrival_s}"  # another run has other arrivals
+    return config.error * math.exp(random.Random(seed).gauss(0.0, config.error_spread))
 
 
 def prefill_s(cluster: Cluster, new: int, context: int) -> float:

@@ -92,6 +92,7 @@ def _is_hot(cluster: Cluster, row: Row, seed: int) -> bool:
 class Arriving(NamedTuple):
     """A request that has no unit yet."""
 
+    number: int
     row: Row
     new_tokens: int
     cached: int  # tokens of its prompt that some unit holds
@@ -106,9 +107,11 @@ Choose = Callable[[Arriving, Callable[[int], Fetched]], int]
 
 
 class Locality:
-    """The least estimated wait, preferring a unit that holds the prefix; whatever the network does."""
+    """The least estimated wait, preferring a unit that holds the prefix; whatever the network does. `price`: of a
+    cached token that is fetched, in computed ones."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, price: float = LOCALITY) -> None:
+        self.price = price
         self.views = [_RouterView(cluster) for _ in range(cluster.units)]
 
     def __call__(self, arriving: Arriving, fetched: Callable[[int], Fetched]) -> int:
@@ -117,11 +120,19 @@ class Locality:
             turns(len(views), arriving.shift),
             key=lambda u: (
                 views[u].wait_s(now)
-                + LOCALITY * views[u].token_s * (arriving.cached - min(arriving.cached, arriving.local[u]))
+                + self.price * views[u].token_s * (arriving.cached - min(arriving.cached, arriving.local[u]))
             ),
         )
         views[unit].add(now, arriving.new_tokens, arriving.cached)
         return unit
+
+
+def loads_of(cluster: Cluster, request: Request) -> dict[int, float]:
+    """Bytes that the request loads, by link."""
+    if not request.remote_tokens:
+        return {}
+    size = request.remote_tokens * cluster.kv_bytes * cluster.model.layers
+    return {link: size * share for link, share in cluster.reuse_path(request).shares.items()}
 
 
 def turns(units: int, shift: int) -> Iterator[int]:
@@ -196,7 +207,7 @@ class Arrivals:
             for unit in one.groups:
                 local[unit] += one.tokens
         new = max(row.input_tokens - cached, min(LEAST_NEW_TOKENS, row.input_tokens))
-        return Arriving(row, new, cached, local, self.rng.randrange(self.cluster.units))
+        return Arriving(self.requests, row, new, cached, local, self.rng.randrange(self.cluster.units))
 
     def _fetched(self, arriving: Arriving, held: Sequence[Held], unit: int) -> Fetched:
         cluster = self.cluster
