@@ -29,6 +29,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "optimality-gap": "bench.sim.optimality_gap",
     "linearity": "bench.sim.linearity",
     "outlook": "bench.sim.outlook",
+    "routers": "bench.sim.router_study",
     "bypass": "bench.sim.bypass_study",
     "moves": "bench.sim.moves_study",
 }

@@ -52,6 +52,18 @@ class Section(NamedTuple):
     requests: int = 300  # measured, where not given
 
 
+class Report(NamedTuple):
+    """A command that runs sections and writes their tables."""
+
+    prog: str
+    what: str | None  # for --help
+    sections: Mapping[str, Section]
+    head: str  # what the tables are of
+    first_seed: int
+    why_seed: str
+    without_static: str
+
+
 def _reuse(rule: str, **changes: Any) -> ReuseConfig:
     return ReuseConfig(rule=rule, **changes)
 
@@ -235,10 +247,10 @@ WITHOUT_STATIC = (
 )
 
 
-def tables(data: dict[str, Any]) -> str:
+def tables(data: dict[str, Any], report: Report) -> str:
     what = data["what"]
     lines = [
-        "Simulated, not measured; exact order on every link, paired "
+        f"Simulated, not measured; {report.head}, paired "
         f"seeds; rules of commit {', '.join(what['revisions'])}. Cells: "
         "points of requests in time above the first row with half of the 95 % interval, mean and p99 TTFT relative to "
         "it, and the share of all requests that computed again what they could have fetched.",
@@ -255,7 +267,7 @@ def tables(data: dict[str, Any]) -> str:
             cells = [_cell(column["rows"][at], first=not at) for column in columns]
             lines.append(f"| {first['row']} | " + " | ".join(cells) + " |")
         if not any(row["row"].startswith("`static`") for row in columns[0]["rows"]):
-            lines += ["", WITHOUT_STATIC]
+            lines += ["", report.without_static]
     return "\n".join(lines)
 
 
@@ -266,32 +278,50 @@ def _cell(row: dict[str, Any], first: bool) -> str:
     return study.cell(figures) + (f", {row['again']:.0%}" if row["again"] else "")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(report: Report) -> argparse.ArgumentParser:
+    sections = report.sections
     p = argparse.ArgumentParser(
-        prog="python -m bench sim outlook", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=report.prog, description=report.what, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("file", type=Path)
-    p.add_argument("--what", default=",".join(SECTIONS), metavar="A,B", help=f"of {', '.join(SECTIONS)}")
-    p.add_argument("--first-seed", type=int, default=411, help="default 411: 311 and up chose between rules")
-    p.add_argument("--seeds", type=int, help="how many (default 20; 5 at 2,048 GPUs)")
-    p.add_argument("--requests", type=int, help="measured, after a third as many (default 300; 1024 at 2,048 GPUs)")
+    p.add_argument("--what", default=",".join(sections), metavar="A,B", help=f"of {', '.join(sections)}")
+    first = report.first_seed
+    p.add_argument("--first-seed", type=int, default=first, help=f"default {first}: {report.why_seed}")
+    p.add_argument("--seeds", type=int, help=f"how many (default {_defaults(sections, 'seeds')})")
+    p.add_argument(
+        "--requests",
+        type=int,
+        help=f"measured, after a third as many (default {_defaults(sections, 'requests')})",
+    )
     p.add_argument(
         "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
     )
     return p
 
 
+def _defaults(sections: Mapping[str, Section], field: str) -> str:
+    return " or ".join(str(number) for number in sorted({getattr(section, field) for section in sections.values()}))
+
+
 def main(arguments: list[str]) -> int:
-    options = parser().parse_args(arguments)
-    study.check_names(options.what, list(SECTIONS), "--what")
+    head = "exact order on every link"
+    why = "311 and up chose between rules"
+    return write(Report("python -m bench sim outlook", __doc__, SECTIONS, head, 411, why, WITHOUT_STATIC), arguments)
+
+
+def write(report: Report, arguments: list[str]) -> int:
+    """Runs the sections that are asked for; prints their tables and writes the page."""
+    options = parser(report).parse_args(arguments)
+    known = report.sections
+    study.check_names(options.what, list(known), "--what")
     if options.seeds is not None and options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
     results = Results(options.file)
     sections = {}
     for name in options.what.split(","):
-        last = options.first_seed + (options.seeds or SECTIONS[name].seeds)
-        requests = options.requests or SECTIONS[name].requests
-        sections[name] = section_of(results, SECTIONS[name], requests, range(options.first_seed, last))
+        last = options.first_seed + (options.seeds or known[name].seeds)
+        requests = options.requests or known[name].requests
+        sections[name] = section_of(results, known[name], requests, range(options.first_seed, last))
     data = {
         "what": {
             "simulated": True,
@@ -299,7 +329,7 @@ def main(arguments: list[str]) -> int:
         },
         "sections": sections,
     }  # fmt: skip
-    text = tables(data)
+    text = tables(data, report)
     print(text)
     if options.page:
         study.write(options.page, text, BEGIN, END)

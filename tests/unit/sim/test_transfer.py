@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.sim import command
+from bench.sim import command, outlook, router_study, settings
 from bench.sim.cluster import Cluster, Config, ConfigError
 from bench.sim.engine import Simulation
 from bench.sim.online import OnlineRouter
@@ -225,3 +225,30 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert command.main([*SMALL, "--router", "transfer", "--fetch", "batch"]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("bench sim: --router transfer --fetch batch: ") and "\n" not in said
+
+
+def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = router_study.SECTIONS["known"].rows[:2]
+    case = outlook.Case("small", "hot", knobs={"fabric_classes": 8})
+    monkeypatch.setattr(router_study, "SECTIONS", {"small": outlook.Section("Small", (case,), rows, 3)})
+    monkeypatch.setattr(outlook, "point_of", lambda results, case, requests: BASE)
+    page = tmp_path / "page.md"
+    page.write_text(f"{outlook.BEGIN}\n{outlook.END}\n")
+    assert router_study.main([str(tmp_path / "p.jsonl"), "--seeds", "2", "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "### Small" in text and "eight classes on the wire" in text and "| `mfs`, `transfer` | " in text
+    kept = [json.loads(line)["point"] for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [(point["seed"], point.get("reuse", {}).get("router")) for point in kept] == [
+        (771, None),
+        (772, None),
+        (771, "transfer"),
+        (772, "transfer"),
+    ]
+
+
+def test_every_case_of_the_study_has_eight_classes() -> None:
+    for section in router_study.SECTIONS.values():
+        assert section.rows[0].reuse == ReuseConfig(), "the others are held against locality"
+        for case in section.cases:
+            base = settings.base_of(case.setting, case.model, case.workload, 10)
+            assert msgspec.structs.replace(base.config, **case.knobs).fabric_classes == 8
