@@ -241,6 +241,7 @@ def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
     return f"{figures.attainment:.1f} % met, {study.cell(figures)}, {_again(rows):.0%} computed again"
 
 
+STATIC = ("`static`", "`dscp-size`")
 WITHOUT_STATIC = (
     "Without static marking: the rows differ in what is computed again, all under `mfs`; what `mfs` adds to a fixed "
     "order is in the first table and in [eight classes](classes.md)."
@@ -266,7 +267,7 @@ def tables(data: dict[str, Any], report: Report) -> str:
         for at, first in enumerate(columns[0]["rows"]):
             cells = [_cell(column["rows"][at], first=not at) for column in columns]
             lines.append(f"| {first['row']} | " + " | ".join(cells) + " |")
-        if not any(row["row"].startswith("`static`") for row in columns[0]["rows"]):
+        if not any(row["row"].startswith(STATIC) for row in columns[0]["rows"]):
             lines += ["", report.without_static]
     return "\n".join(lines)
 

@@ -100,8 +100,8 @@ SECTIONS = {
     ),
 }
 WITHOUT_STATIC = (
-    "Without static marking: the rows differ in which unit computes; marks by size are in the second table, and more "
-    "of them in [eight classes](classes.md)."
+    "Without static marking: the rows differ in which unit computes; marks by size are in the table of "
+    "theirs, and more of them in [eight classes](classes.md)."
 )
 
 
