@@ -223,8 +223,8 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(out.read_text())["config"]["reuse"]["router"] == "transfer"
     capsys.readouterr()
     assert command.main([*SMALL, "--router", "transfer", "--fetch", "batch"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("bench sim: --router transfer --fetch batch: ") and "\n" not in said
+    printed = capsys.readouterr().err.strip()
+    assert printed.startswith("bench sim: --router transfer --fetch batch: ") and "\n" not in printed
 
 
 def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
