@@ -9,8 +9,6 @@ page's marks and the figures as JSON beside it."""
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -84,23 +82,16 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim bypass", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("file", type=Path)
-    p.add_argument("--setting", default="fan-in,egress,bursts", help=f"of {settings.NAMES}")
+    study.seeded_options(p, "fan-in,egress,bursts", first_seed=761)
     p.add_argument("--share", type=float, default=0.3, help="of every sending NIC that bypasses (default 0.3)")
     p.add_argument("--burst-ms", default="50,1000", help="mean lengths of its bursts, with commas (default 50,1000)")
-    p.add_argument("--load", type=float, default=0.8, help="of the rate at which nocont meets 90 %%")
-    p.add_argument("--first-seed", type=int, default=761, help="default 761: those before chose")
-    p.add_argument("--seeds", type=int, default=6, help="how many (default 6)")
-    p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
-    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
     return p
 
 
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    settings.named(options.setting)
+    study.check_seeded(options)
     data = run(options)
     if options.page:
-        study.write(options.page, table(data))
-        options.page.with_name(f"{options.page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
+        study.publish(options.page, table(data), data)
     return 0

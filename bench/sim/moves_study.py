@@ -9,10 +9,8 @@ by seed. FILE keeps every point; --page writes the table between the page's mark
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -122,22 +120,15 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim moves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("file", type=Path)
-    p.add_argument("--setting", default=SETTINGS, help=f"of {settings.NAMES}")
+    study.seeded_options(p, SETTINGS, first_seed=791)
     p.add_argument("--share", type=float, default=0.2, help="of the prefill NICs' rate that moves take (default 0.2)")
-    p.add_argument("--load", type=float, default=0.8, help="of the rate at which nocont meets 90 %%")
-    p.add_argument("--first-seed", type=int, default=791, help="default 791: those before chose")
-    p.add_argument("--seeds", type=int, default=6, help="how many (default 6)")
-    p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
-    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
     return p
 
 
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
-    settings.named(options.setting)
+    study.check_seeded(options)
     data = run(options)
     if options.page:
-        study.write(options.page, table(data))
-        options.page.with_name(f"{options.page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
+        study.publish(options.page, table(data), data)
     return 0

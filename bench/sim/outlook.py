@@ -7,7 +7,6 @@ backlogs that is old, partial, wrong or missing. FILE keeps every point (JSON li
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -333,7 +332,5 @@ def write(report: Report, arguments: list[str]) -> int:
     text = tables(data, report)
     print(text)
     if options.page:
-        study.write(options.page, text, BEGIN, END)
-        beside = options.page.with_name(f"{options.page.stem}-results.json")
-        beside.write_text(json.dumps(data, indent=1) + "\n")
+        study.publish(options.page, text, data, BEGIN, END)
     return 0

@@ -9,7 +9,6 @@ stopped goes on. --plot draws the rows; --page writes them between the page's ma
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +158,5 @@ def main(arguments: list[str]) -> int:
     if options.plot:
         plot(data, options.plot)
     if options.page:
-        study.write(options.page, table(data), BEGIN, END)
-        beside = options.page.with_name(f"{options.page.stem}-results.json")
-        beside.write_text(json.dumps(data, indent=1) + "\n")
+        study.publish(options.page, table(data), data, BEGIN, END)
     return 0

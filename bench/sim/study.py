@@ -175,6 +175,30 @@ def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
 
 
+def publish(page: Path, text: str, data: dict[str, Any], begin: str = BEGIN, end: str = END) -> None:
+    """Puts the text between the page's two marks, and the figures as JSON beside it."""
+    write(page, text, begin, end)
+    page.with_name(f"{page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def seeded_options(p: argparse.ArgumentParser, setting: str, first_seed: int) -> None:
+    """Those of studies at one load, on seeds that chose nothing."""
+    p.add_argument("file", type=Path)
+    p.add_argument("--setting", default=setting, help=f"of {NAMES}")
+    p.add_argument("--load", type=float, default=0.8, help="of the rate at which nocont meets 90 %% (default 0.8)")
+    p.add_argument("--first-seed", type=int, default=first_seed, help=f"default {first_seed}: those before chose")
+    p.add_argument("--seeds", type=int, default=6, help="how many (default 6)")
+    p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
+    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
+
+
+def check_seeded(options: argparse.Namespace) -> None:
+    """Raises ConfigError for a setting or a number of seeds that cannot be."""
+    named(options.setting)
+    if options.seeds < 1:
+        raise ConfigError(f"--seeds {options.seeds}: use at least 1")
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -234,7 +258,5 @@ def main(arguments: list[str]) -> int:
     text = table(data)
     print(text)
     if options.page:
-        write(options.page, text)
-        beside = options.page.with_name(f"{options.page.stem}-results.json")
-        beside.write_text(json.dumps(data, indent=1) + "\n")
+        publish(options.page, text, data)
     return 0

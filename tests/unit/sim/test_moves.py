@@ -106,3 +106,8 @@ def test_the_study_writes_its_page_and_figures(tmp_path: Path, monkeypatch: pyte
     rows = json.loads((tmp_path / "moves-results.json").read_text())["rows"]
     assert set(rows) == {"`mfs`, moves as background", "`mfs`, moves as load"}
     assert 0 <= rows["`mfs`, moves as background"]["base"]["in_time"] <= 100
+
+
+def test_the_study_asks_for_at_least_one_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["moves", str(tmp_path / "points.jsonl"), "--seeds", "0"]) == 2
+    assert capsys.readouterr().err == "bench sim: --seeds 0: use at least 1\n"
