@@ -54,11 +54,10 @@ demo-serve: setup ## three vLLM servers behind one gateway, one killed while req
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
 	$(BIN)/python -m tests.e2e.demo_serve
 
-# Several at a time, each in namespaces or on ports of its own: two where they compute, three where they wait for what
-# programs do. Then those that need the links and the cores to themselves.
+# Two at a time, each in namespaces or on ports of its own; then those that need the links and the cores to themselves.
 test: setup ## set up and run every test
 	tools/run-tests -q -n 2 tests/unit tests/model tests/fuzz
-	tools/run-tests -q -n 3 --dist loadfile -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
+	tools/run-tests -q -n 2 --dist loadfile -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
 	tools/run-tests -q -m alone tests/fault tests/integration
 
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)
