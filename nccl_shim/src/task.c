@@ -80,6 +80,14 @@ static bool class_apart(const struct shim_qp *q)
 	return false;
 }
 
+/* Whether all tasks ahead of it may go. Credit for one behind a task that waits would let that one go without its permit:
+ * they leave in order. */
+static bool next_to_go(const struct shim_qp *q, const struct shim_task *t)
+{
+	return atomic_load_explicit(&q->permitted_sequence, memory_order_relaxed) + 1 >= t->sequence ||
+	       atomic_load_explicit(&q->task_posted, memory_order_relaxed) + 1 >= t->sequence;
+}
+
 /* False: there is no slot now. The task is formed again at the next sweep, or goes when the hold budget is used up. */
 static bool submit(struct shim_qp *q, struct shim_task *t)
 {
@@ -91,7 +99,7 @@ static bool submit(struct shim_qp *q, struct shim_task *t)
 				.stage = shim_stage_of(q, &t->tag),
 				.role = q->role,
 				.incoming = t->incoming,
-				.at_once = true,
+				.at_once = next_to_go(q, t),
 				.peer = q->peer_hash,
 				.queue = atomic_load_explicit(&q->number, memory_order_relaxed)};
 	int nic = atomic_load(&q->context)->nic;

@@ -231,8 +231,12 @@ static void serve_segment(struct daemon *d)
 			}
 		}
 	while ((d->to_grant || d->options.grant_all) && d->waiting_head != d->waiting_tail) {
+		const struct mfs_message *next = &d->waiting[d->waiting_head++ % WAITING_MAX];
+
+		if (next->flags & MFS_TASK_TAKEN) /* it went on credit */
+			continue;
 		d->to_grant -= d->to_grant ? 1 : 0;
-		push_grant(d, d->waiting[d->waiting_head++ % WAITING_MAX].task);
+		push_grant(d, next->task);
 	}
 }
 

@@ -2,6 +2,7 @@
 #include "shim_test.h"
 
 #include <fcntl.h>
+#include <mfs/api.h>
 #include <mfs/usage.h>
 
 static void held_until_granted(void)
@@ -105,6 +106,51 @@ static void order_is_kept(void)
 		CHECK_EQUAL(log[i].wr_id, i);
 	WAIT(daemon_counts(d).cancelled == 2);
 	CHECK_EQUAL(daemon_counts(d).bypassed, 2); /* their bytes did go */
+}
+
+/* One that went on credit would let the one ahead, which has asked, go without its permit: they leave in order. */
+static void credit_does_not_overtake(void)
+{
+	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					 .mode = MFS_MODE_ENFORCE};
+	struct daemon *d = daemon_start(&options);
+	struct mfs_segment *s;
+	struct ibv_qp *qp;
+	struct ibv_wc wc[16];
+	struct rig *r = rig_open(64);
+
+	WAIT(mfs_api()->client());
+	s = daemon_segment(d);
+	s->header.classes = 8;
+	s->header.class_last = 5;
+	atomic_store(&s->gate[0].credit[0], 64); /* one work request's */
+	atomic_store(&s->gate[0].credit_class_marked[0], 64);
+	daemon_gate(d, GATE_CLOSED);
+	qp = rig_qp(r, 16);
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 2, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 2);
+	CHECK_EQUAL(daemon_submitted(d, 0).flags & MFS_TASK_TAKEN, MFS_TASK_TAKEN);
+	CHECK_EQUAL(daemon_submitted(d, 1).flags & MFS_TASK_TAKEN, 0);
+	CHECK_EQUAL(posted(qp), 1);
+
+	fake_complete(qp, 1);
+	rig_drain(r, wc, 1);
+	WAIT(daemon_counts(d).completed == 1); /* there is credit again */
+	rig_post_writes(r, qp, 2, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 3);
+	CHECK_EQUAL(daemon_submitted(d, 2).flags & MFS_TASK_TAKEN, 0);
+	CHECK_EQUAL(posted(qp), 1);
+
+	daemon_grant(d, 2);
+	WAIT(posted(qp) == 3);
+	fake_complete(qp, 2);
+	rig_drain(r, wc, 2);
+	WAIT(daemon_counts(d).completed == 3);
+	rig_post_writes(r, qp, 3, 1, IBV_SEND_SIGNALED); /* and where nothing waits it is used */
+	WAIT(daemon_counts(d).submitted == 4);
+	CHECK_EQUAL(daemon_submitted(d, 3).flags & MFS_TASK_TAKEN, MFS_TASK_TAKEN);
+	CHECK_EQUAL(posted(qp), 4);
 }
 
 /* A chain of writes and reads is asked for by direction, since each waits for a direction of the link of its own. */
@@ -549,6 +595,7 @@ int main(int argc, char **argv)
 	static const struct test tests[] = {
 		{"held_until_granted", held_until_granted},
 		{"order_is_kept", order_is_kept},
+		{"credit_does_not_overtake", credit_does_not_overtake},
 		{"directions", directions},
 		{"open_gate", open_gate},
 		{"unsignaled", unsignaled},
