@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mfsd.fabric.libraries import traffic_classes
+from mfsd.fabric.libraries import SERVICE_LEVELS, service_levels, traffic_classes, variables
 from mfsd.fabric.policy import PolicyError, Profile, load_profile
 from mfsd.fabric.wire_table import wire_table
 from mfsd.node.config import RuleConfig
@@ -52,16 +52,29 @@ def inherited(text: str) -> Marks:
         raise MarkError(f"MFS_MARK: {error}; unset it and give --policy") from error
 
 
-def environment_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
+def environment_of(marks: Marks, classes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
     """What mode mark sets: the marks, and the classes of libraries."""
-    return {"MFS_MARK": mark_text(marks)} | classes_of(marks, before)
+    return {"MFS_MARK": mark_text(marks)} | unless_set(classes, before)
 
 
-def classes_of(marks: Marks, before: Mapping[str, str]) -> dict[str, str]:
-    """The class of each library that has a variable for it, unless that is set; and which ones these are, for adapters
-    that know better."""
-    dscps = {stage: marks.dscp[marks.wire_class(stage)] for stage in Stage}
-    found = {name: value for name, value in traffic_classes(dscps).items() if not before.get(name)}
+def classes_of(marks: Marks) -> dict[str, str]:
+    """Variable and value of each library that reads the class of its RoCE packets from one."""
+    return traffic_classes({stage: marks.dscp[marks.wire_class(stage)] for stage in Stage})
+
+
+def levels_of(policy: str, policy_file: Path | None) -> dict[str, str]:
+    """The same on InfiniBand: service levels, of the libraries and of what the shim sees. MarkError."""
+    try:
+        profile = load_profile(policy, policy_file)
+    except PolicyError as error:
+        raise MarkError(str(error)) from error
+    own = {SERVICE_LEVELS: service_levels(profile)}
+    return own | {one.name: one.value for one in variables(profile, infiniband=True)}
+
+
+def unless_set(classes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """Those of them that are not set; and which ones these are, for adapters that know better."""
+    found = {name: value for name, value in classes.items() if not before.get(name)}
     ours = dict.fromkeys([*before.get(SET_BY_US, "").split(), *found])
     return found | {SET_BY_US: " ".join(ours)}
 

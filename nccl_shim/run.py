@@ -132,16 +132,30 @@ def nixl_environment(backend: str | None, mode: str, before: Mapping[str, str]) 
     return found | ({"MFS_NIXL_PLUGIN_DIR": folder} if folder and folder != str(NIXL_PLUGINS) else {})
 
 
-def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str:
+def levels_by(infiniband: bool, mode: str, policy: str | None, policy_file: Path | None) -> dict[str, str] | None:
+    """The service levels that --infiniband asks for; None: it was not given. ValueError, in one line."""
+    if not infiniband:
+        return None
+    if mode not in ("enforce", "mark"):
+        raise ValueError(f"--infiniband: --mode enforce and --mode mark have a use for it; this is --mode {mode}")
+    if policy is None:
+        raise ValueError("--infiniband: needs --policy, whose priorities are the service levels")
+    from nccl_shim.mark import levels_of
+
+    return levels_of(policy, policy_file)
+
+
+def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, say: Callable[[str], None]) -> str:
     """Sets what else COMMAND finds in its environment; what was set, in one line."""
     names = ["LD_PRELOAD", "MFS_MODE"]
     plugin = mode != "off"
     if mode != "mark":
         names.append("MFS_SOCKET")
     if marks is not None:
-        from nccl_shim.mark import classes_of, environment_of, names_communicators
+        from nccl_shim.mark import classes_of, environment_of, names_communicators, unless_set
 
-        added = environment_of(marks, os.environ) if mode == "mark" else classes_of(marks, os.environ)
+        classes = classes_of(marks) if levels is None else levels
+        added = environment_of(marks, classes, os.environ) if mode == "mark" else unless_set(classes, os.environ)
         os.environ.update(added)
         names += added
         plugin = plugin and (mode != "mark" or names_communicators(marks))
@@ -199,6 +213,12 @@ def _prepared(mode: str, marks: Marks | None, say: Callable[[str], None]) -> str
     help="For --mode mark: a configuration file of mfsd, whose [[rule]] entries go before the built-in ones.",
 )
 @click.option(
+    "--infiniband",
+    is_flag=True,
+    help="The fabric is InfiniBand, which has service levels in place of DSCPs: each class gets that of its priority "
+    "in the policy, which the subnet manager must map. With --policy.",
+)
+@click.option(
     "--nixl-backend",
     metavar="NAME",
     help="NIXL's backend of this name (UCX, LIBFABRIC) asks for permits, whatever language its agents are written in; "
@@ -214,6 +234,7 @@ def main(
     policy_file: Path | None,
     sizes: tuple[str, ...],
     rules: Path | None,
+    infiniband: bool,
     nixl_backend: str | None,
     quiet: bool,
     command: tuple[str, ...],
@@ -235,6 +256,7 @@ def main(
     mfs-run --mode observe -- ib_write_bw -d mlx5_0 HOST
     mfs-run --policy rocev2-lossy-ecn -- vllm serve MODEL ...     (NVSHMEM, DeepEP or GIN beside KV)
     mfs-run --mode mark --policy rocev2-lossy-ecn -- vllm serve MODEL ...
+    mfs-run --policy paper-k8 --infiniband -- vllm serve MODEL ...
     mfs-run --nixl-backend UCX -- ./worker                        (NIXL from C++ or Rust)
     mfs-soft-roce -- mfs-run -- python3 worker.py       (no RDMA hardware)
 
@@ -264,6 +286,7 @@ def main(
     given = {"--policy": policy, "--policy-file": policy_file, "--sizes": sizes, "--rules": rules}
     try:
         marks = marks_of(mode, given, policy, policy_file, sizes, rules)
+        levels = levels_by(infiniband, mode, policy, policy_file)
         nixl = nixl_environment(nixl_backend, mode, os.environ)
     except ValueError as error:
         click.echo(f"mfs-run: {error}", err=True)
@@ -275,7 +298,7 @@ def main(
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
     os.environ.update(nixl)
-    say(" ".join([_prepared(mode, marks, say), *(f"{name}={value}" for name, value in nixl.items())]))
+    say(" ".join([_prepared(mode, marks, levels, say), *(f"{name}={value}" for name, value in nixl.items())]))
     for warning in warnings(command[0], socket, mode):
         say(f"warning: {warning}")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ import click
 from mfsd.cli import complete
 from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
-from mfsd.fabric.libraries import Variable, variables
+from mfsd.fabric.libraries import SERVICE_LEVELS, Variable, service_levels, variables
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
 
@@ -174,21 +175,30 @@ def env(policy: str, policy_file: Path | None, target: str | None, infiniband: b
     For what posts past the preloaded library (GPU-initiated all-to-all, UCX on ConnectX), and for hosts without a
     daemon. mfs-run --policy sets the same ones. A value that the operator has set should stay.
     """
-    found = variables(load_profile(policy, policy_file), infiniband=infiniband)
+    profile = load_profile(policy, policy_file)
+    found = [_plain(v) for v in variables(profile, infiniband=infiniband)]
+    if infiniband:
+        found.append(_of_queue_pairs(service_levels(profile)))
     if target is not None:
-        click.echo(pasted(found, target))
-    elif not printed([_plain(v) for v in found], form, pretty=True):
+        click.echo(pasted({str(one["variable"]): str(one["value"]) for one in found}, target))
+    elif not printed(found, form, pretty=True):
         columns = (Column("VARIABLE"), Column("VALUE", True), Column("CLASS"), Column("STAGE"), Column("LIBRARY"))
-        rows = [[v.name, v.value, v.class_name, v.library.stage.name.lower(), v.library.name] for v in found]
-        print_table(columns, rows, form)
+        keys = ("variable", "value", "class", "stage", "library")
+        print_table(columns, [[str(one[key]) for key in keys] for one in found], form)
 
 
-def pasted(found: list[Variable], target: str) -> str:
+def pasted(values: Mapping[str, str], target: str) -> str:
     if target == "shell":
-        return "\n".join(f"export {v.name}=${{{v.name}:-{v.value}}}" for v in found)
+        return "\n".join(f"export {name}=${{{name}:-{value}}}" for name, value in values.items())
     if target == "systemd":
-        return "\n".join(["[Service]", *(f"Environment={v.name}={v.value}" for v in found)])
-    return "\n".join(f'- {{name: {v.name}, value: "{v.value}"}}' for v in found)
+        return "\n".join(["[Service]", *(f"Environment={name}={value}" for name, value in values.items())])
+    return "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in values.items())
+
+
+def _of_queue_pairs(levels: str) -> dict[str, str | bool]:
+    """Of the preloaded library, which tells each queue pair's class by rules."""
+    every = {"class": "each", "stage": "each", "library": "any, under mfs-run"}
+    return {"variable": SERVICE_LEVELS, "value": levels, **every, "seen": True}
 
 
 def _plain(v: Variable) -> dict[str, str | bool]:

@@ -67,6 +67,29 @@ def test_with_a_daemon_a_policy_sets_what_posts_past_the_shim() -> None:
     assert "NCCL_GIN_IB_TC" not in environment_of("--socket", "/nowhere")
 
 
+def test_infiniband_has_service_levels_in_place_of_classes() -> None:
+    seen = environment_of("--policy", "paper-k8", "--infiniband", "--socket", "/nowhere", NCCL_IB_SL="3")
+    priorities = {str(c.dscp): str(c.priority) for c in load_profile("paper-k8").classes}
+    assert dict(one.split(":") for one in seen["MFS_SERVICE_LEVELS"].split(",")) == priorities
+    assert (seen["NCCL_IB_SL"], seen["UCX_IB_SL"]) == ("3", priorities["24"]), "what is set by hand stays"
+    assert not [one.traffic_class for one in LIBRARIES if one.traffic_class in seen], "NVSHMEM's is dangerous there"
+    marked = environment_of("--mode", "mark", "--policy", "paper-k8", "--infiniband")
+    assert (marked["MFS_SERVICE_LEVELS"], marked["NCCL_IB_SL"]) == (seen["MFS_SERVICE_LEVELS"], priorities["56"])
+    assert parse_marks(marked["MFS_MARK"]).dscp == class_dscps(load_profile("paper-k8"))
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--infiniband"], "needs --policy"),
+        (["--mode", "observe", "--infiniband"], "this is --mode observe"),
+    ],
+)
+def test_service_levels_need_a_policy_and_a_mode_that_sets_them(options: list[str], what: str) -> None:
+    ended = run(*options, "true")
+    assert (ended.returncode, ended.stdout) == (125, "") and "--infiniband" in ended.stderr and what in ended.stderr
+
+
 def test_rules_of_a_configuration_go_before_the_built_in_ones(tmp_path: Path) -> None:
     file = tmp_path / "mfsd.toml"
     file.write_text(
