@@ -295,8 +295,9 @@ static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_
 		    *first = fifo_first(chosen->session, chosen);
 	uint8_t wire_class = pick->wire_class;
 
-	/* A queue pair has one peer: tasks that contradict it have no order. */
-	if (first->direction == chosen->direction && first->destination != chosen->destination)
+	/* A queue pair has one peer: tasks that contradict it have no order. One peer may have two destinations: a client
+	 * whose tasks were written off has one of its own for what it sends from then on. */
+	if (first->direction == chosen->direction && first->peer != chosen->peer)
 		return chosen;
 	/* of the queue of the other direction, perhaps */
 	if (first != chosen &&
@@ -312,6 +313,7 @@ void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 	bool enforce = arbiter->config.mode == MFS_MODE_ENFORCE;
 	struct mfs_pick pick, taken;
 	struct task *task;
+	uint16_t destination;
 
 	direction->dirty = false;
 	direction->evaluate_ns = MFS_TIME_NEVER;
@@ -320,17 +322,19 @@ void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 			direction_touch(arbiter, index);
 			return;
 		}
+		destination = ((struct task *)(uintptr_t)pick.cookie)->destination;
 		task = first_of_queue_pair(arbiter, &pick);
-		/* One that takes the other direction goes with what was chosen, whatever room there is there. */
+		/* One that takes the other direction, or has another destination, goes with what was chosen, whatever room
+		 * there is there. */
 		if (enforce && task->direction == index) {
 			enum mfs_room room =
-				mfs_window_room(direction->window, task->destination, task->bytes,
-						arbiter->now_ns, &direction->evaluate_ns);
+				mfs_window_room(direction->window, destination, task->bytes, arbiter->now_ns,
+						&direction->evaluate_ns);
 
 			if (room == MFS_ROOM_NIC_FULL)
 				return;
 			if (room == MFS_ROOM_DESTINATION_FULL) {
-				mfs_rmlq_destination_close(direction->queue, task->destination);
+				mfs_rmlq_destination_close(direction->queue, destination);
 				continue;
 			}
 		}

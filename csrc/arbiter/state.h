@@ -75,6 +75,7 @@ struct task {
 	uint16_t destination;
 	uint16_t fifo_next, fifo_prev; /* waiting tasks of the same queue pair: slot + 1; 0: none */
 	uint32_t fifo;                 /* of its queue pair, slot + 1 in the table of them; 0: none */
+	uint32_t peer;                 /* mfs_peer_hash of its remote port; 0: unknown */
 	struct mfs_passage passage;
 	struct task *flight_next, *flight_prev; /* of the same direction, by when they were permitted */
 };

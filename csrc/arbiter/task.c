@@ -127,6 +127,7 @@ static void task_read(struct mfs_arbiter *arbiter, struct session *session, stru
 	task->submit_ns = sent_ns(arbiter, message);
 	task->taken = message->flags & MFS_TASK_TAKEN;
 	task->request_id = message->request_id;
+	task->peer = message->peer;
 	task->layer = message->layer;
 	task->stage = message->stage;
 	task->phase = TASK_WAITING;

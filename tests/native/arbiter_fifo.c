@@ -184,6 +184,33 @@ static uint32_t chance(uint32_t n)
 	return (uint32_t)(random_state >> 20) % n;
 }
 
+static uint32_t ask_and_read(uint32_t queue, enum mfs_stage stage)
+{
+	uint32_t slot = ask(0, queue, stage, 0);
+
+	for (unsigned n = 0; n < 100 && program.session->task[slot].phase != TASK_WAITING; n++)
+		pass(1000);
+	return slot;
+}
+
+/* Tasks of a client have a destination of their own from when others of it were written off: those that wait since before go first. */
+static void since_others_were_written_off(void)
+{
+	uint32_t blocker, first, second;
+
+	begin();
+	blocker = occupy(0);
+	first = ask_and_read(5, MFS_STAGE_P2D);
+	session_direction_at(program.session, MFS_DIRECTION_OUT)->overdue_ns = now_ns;
+	second = ask_and_read(5, MFS_STAGE_REUSE);
+	must(program.session->task[first].destination != program.session->task[second].destination, "one peer, two destinations");
+	complete(&other, blocker);
+	must(comes(&program, first), "the first goes first");
+	complete(&program, first);
+	must(comes(&program, second), "then the second");
+	end();
+}
+
 /* Queue pairs of both directions, any ring, any stage, tasks given up, late completions: in order, and none forgotten. */
 static void never_out_of_order(void)
 {
@@ -202,6 +229,8 @@ static void never_out_of_order(void)
 			queue[s] = q;
 			waiting |= 1ull << s;
 		}
+		if (chance(1000) == 0)
+			session_direction_at(program.session, chance(MFS_DIRECTIONS))->overdue_ns = chance(2) ? now_ns : 0;
 		pass(5000);
 		while ((slot = permitted(&program, &wire_class)) >= 0) {
 			for (unsigned s = 0; s < SLOTS; s++)
@@ -231,6 +260,7 @@ int main(void)
 	first_takes_the_place_of_the_best();
 	the_order_is_that_of_sending();
 	a_read_before_a_write();
+	since_others_were_written_off();
 	never_out_of_order();
 	return 0;
 }
