@@ -306,7 +306,7 @@ def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
 
 def test_vllm_gets_the_classes_that_a_profile_prints() -> None:
     found = variables(load_profile("paper-k8"))
-    given = yaml.safe_load(pasted(found, "kubernetes"))
+    given = yaml.safe_load(pasted({v.name: v.value for v in found}, "kubernetes"))
     manifests = render({"vllm": {"enabled": True, "env": given}})
     for part in ("prefill", "decode"):
         engine = container(manifests, "Deployment", f"mfs-vllm-{part}")
