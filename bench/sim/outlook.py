@@ -2,7 +2,8 @@
 
 Reuse that is fetched or computed again, decode workers that are chosen by what their ports owe, and both with a view of
 backlogs that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a study that was stopped goes on.
---page writes the tables between the page's marks and the same figures as JSON beside it."""
+--page writes the tables between the page's marks and the same figures as JSON beside it; sections that --what leaves
+out keep their last figures there."""
 
 from __future__ import annotations
 
@@ -113,6 +114,11 @@ RULES = (
     Row("`mfs`, `cost`", "mfs", _reuse("cost")),
     Row("`nocont`", "nocont"),
 )
+PROMPTS = (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b"))
+SERVED = tuple(
+    Case(name, name) for name in ("llama3-8b-gpu.mooncake-agent.shared-100g", "llama3-8b-gpu.qwen-a.shared-100g")
+)
+CONVERSATIONS = Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation")
 FEWER_RULES = tuple(row for row in RULES if row.name in {"`mfs`, always fetched", "`mfs`, `slo`", "`mfs`, `cost`"})
 SECTIONS = {
     "agents": Section("Fetch or compute again: agents", (AGENTS, MORE), RULES),
@@ -155,24 +161,24 @@ SECTIONS = {
     ),
     "prompts": Section(
         "Fetch or compute again: shorter prompts",
-        (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b")),
+        PROMPTS,
         FEWER_RULES,
     ),
     "served": Section(
         "Fetch or compute again: models and caches as they are served",
-        tuple(
-            Case(name, name)
-            for name in (
-                "llama3-8b-gpu.mooncake-agent.shared-100g",
-                "llama3-8b-gpu.qwen-a.shared-100g",
-            )
-        ),
+        SERVED,
         FEWER_RULES,
     ),
     "conversations": Section(
         "Fetch or compute again: conversations",
-        (Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation"),),
+        (CONVERSATIONS,),
         FEWER_RULES,
+    ),
+    "static": Section(
+        "Fixed priorities beside it, everything fetched",
+        (*PROMPTS, *SERVED, CONVERSATIONS),
+        (Row("`mfs`"), Row("`static`", "static")),
+        seeds=6,
     ),
     "full": Section(
         "At 2,048 GPUs",
@@ -242,8 +248,9 @@ def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
 
 STATIC = ("`static`", "`dscp-size`")
 WITHOUT_STATIC = (
-    "Without static marking: the rows differ in what is computed again, all under `mfs`; what `mfs` adds to a fixed "
-    "order is in the first table and in [eight classes](classes.md)."
+    "Without static marking: the rows differ in what is computed again, all under `mfs`. The same settings under a "
+    "fixed order: first table and [fixed priorities](#fixed-priorities-beside-it-everything-fetched); with classes on "
+    "the wire: [eight classes](classes.md)."
 )
 
 
@@ -309,6 +316,17 @@ def main(arguments: list[str]) -> int:
     return write(Report("python -m bench sim outlook", __doc__, SECTIONS, head, 411, why, WITHOUT_STATIC), arguments)
 
 
+def _with_kept(
+    page: Path, sections: dict[str, Any], revisions: set[str], order: Sequence[str]
+) -> tuple[dict[str, Any], set[str]]:
+    """The sections that the page has and this run has not, with the revisions that they are of."""
+    last = study.published(page)
+    if last is None or set(sections) == set(order):
+        return sections, revisions
+    merged = {**last["sections"], **sections}
+    return {name: merged[name] for name in order if name in merged}, revisions | set(last["what"]["revisions"])
+
+
 def write(report: Report, arguments: list[str]) -> int:
     """Runs the sections that are asked for; prints their tables and writes the page."""
     options = parser(report).parse_args(arguments)
@@ -322,13 +340,10 @@ def write(report: Report, arguments: list[str]) -> int:
         last = options.first_seed + (options.seeds or known[name].seeds)
         requests = options.requests or known[name].requests
         sections[name] = section_of(results, known[name], requests, range(options.first_seed, last))
-    data = {
-        "what": {
-            "simulated": True,
-            "revisions": sorted({row["revision"] for row in results.rows.values()}),
-        },
-        "sections": sections,
-    }  # fmt: skip
+    revisions = {row["revision"] for row in results.rows.values()}
+    if options.page:
+        sections, revisions = _with_kept(options.page, sections, revisions, list(known))
+    data = {"what": {"simulated": True, "revisions": sorted(revisions)}, "sections": sections}
     text = tables(data, report)
     print(text)
     if options.page:

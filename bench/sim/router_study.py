@@ -4,7 +4,8 @@ By wait, expected fetch and what ports owe (`transfer`), held against locality, 
 
 With the eight classes that ship, under `mfs` and under marks by size (`dscp-size`), and with a view of what ports owe
 that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a study that was stopped goes on. --page
-writes the tables between the page's marks and the same figures as JSON beside it."""
+writes the tables between the page's marks and the same figures as JSON beside it; sections that --what leaves out
+keep their last figures there."""
 
 from __future__ import annotations
 
@@ -46,6 +47,17 @@ ASKED = (_case("hot"), _case("egress"))
 FEW = (*_both("mfs"), _old(0.1))
 BLIND = _row("`mfs`, `transfer`, none", router="transfer", outlook="none")
 EXAGGERATED = _row("`mfs`, `transfer`, expected times x4", router="transfer", error=4.0)
+MARKED = tuple(_row(f"`{policy}`, `locality`", policy) for policy in ("mfs", "dscp-size"))
+ELSEWHERE = tuple(_case(name) for name in ("base", "fan-in", "bursts", "skew"))
+SERVED = tuple(
+    _served(name)
+    for name in (
+        "llama3-8b-gpu.qwen-a.shared-100g",
+        "llama3-8b-gpu.mooncake-agent.shared-100g",
+        "llama2-7b.qwen-a.cold",
+    )
+)
+FULL = (Case("QwenA, hot", "hot", "dbrx", "qwen-a", 0.144, {**outlook.AT_2048, **CLASSES}),)
 SECTIONS = {
     "claim": Section(
         "Units by what ports owe, under `mfs`, twenty seeds",
@@ -74,34 +86,19 @@ SECTIONS = {
         (*_both("dscp-size"), _old(0.1, "dscp-size"), *_both("mfs")),
         SEEDS,
     ),
-    "other": Section(
-        "Where nothing was asked for", tuple(_case(name) for name in ("base", "fan-in", "bursts", "skew")), FEW, SEEDS
+    "other": Section("Where nothing was asked for", ELSEWHERE, FEW, SEEDS),
+    "served": Section("Models and caches as they are served", SERVED, FEW, SEEDS, 200),
+    "full": Section("At 2,048 GPUs", FULL, FEW, SEEDS, 1024),
+    "marks": Section("Marks by size beside it", ELSEWHERE, MARKED, SEEDS),
+    "marks-served": Section(
+        "Marks by size beside it: models and caches as they are served", SERVED, MARKED, SEEDS, 200
     ),
-    "served": Section(
-        "Models and caches as they are served",
-        tuple(
-            _served(name)
-            for name in (
-                "llama3-8b-gpu.qwen-a.shared-100g",
-                "llama3-8b-gpu.mooncake-agent.shared-100g",
-                "llama2-7b.qwen-a.cold",
-            )
-        ),
-        FEW,
-        SEEDS,
-        200,
-    ),
-    "full": Section(
-        "At 2,048 GPUs",
-        (Case("QwenA, hot", "hot", "dbrx", "qwen-a", 0.144, {**outlook.AT_2048, **CLASSES}),),
-        FEW,
-        SEEDS,
-        1024,
-    ),
+    "marks-full": Section("Marks by size beside it: 2,048 GPUs", FULL, MARKED, SEEDS, 1024),
 }
 WITHOUT_STATIC = (
-    "Without static marking: the rows differ in which unit computes; marks by size are in the table of "
-    "theirs, and more of them in [eight classes](classes.md)."
+    "Without static marking: the rows differ in which unit computes. The same settings under marks by size are in "
+    "[the table of theirs](#units-by-what-ports-owe-under-marks-by-size) and in "
+    "[those beside it](#marks-by-size-beside-it)."
 )
 
 

@@ -181,6 +181,13 @@ def publish(page: Path, text: str, data: dict[str, Any], begin: str = BEGIN, end
     page.with_name(f"{page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
+def published(page: Path) -> dict[str, Any] | None:
+    """The figures that the page was last written with; None for a page without any."""
+    figures = page.with_name(f"{page.stem}-results.json")
+    found: dict[str, Any] | None = json.loads(figures.read_text()) if figures.exists() else None
+    return found
+
+
 def seeded_options(p: argparse.ArgumentParser, setting: str, first_seed: int) -> None:
     """Those of studies at one load, on seeds that chose nothing."""
     p.add_argument("file", type=Path)

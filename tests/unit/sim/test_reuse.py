@@ -177,3 +177,26 @@ def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads((tmp_path / "page-results.json").read_text())["sections"]["small"]["seeds"] == [411, 412]
     with pytest.raises(ConfigError, match="--what nothing"):
         outlook.main([*given[:1], "--what", "nothing"])
+
+
+def test_sections_that_are_not_run_keep_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = outlook.Case("agents", "node-agent-12.5")
+    both = {
+        name: outlook.Section(name.title(), (case,), (outlook.Row("fetched"), outlook.Row("`static`", "static")), 3)
+        for name in ("first", "second")
+    }
+    monkeypatch.setattr(outlook, "SECTIONS", both)
+    monkeypatch.setattr(outlook, "point_of", lambda results, case, requests: BASE)
+    page, figures = tmp_path / "page.md", tmp_path / "page-results.json"
+    page.write_text(f"{outlook.BEGIN}\n{outlook.END}\n")
+
+    def written(what: str, seeds: int) -> dict[str, Any]:
+        given = [str(tmp_path / "p.jsonl"), "--what", what, "--seeds", str(seeds), "--page", str(page)]
+        assert outlook.main(given) == 0
+        return dict(json.loads(figures.read_text())["sections"])
+
+    assert list(written("second", 2)) == ["second"]
+    kept = written("first", 1)
+    assert list(kept) == ["first", "second"] and kept["second"]["seeds"] == [411, 412]
+    assert "### First" in page.read_text() and "### Second" in page.read_text()
+    assert written("first,second", 1)["second"]["seeds"] == [411]
