@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+ANOTHER_MACHINE = "internals/core.md#the-same-code-on-another-machine"
+
 
 class Bar(msgspec.Struct, frozen=True):
     """One promise. `key` is a path in the benchmark's `results` (parts by slashes); `at_most` false means
@@ -47,8 +49,22 @@ BARS = (
     ),
     Bar("permit", "rtt_us_p50", "permit round trip, arbiter spinning (median)", "us", 2),
     Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
-    Bar("permit", "credit_us_p50", "permit on credit, where nothing waits, arbiter asleep (median)", "us", 2),
-    Bar("permit", "wake_us_p50", "permit round trip that wakes a sleeping arbiter (median)", "us", 60),
+    Bar(
+        "permit",
+        "credit_us_p50",
+        "permit on credit, where nothing waits, arbiter asleep (median)",
+        "us",
+        2,
+        why=ANOTHER_MACHINE,
+    ),
+    Bar(
+        "permit",
+        "wake_us_p50",
+        "permit round trip that wakes a sleeping arbiter (median)",
+        "us",
+        60,
+        why=ANOTHER_MACHINE,
+    ),
     Bar(
         "permits",
         "nics/8/permits_per_s",
@@ -56,6 +72,7 @@ BARS = (
         "/s",
         3e6,
         False,
+        why=ANOTHER_MACHINE,
     ),
     Bar(
         "permits",
@@ -75,7 +92,15 @@ BARS = (
     ),
     Bar("permits", "queue_pairs/cost_ratio", "cost of a permit, 10,000 queue pairs / 100", "", 1.2),
     Bar("permits", "held/cost_ratio", "cost of a permit, 100,000 held tasks / 1,000", "", 1.2),
-    Bar("rmlq", "ops_per_s", "reverse multi-level queue, submit + pick at 100,000 queued", "/s", 5e6, at_most=False),
+    Bar(
+        "rmlq",
+        "ops_per_s",
+        "reverse multi-level queue, submit + pick at 100,000 queued",
+        "/s",
+        5e6,
+        at_most=False,
+        why=ANOTHER_MACHINE,
+    ),
     Bar(
         "coordinator", "event_cpu_ms_p99", "coordinator, one event of 1,024 daemons with 10,000 batches (p99)", "ms", 1
     ),
@@ -104,9 +129,31 @@ BARS = (
         50_000,
         at_most=False,
     ),
-    Bar("mooncake", "rdma/overhead_percent", "Mooncake adapter, of a 1 MiB write over soft RoCE (median)", "%", 1),
-    Bar("mooncake", "tcp/overhead_percent", "Mooncake adapter, of a 1 MiB write over loopback TCP (median)", "%", 1),
-    Bar("gate", "kv_share_min", "KV beside NCCL, worst case, of what the link has left or of observe", "", 0.9, False),
+    Bar(
+        "mooncake",
+        "rdma/overhead_percent",
+        "Mooncake adapter, of a 1 MiB write over soft RoCE (median)",
+        "%",
+        1,
+        why=ANOTHER_MACHINE,
+    ),
+    Bar(
+        "mooncake",
+        "tcp/overhead_percent",
+        "Mooncake adapter, of a 1 MiB write over loopback TCP (median)",
+        "%",
+        1,
+        why=ANOTHER_MACHINE,
+    ),
+    Bar(
+        "gate",
+        "kv_share_min",
+        "KV beside NCCL, worst case, of what the link has left or of observe",
+        "",
+        0.9,
+        False,
+        why=ANOTHER_MACHINE,
+    ),
     Bar(
         "gate",
         "collective_p50_of_alone_max",
@@ -119,12 +166,32 @@ BARS = (
         "gate", "collective_p50_of_observe_max", "NCCL's messages beside KV, worst median, enforce / observe", "", 1.05
     ),
     Bar(
-        "window", "free_share_min", "free destinations beside a slow one, worst case, enforce / observe", "", 0.9, False
+        "window",
+        "free_share_min",
+        "free destinations beside a slow one, worst case, enforce / observe",
+        "",
+        0.9,
+        False,
+        why=ANOTHER_MACHINE,
     ),
     Bar("window", "slow_share_min", "slow destinations, worst case, enforce / observe", "", 0.9, False),
     Bar("gateway", "whole/added_ms_p99", "gateway, added to a request at 500/s, whole answers (p99)", "ms", 2),
-    Bar("gateway", "stream/first_added_ms_p99", "gateway, added to a first event at 500/s, streams (p99)", "ms", 2),
-    Bar("gateway", "stream/added_ms_p99", "gateway, added to a request at 500/s, streams of 8 events (p99)", "ms", 2),
+    Bar(
+        "gateway",
+        "stream/first_added_ms_p99",
+        "gateway, added to a first event at 500/s, streams (p99)",
+        "ms",
+        2,
+        why=ANOTHER_MACHINE,
+    ),
+    Bar(
+        "gateway",
+        "stream/added_ms_p99",
+        "gateway, added to a request at 500/s, streams of 8 events (p99)",
+        "ms",
+        2,
+        why=ANOTHER_MACHINE,
+    ),
     Bar("idle", "cpu_fraction", "idle daemon, share of one core", "", 0.01),
     Bar("idle", "rss_mib", "idle daemon, resident memory", "MiB", 60),
 )

@@ -60,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
     "certificates-of-nodes": {**TLS, "daemon": {"tls": {"hostPath": "/etc/mfs/pki"}}},
+    "tiers-of-engines": {"vllm": {"enabled": True}, "daemon": {"engineStatusPath": "/run/mfs-engines"}},
     "one-coordinator": {"coordinator": {"replicas": 1}, "etcd": {"enabled": False}},
     "nodes-only": {"coordinator": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
@@ -327,6 +328,28 @@ def test_vllm_finds_library_and_daemon() -> None:
         assert json.loads(transfer.partition("=")[2])["kv_role"] == role
 
 
+def test_the_daemon_reads_where_engines_write() -> None:
+    folder = "/run/mfs-engines"
+    manifests = render({"vllm": {"enabled": True}, "daemon": {"engineStatusPath": folder}})
+    assert parse(toml_of(manifests), "mfsd.toml").cluster.serve_status == [folder]
+    reader = container(manifests, "DaemonSet", "mfs-daemon")
+    assert [m["readOnly"] for m in reader["volumeMounts"] if m["mountPath"] == folder] == [True]
+    for part in ("prefill", "decode"):
+        engine = container(manifests, "Deployment", f"mfs-vllm-{part}")
+        assert {"name": "MFS_SERVE_STATUS", "value": folder} in engine["env"]
+        assert [m.get("readOnly", False) for m in engine["volumeMounts"] if m["mountPath"] == folder] == [False]
+
+
+def test_no_folder_of_the_host_is_writable_for_engines_unless_asked_for() -> None:
+    manifests = render({"vllm": {"enabled": True}})
+    assert parse(toml_of(manifests), "mfsd.toml").cluster.serve_status == []
+    for name in ("mfs-vllm-prefill", "mfs-vllm-decode"):
+        pod = find(manifests, "Deployment", name)["spec"]["template"]["spec"]
+        of_host = {volume["name"] for volume in pod["volumes"] if "hostPath" in volume}
+        mounts = pod["containers"][0]["volumeMounts"]
+        assert of_host and all(mount.get("readOnly") for mount in mounts if mount["name"] in of_host)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -341,6 +364,9 @@ def test_vllm_finds_library_and_daemon() -> None:
         ({"deamon": {}}, "Additional property deamon is not allowed"),
         ({"config": {"socket": {"path": "/x"}}}, "set daemon.runtimePath"),
         ({"config": {"socket": {"control": "/x"}}}, "set daemon.runtimePath"),
+        ({"config": {"cluster": {"serve_status": ["/x"]}}}, "set daemon.engineStatusPath"),
+        ({"daemon": {"engineStatusPath": "run"}}, "daemon.engineStatusPath"),
+        ({"daemon": {"engineStatusPath": "/run/mfs-control"}}, "name a folder of its own"),
         ({"etcd": {"enabled": False}}, "coordinator.replicas = 2"),
         ({"coordinator": {"tls": {"secretName": "x"}}}, "set both, or none of them"),
         ({**TLS, "daemon": {"tls": {"secretName": "x", "hostPath": "/x"}}}, "not both"),

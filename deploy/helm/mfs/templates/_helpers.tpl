@@ -74,6 +74,12 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- fail (printf "config.socket.%s: the chart sets it; set daemon.runtimePath, the folder on the host" $key) }}
 {{- end }}
 {{- end }}
+{{- if hasKey (.Values.config.cluster | default dict) "serve_status" }}
+{{- fail "config.cluster.serve_status: the daemon's pod mounts no other folder; set daemon.engineStatusPath, the folder on the host" }}
+{{- end }}
+{{- if has .Values.daemon.engineStatusPath (list .Values.daemon.runtimePath (include "mfs.controlPath" .)) }}
+{{- fail "daemon.engineStatusPath: engines write there; name a folder of its own, not that of the daemon's sockets" }}
+{{- end }}
 {{- if and .Values.coordinator.enabled (gt (int .Values.coordinator.replicas) 1) (not .Values.etcd.enabled) (not .Values.etcd.endpoints) }}
 {{- fail (printf "coordinator.replicas = %d: several coordinators elect a leader through etcd; set etcd.enabled=true, etcd.endpoints, or coordinator.replicas=1" (int .Values.coordinator.replicas)) }}
 {{- end }}
@@ -164,6 +170,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if .Values.coordinator.enabled }}
 {{- $_ := set $cluster "server_name" (include "mfs.coordinatorHost" .) }}
 {{- end }}
+{{- end }}
+{{- with .Values.daemon.engineStatusPath }}
+{{- $_ := set $cluster "serve_status" (list .) }}
 {{- end }}
 {{- if .Values.coordinator.tls.secretName }}
 {{- $_ := merge $coordinator (dict "ca" "/etc/mfs-tls/ca.crt" "certificate" "/etc/mfs-tls/tls.crt" "key" "/etc/mfs-tls/tls.key") }}
