@@ -92,7 +92,7 @@ def q5(lab: Lab) -> Measured:
 
 
 def _late_of_mix(lab: Lab, load: float, mix: tuple[int, int, int], **given: Any) -> float:
-    shares = dict(zip(("mix_interactive", "mix_batch", "mix_background"), mix, strict=True))
+    shares: dict[str, Any] = dict(zip(("mix_interactive", "mix_batch", "mix_background"), mix, strict=True))
     return lab.late(lab.tiers("qoserve", load, 0, **shares, **given))
 
 

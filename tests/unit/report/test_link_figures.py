@@ -151,4 +151,4 @@ def test_the_page_has_a_row_for_each_case() -> None:
     text = page({"gate": {"machine": MACHINE, "results": results}})
     assert f"| {CASE.name} | 200 | 140 | 14 | 150 | **missed** | 1 | 4 | 2 | 5 | 1.1 | 4.1 | 1.3 | met |" in text
     assert "| another | not measured |" in text
-    assert "of what the link has left or of observe | >= 0.9 | 0.1  | **missed** |" in text
+    assert "of what the link has left or of observe | >= 0.9 | 0.1  | **missed**, [why](" in text

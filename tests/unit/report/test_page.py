@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.bars import BARS
+from bench.report.bars import ANOTHER_MACHINE, BARS
 from bench.report.page import page
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -36,8 +36,8 @@ def test_a_bar_is_held_missed_or_not_measured() -> None:
     [
         (0.25, [-0.1, 0.6], "| 0.25 % (-0.1 to 0.6) | holds |"),
         (0.25, [-0.8, 1.3], "| 0.25 % (-0.8 to 1.3) | holds, within the interval |"),
-        (1.5, [0.7, 2.4], "| 1.5 % (0.7 to 2.4) | **missed**, within the interval |"),
-        (1.5, [1.2, 1.9], "| 1.5 % (1.2 to 1.9) | **missed** |"),
+        (1.5, [0.7, 2.4], f"| 1.5 % (0.7 to 2.4) | **missed**, within the interval, [why]({ANOTHER_MACHINE}) |"),
+        (1.5, [1.2, 1.9], f"| 1.5 % (1.2 to 1.9) | **missed**, [why]({ANOTHER_MACHINE}) |"),
     ],
 )
 def test_a_median_decides_and_its_interval_says_how_surely(median: float, interval: list[float], ending: str) -> None:
