@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 ANOTHER_MACHINE = "internals/core.md#the-same-code-on-another-machine"
+"""Of bars in time, and of those that a minute of a busy machine decides: older code beside the present one."""
 
 
 class Bar(msgspec.Struct, frozen=True):

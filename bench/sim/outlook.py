@@ -210,6 +210,7 @@ def point_of(results: Results, case: Case, requests: int) -> Point:
 def section_of(results: Results, section: Section, requests: int, seeds: range) -> dict[str, Any]:
     """Runs what is missing."""
     columns = []
+    revisions: set[str] = set()
     for case in section.cases:
         point = point_of(results, case, requests)
         found = []
@@ -219,6 +220,7 @@ def section_of(results: Results, section: Section, requests: int, seeds: range) 
             found.append(rows)
             figures = compare(rows, found[0])
             print(f"{case.name}: {row.name}: {_text(figures, rows)}", file=sys.stderr, flush=True)
+        revisions |= {row["revision"] for rows in found for row in rows}
         columns.append(
             {
                 "case": case.name, "rate": point.rate, "model": point.config.model, "workload": point.workload,
@@ -231,7 +233,7 @@ def section_of(results: Results, section: Section, requests: int, seeds: range) 
         )  # fmt: skip
     return {
         "title": section.title, "seeds": list(seeds), "requests": requests, "warmup": requests // 3,
-        "columns": columns,
+        "revisions": sorted(revisions), "columns": columns,
     }  # fmt: skip
 
 
@@ -255,10 +257,8 @@ WITHOUT_STATIC = (
 
 
 def tables(data: dict[str, Any], report: Report) -> str:
-    what = data["what"]
     lines = [
-        f"Simulated, not measured; {report.head}, paired "
-        f"seeds; rules of commit {', '.join(what['revisions'])}. Cells: "
+        f"Simulated, not measured; {report.head}, paired seeds. Cells: "
         "points of requests in time above the first row with half of the 95 % interval, mean and p99 TTFT relative to "
         "it, and the share of all requests that computed again what they could have fetched.",
     ]
@@ -266,7 +266,8 @@ def tables(data: dict[str, Any], report: Report) -> str:
         columns = section["columns"]
         lines += ["", f"### {section['title']}", ""]
         seeds, count = section["seeds"], f"{section['warmup']} + {section['requests']}"
-        lines += [f"Seeds {seeds[0]}-{seeds[-1]}, {count} requests.", ""]
+        rules = f"rules of commit {', '.join(section['revisions'])}"
+        lines += [f"Seeds {seeds[0]}-{seeds[-1]}, {count} requests; {rules}.", ""]
         lines += ["| | " + " | ".join(column["case"] for column in columns) + " |", "|---" * (len(columns) + 1) + "|"]
         served = [f"{c['model']}, {c['gpus']} GPUs, {c['rate']:g}/s a GPU" for c in columns]
         lines.append("| | " + " | ".join(served) + " |")
@@ -316,15 +317,10 @@ def main(arguments: list[str]) -> int:
     return write(Report("python -m bench sim outlook", __doc__, SECTIONS, head, 411, why, WITHOUT_STATIC), arguments)
 
 
-def _with_kept(
-    page: Path, sections: dict[str, Any], revisions: set[str], order: Sequence[str]
-) -> tuple[dict[str, Any], set[str]]:
-    """The sections that the page has and this run has not, with the revisions that they are of."""
-    last = study.published(page)
-    if last is None or set(sections) == set(order):
-        return sections, revisions
-    merged = {**last["sections"], **sections}
-    return {name: merged[name] for name in order if name in merged}, revisions | set(last["what"]["revisions"])
+def _with_kept(page: Path, sections: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """And the sections that the page has and this run has not, as they were."""
+    merged = {**study.published(page).get("sections", {}), **sections}
+    return {name: merged[name] for name in order if name in merged}
 
 
 def write(report: Report, arguments: list[str]) -> int:
@@ -340,10 +336,9 @@ def write(report: Report, arguments: list[str]) -> int:
         last = options.first_seed + (options.seeds or known[name].seeds)
         requests = options.requests or known[name].requests
         sections[name] = section_of(results, known[name], requests, range(options.first_seed, last))
-    revisions = {row["revision"] for row in results.rows.values()}
     if options.page:
-        sections, revisions = _with_kept(options.page, sections, revisions, list(known))
-    data = {"what": {"simulated": True, "revisions": sorted(revisions)}, "sections": sections}
+        sections = _with_kept(options.page, sections, list(known))
+    data = {"what": {"simulated": True}, "sections": sections}
     text = tables(data, report)
     print(text)
     if options.page:

@@ -181,10 +181,10 @@ def publish(page: Path, text: str, data: dict[str, Any], begin: str = BEGIN, end
     page.with_name(f"{page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
-def published(page: Path) -> dict[str, Any] | None:
-    """The figures that the page was last written with; None for a page without any."""
+def published(page: Path) -> dict[str, Any]:
+    """The figures that the page was last written with; of a page without any, none."""
     figures = page.with_name(f"{page.stem}-results.json")
-    found: dict[str, Any] | None = json.loads(figures.read_text()) if figures.exists() else None
+    found: dict[str, Any] = json.loads(figures.read_text()) if figures.exists() else {}
     return found
 
 

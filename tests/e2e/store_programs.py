@@ -22,9 +22,7 @@ from tests.support.waiting import eventually
 
 OWNER, READER = "127.0.0.2", "127.0.0.3"
 OWNER_NIC, READER_NIC = "store0", "bulk0"
-PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
-SEGMENT_BYTES = PAIRS * 64 << 20
-"""What all prompts leave there, and the objects, so that nothing is evicted."""
+SEGMENT_BYTES = 384 << 20
 OBJECT_BYTES = 2 << 20
 OBJECTS = 16
 LEASE_MS, TRANSFER_S = 300_000, 240

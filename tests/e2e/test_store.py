@@ -19,7 +19,6 @@ import pytest
 from bench.micro.paired import median_interval
 from tests.e2e.cluster import ROOT, until
 from tests.e2e.store_cluster import StoreCluster, running
-from tests.e2e.store_programs import PAIRS
 from tests.e2e.test_vllm import prompt
 
 pytestmark = [
@@ -27,6 +26,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 RATE = os.environ.get("MFS_E2E_STORE_RATE", "50mbit")
+PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
 WARM_UP = 1
 """Pairs before those that are measured."""
 TOKENS, BLOCK_TOKENS = 1400, 128

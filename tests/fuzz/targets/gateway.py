@@ -76,7 +76,6 @@ async def _tell_picker(data: bytes) -> None:
         both = await asyncio.wait_for(asyncio.gather(conversation(data), conversation(data)), ANSWER_S)
         open_one.cancel()
         await asyncio.wait({open_one}, timeout=ANSWER_S)
-        await asyncio.sleep(0)  # one turn of the loop: callbacks of what has just ended
         for replica in made.replicas.all:
             assert (replica.waiting, replica.running, replica.waiting_tokens) == (0, 0, 0), replica.name
         assert not any(made.admission.of_tier.values()) and not len(made.admission)
