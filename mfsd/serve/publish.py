@@ -22,7 +22,7 @@ from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import Metrics
 from mfsd.serve.status import EngineStatus, status_of
-from mfsd.serve.status_files import FOLDER_VARIABLE, FORMAT, SUFFIX, own_folder, read_regular
+from mfsd.serve.status_files import FOLDER_VARIABLE, FORMAT, SUFFIX, own_folder, pid_namespace, read_regular
 
 EVERY_S: Final = 1.0
 WANTED_SUFFIX: Final = ".policy"
@@ -129,9 +129,11 @@ def want(where: list[Path], engine: str, policy: str) -> bool:
 
 
 def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
-    """Engines whose process lives, by name, and what could not be read, one line each."""
+    """Engines whose process lives, and those of other containers, of which that cannot be said, by name; and what could
+    not be read, one line each."""
     found: list[EngineStatus] = []
     complaints: list[str] = []
+    here = pid_namespace()
     for folder in where:
         with contextlib.suppress(OSError):
             for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -140,7 +142,7 @@ def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
                 except (OSError, msgspec.MsgspecError, ValueError) as error:
                     complaints.append(f"{path}: {error}")
                     continue
-                if status is not None and _lives(status.pid):
+                if status is not None and (status.pid_namespace not in (0, here) or _lives(status.pid)):
                     found.append(status)
     return sorted(found, key=lambda one: one.engine), complaints
 

@@ -13,7 +13,7 @@ import msgspec
 from mfsd.policy.serve import ServeConfig
 from mfsd.serve.engine import Engine
 from mfsd.serve.requests import Entry
-from mfsd.serve.status_files import FORMAT
+from mfsd.serve.status_files import FORMAT, pid_namespace
 
 REQUESTS_MAX: Final = 1000
 PROGRAMS_MAX: Final = 200
@@ -110,6 +110,8 @@ class EngineStatus(msgspec.Struct, frozen=True):
     programs: tuple[ProgramStatus, ...] = ()
     requests: tuple[RequestStatus, ...] = ()
     requests_left_out: int = 0
+    pid_namespace: int = 0
+    """In which `pid` is the process' number; 0: not known."""
     format: int = FORMAT
 
 
@@ -141,6 +143,7 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
         programs=_programs(entries, now_s),
         requests=tuple(_request(engine, entry, states, dues, now_s) for entry in shown),
         requests_left_out=len(entries) - len(shown),
+        pid_namespace=pid_namespace(),
     )
 
 

@@ -10,6 +10,8 @@ from typing import Final
 FORMAT: Final = 1
 FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
 SUFFIX: Final = ".json"
+HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Its inode (Linux' PROC_PID_INIT_INO)."""
 
 
 def own_folder() -> Path:
@@ -19,6 +21,20 @@ def own_folder() -> Path:
         return Path(named)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "mfs-serve" if runtime else Path(f"/tmp/mfs-serve-{os.geteuid()}")
+
+
+def pid_namespace() -> int:
+    """The inode of the process numbers that this process sees, unique on the node; 0 where there is no /proc."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def process_name() -> str:
+    """This process as no other of the node is called: containers number their processes by themselves, each from 1."""
+    namespace = pid_namespace()
+    return f"{os.getpid()}" if namespace in (0, HOST_PID_NAMESPACE) else f"{os.getpid()}.{namespace}"
 
 
 def folders() -> list[Path]:

@@ -17,7 +17,7 @@ import msgspec
 
 from mfsd.policy.request_tiers import COUNT_MAX, FIRST_COME, TIERS_MAX, NodeTiers, TierReport, added
 from mfsd.proto.wire import is_name
-from mfsd.serve.status_files import FORMAT, SUFFIX, open_regular
+from mfsd.serve.status_files import FORMAT, SUFFIX, open_regular, pid_namespace
 
 FOLDERS_MAX: Final = 64
 ENTRIES_MAX: Final = 1024
@@ -63,6 +63,7 @@ class _Status(msgspec.Struct, frozen=True):
     config: _Config
     gave_up: bool
     tiers: Annotated[dict[str, _Tier], msgspec.Meta(max_length=TIERS_MAX)]
+    pid_namespace: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ class TierReader:
         for folder in self._folders()[:FOLDERS_MAX]:
             for path, file in self._in_folder(folder):
                 seen[path] = file
-                if file.status is None or not _lives(file.status.pid, file.written_s, self._clock_s()):
+                if file.status is None or not _lives(file.status, file.written_s, self._clock_s()):
                     continue
                 if len(tiers.keys() | file.status.tiers.keys()) > TIERS_MAX:
                     self._broken[path] = f"with it the node has more than {TIERS_MAX} tiers"
@@ -201,13 +202,15 @@ def _reports(status: _Status) -> Iterable[tuple[str, TierReport]]:
         yield name, TierReport._make((*msgspec.structs.astuple(tier), 1, policies))
 
 
-def _lives(pid: int, written_s: float, now_s: float) -> bool:
+def _lives(status: _Status, written_s: float, now_s: float) -> bool:
     """Whether the file's engine is still there: it has written just now, or its process is the one that wrote. An idle
-    engine writes nothing, and one in a container has a number of its own there."""
+    engine writes nothing; of one in another container no more is known, whose number is another process' here."""
     if abs(now_s - written_s) <= FRESH_S:
         return True
+    if status.pid_namespace not in (0, pid_namespace()):
+        return False
     try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        ticks = int(Path(f"/proc/{status.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return False
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

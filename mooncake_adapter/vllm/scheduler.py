@@ -29,6 +29,7 @@ from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, read_file, read_tables
+from mfsd.serve.status_files import process_name
 from mooncake_adapter.vllm.promise import loads_prompt, words_of
 from mooncake_adapter.vllm.requests import supported_version
 from mooncake_adapter.vllm.waiting import PlannedQueue
@@ -93,7 +94,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self._requests_max = self.max_num_active_reqs
         several = len(self.kv_cache_config.kv_cache_groups) != 1
         self._kv_tokens = None if several else self.cache_config.num_gpu_blocks * self.block_size
-        name = f"vllm-{os.getpid()}-{self.parallel_config.data_parallel_index}"
+        name = f"vllm-{process_name()}-{self.parallel_config.data_parallel_index}"
         self.mfs = Engine(settings, serve, self._warn, name)
         self.mfs.reuse_counts = getattr(self.connector, "reuse_counts", dict)
         controller = Controller(self.mfs, settings.meta, self._warn) if settings.meta.enabled else None

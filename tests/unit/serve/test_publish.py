@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,27 @@ def test_status_is_a_private_file_that_goes_with_the_engine(folder: Path) -> Non
     assert (status.engine, status.pid, status.waiting, status.running) == ("vllm-1-0", os.getpid(), 1, 1)
     publisher.close()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes namespaces of process numbers")
+def test_engines_of_two_containers_do_not_write_the_same_file(folder: Path) -> None:
+    """Each is the first process of its container, as engines of one image have the same number in all pods."""
+    program = (
+        "import os; from mfsd.serve.engine import Engine; from mfsd.serve.publish import Publisher\n"
+        "from mfsd.policy.serve import ServeConfig; from mfsd.serve.settings import Settings\n"
+        "from mfsd.serve.status_files import process_name\n"
+        "engine = Engine(Settings(), ServeConfig(), lambda kind, text: None, f'vllm-{process_name()}-0')\n"
+        "Publisher(engine, lambda kind, text: None); print(os.getpid(), flush=True); input()"
+    )
+    command = ("unshare", "--fork", "--pid", "--mount-proc", sys.executable, "-c", program)
+    pods = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [pod.stdout.readline() for pod in pods if pod.stdout] == ["1\n", "1\n"]
+    engines, complaints = read_all([folder])
+    assert len({engine.engine for engine in engines}) == len({engine.pid_namespace for engine in engines}) == 2
+    assert [engine.pid for engine in engines] == [1, 1] and not complaints
+    for pod in pods:
+        pod.communicate("\n", timeout=100)
+        assert pod.returncode == 0
 
 
 def test_it_is_written_once_a_second(folder: Path) -> None:

@@ -179,6 +179,14 @@ def test_an_idle_engine_and_one_with_a_number_of_its_own_live(tmp_path: Path) ->
     assert Reading(tmp_path)().engines == 2
 
 
+def test_the_number_of_another_containers_engine_is_not_looked_up_here(tmp_path: Path) -> None:
+    """It is this very process' number, and the file is old: an engine that was killed would count for ever."""
+    elsewhere = status(os.getpid(), pid_namespace=1)
+    put(tmp_path, "killed", elsewhere, age_s=2 * FRESH_S)
+    put(tmp_path, "serves", elsewhere)
+    assert Reading(tmp_path)().engines == 1
+
+
 def test_a_file_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
     """Its content is another one in the same place, of the same size and time: only who reads it would know."""
     path = put(tmp_path, "one", status())
