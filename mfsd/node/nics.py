@@ -3,7 +3,8 @@
 One NIC is one entry, however programs name it: two windows for one link would each be as large as the link. The
 name of a device is unique on a host, so it decides; its GUID (0: not known) finds a device that a program calls by
 another name, unless the host or the configuration knows that name for a device of its own. A virtual function
-shares its port with the physical one, so it is that NIC, unless the configuration gives it a share of its own.
+or subfunction shares its port with the physical one, so it is that NIC, and bonded ports are one NIC with all their
+functions, unless the configuration gives a function a share of its own.
 
 A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
 first among those attached now. So a client can never change the rate that another client's traffic is planned
@@ -160,11 +161,17 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
 
 
 def read_physical(name: str, sysfs: Path = SYSFS) -> str:
-    """The device of the physical function of a virtual one."""
+    """The device whose port a virtual function or subfunction uses, itself for any other."""
+    device = sysfs / name / "device"
     try:
-        return min(os.listdir(sysfs / name / "device/physfn/infiniband"))  # noqa: PTH208 -- names are wanted
-    except (OSError, ValueError):
-        return name
+        for function in (device / "physfn", device.resolve(strict=True).parent):
+            # Of two bonded functions the driver leaves one RDMA device for both ports.
+            beside = function.glob("net/*/master/lower_*/device/infiniband/*")
+            if found := sorted(path.name for path in function.glob("infiniband/*")) or sorted(p.name for p in beside):
+                return found[0]
+    except (OSError, RuntimeError):  # a device that goes away meanwhile, or a loop of links
+        pass
+    return name
 
 
 def read_guid(name: str, sysfs: Path = SYSFS) -> int:

@@ -161,15 +161,42 @@ def test_virtual_functions_share_the_window_of_their_port() -> None:
     assert table.register(1, "soft0", 99, 9) not in indices.values(), "functions take no slots"
 
 
+def make_device(folder: Path, at: Path, name: str) -> None:
+    (at / "infiniband" / name).mkdir(parents=True)
+    (folder / name).mkdir()
+    (folder / name / "device").symlink_to(at)
+
+
 def test_the_physical_function_is_read_from_sysfs(tmp_path: Path) -> None:
-    device = tmp_path / "pci/0000:05:00.0"
-    (device / "infiniband/mlx5_0").mkdir(parents=True)
-    virtual = tmp_path / "pci/0000:05:00.1"
-    (virtual / "infiniband/mlx5_2").mkdir(parents=True)
-    (virtual / "physfn").symlink_to(device)
-    for name, at in (("mlx5_0", device), ("mlx5_2", virtual)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "device").symlink_to(at)
+    port, virtual = tmp_path / "pci/0000:05:00.0", tmp_path / "pci/0000:05:00.1"
+    make_device(tmp_path, port, "mlx5_0")
+    make_device(tmp_path, virtual, "mlx5_2")
+    (virtual / "physfn").symlink_to(port)
     assert read_physical("mlx5_2", tmp_path) == "mlx5_0"
     assert read_physical("mlx5_0", tmp_path) == "mlx5_0"
     assert read_physical("nothing", tmp_path) == "nothing"
+
+
+def test_functions_of_bonded_ports_are_the_one_device_that_these_have(tmp_path: Path) -> None:
+    ports = [tmp_path / f"pci/0000:05:00.{number}" for number in range(2)]
+    make_device(tmp_path, ports[0], "mlx5_bond_0")
+    bond = tmp_path / "virtual/net/bond0"
+    bond.mkdir(parents=True)
+    for number, port in enumerate(ports):
+        interface = port / f"net/eth{number}"
+        interface.mkdir(parents=True)
+        (interface / "device").symlink_to(port)
+        (interface / "master").symlink_to(bond)
+        (bond / f"lower_eth{number}").symlink_to(interface)
+        virtual = tmp_path / f"pci/0000:05:01.{number}"
+        make_device(tmp_path, virtual, f"mlx5_{2 + number}")
+        (virtual / "physfn").symlink_to(port)
+    assert [read_physical(name, tmp_path) for name in ("mlx5_bond_0", "mlx5_2", "mlx5_3")] == ["mlx5_bond_0"] * 3
+
+
+def test_a_subfunction_is_the_device_below_which_it_lies(tmp_path: Path) -> None:
+    port = tmp_path / "pci/0000:05:00.0"
+    make_device(tmp_path, port, "mlx5_0")
+    make_device(tmp_path, port / "mlx5_core.sf.4", "mlx5_2")
+    make_device(tmp_path, tmp_path / "pci/0000:06:00.0", "mlx5_1")
+    assert [read_physical(f"mlx5_{number}", tmp_path) for number in range(3)] == ["mlx5_0", "mlx5_1", "mlx5_0"]
