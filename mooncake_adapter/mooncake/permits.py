@@ -31,14 +31,18 @@ def hold_max_s(session: Session) -> float:
     return min(session.max_hold_s, transfer_timeout_s() / TIMEOUT_PARTS)
 
 
-def store_hold_max_s(once: WarnOnce) -> float:
-    """The same of a store's call, whose reader has a lease: a quarter of it."""
+def store_lease_s(once: WarnOnce) -> float:
+    """For how long a store keeps what a call reads, as it is configured."""
     try:
-        lease_ms = parse_lease_ms(os.environ.get(VARIABLE, ""))
+        return parse_lease_ms(os.environ.get(VARIABLE, "")) / 1000
     except ValueError as error:
         once.warn("store-lease", "%s", error)
-        lease_ms = DEFAULT_MS
-    return lease_ms / 1000 / PARTS
+        return DEFAULT_MS / 1000
+
+
+def store_hold_max_s(once: WarnOnce) -> float:
+    """For how long a store's call may wait: a part of its reader's lease."""
+    return store_lease_s(once) / PARTS
 
 
 class Budget:

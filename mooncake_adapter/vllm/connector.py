@@ -30,6 +30,7 @@ from mfsd.serve.metrics import reuse_counter
 from mooncake_adapter.hook import install
 from mooncake_adapter.metadata import request_number
 from mooncake_adapter.mooncake.network import guid_of, nic_of
+from mooncake_adapter.mooncake.permits import store_lease_s
 from mooncake_adapter.process import PROCESS
 from mooncake_adapter.session import Session
 from mooncake_adapter.slo import defaults_of
@@ -38,7 +39,7 @@ from mooncake_adapter.vllm.layerwise import Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
-from mooncake_adapter.vllm.reuse import IN_PARTS, Parts, ReuseChoice, ReuseOptions, options_of, token_bytes
+from mooncake_adapter.vllm.reuse import IN_PARTS, LEASED, Parts, ReuseChoice, ReuseOptions, options_of, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
 
 INHERITED = (
@@ -118,6 +119,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             options = options_of(asked, config.kv_transfer_config.kv_connector, PROCESS.once)
             self._reuse = self._reuse_by(options, session, kv_cache_config)
             if self._reuse is not None:
+                if config.kv_transfer_config.kv_connector in LEASED:
+                    self._reuse.lease_s = store_lease_s(PROCESS.once)
                 self._reuse.parts = self._parts(config.kv_transfer_config, int(vllm_config.cache_config.block_size))
             wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(SWITCH, True)
             self._announcer = self._announcer_of(wanted, options, session, kv_cache_config)

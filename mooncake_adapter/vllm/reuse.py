@@ -24,6 +24,8 @@ STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
 """Inner connectors that load what a store holds and lose nothing by a load that is not made. With others a prefill
 instance keeps the KV until it is read. All of these load the whole of what they have found last or none of it: they
 refuse an answer of some of the tokens."""
+LEASED = ("MooncakeStoreConnector",)
+"""Of these, those whose store lends memory to its readers for a time (mfsd/policy/store_lease.py)."""
 IN_PARTS = ("MooncakeStoreConnector",)
 """Of these, those that find the same KV for a shorter prompt: they know it by its blocks. ExampleConnector knows it by
 the whole prompt, and LMCacheConnectorV1 keeps what it has found first."""
@@ -141,6 +143,8 @@ class ReuseChoice:
         self._latest: dict[str, Decision] = {}
         self.parts: Parts | None = None
         """None: it is loaded whole or not at all."""
+        self.lease_s: float | None = None
+        """For which the store keeps what a load reads; None: there is no lease."""
         self._uncounted: set[str] = set()
         self.pace = StepPace()
         self.counts: Counter[str] = Counter()
@@ -214,6 +218,7 @@ class ReuseChoice:
                 limit_s=info.budget_ns / NS_PER_S if due else None,
                 waiting=waiting,
                 before_s=self._fetch_s(1, info.deadline_unix_ns) if self.parts is not None else None,
+                lease_s=self.lease_s,
             ),
         )
         part = decision.choice is Choice.PART

@@ -55,6 +55,9 @@ class ReuseView(NamedTuple):
     """Other requests that wait for the engine: a longer prefill delays each of them."""
     before_s: float | None = None
     """Of `fetch_s`, until the first bytes of the KV would be here; None: it is fetched whole or not at all."""
+    lease_s: float | None = None
+    """For which the store keeps the KV for its reader: a load that takes longer fails, and its request may fail with
+    it; None: for as long as it takes."""
 
 
 class Decision(NamedTuple):
@@ -82,7 +85,9 @@ def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share
     extra_s = (1 - share) * (view.whole_s - view.rest_s)
     fetched_s = max(view.queue_s, view.fetch_s) + view.rest_s
     recomputed_s = view.queue_s + view.whole_s - share * (view.whole_s - view.rest_s)
-    if rule is ReuseRule.SLO:
+    if view.lease_s is not None and view.fetch_s > view.lease_s:
+        choice, reason = Choice.RECOMPUTE, "the load would outlive its lease"
+    elif rule is ReuseRule.SLO:
         choice, reason = _by_deadline(fetched_s, recomputed_s, extra_s, view, extra_share)
     else:
         choice, reason = _by_cost(fetched_s, recomputed_s, extra_s, view)
@@ -96,9 +101,10 @@ def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share
 def _share_in_the_queue(view: ReuseView, fetch_s: float) -> float:
     """Of the reuse, what is here before the engine could begin: it costs no time at all. More of it would be waited
     for, which gains only where all of it is fetched."""
-    if view.before_s is None or not view.before_s < view.queue_s < fetch_s:
+    until_s = view.queue_s if view.lease_s is None else min(view.queue_s, view.lease_s)
+    if view.before_s is None or not view.before_s < until_s < fetch_s:
         return 0.0
-    return (view.queue_s - view.before_s) / (fetch_s - view.before_s)
+    return (until_s - view.before_s) / (fetch_s - view.before_s)
 
 
 def _possible(view: ReuseView) -> bool:
@@ -107,7 +113,7 @@ def _possible(view: ReuseView) -> bool:
         return False
     if view.before_s is not None and not (math.isfinite(view.before_s) and view.before_s >= 0):
         return False
-    return all(time is None or math.isfinite(time) for time in (view.left_s, view.limit_s))
+    return all(time is None or math.isfinite(time) for time in (view.left_s, view.limit_s, view.lease_s))
 
 
 def _by_deadline(

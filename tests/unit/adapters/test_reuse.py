@@ -224,6 +224,18 @@ def test_a_part_that_cannot_be_found_is_computed_again_with_the_rest() -> None:
     assert choice.counts == {"recompute": 1}
 
 
+def test_a_load_that_would_outlive_its_lease_computes_again() -> None:
+    choice = made(Times(ns=6_000_000_000), ReuseOptions(ReuseRule.COST))
+    choice.pace._spent_ns, choice.pace._spent_tokens = 1e10, 1000.0  # computing is slower still
+    one = request("0", tokens=1000)
+    assert asked(choice, one, Store(900)) == (900, True)
+    choice.lease_s = 5.0
+    assert asked(choice, one, Store(900)) == (0, False)
+    assert choice.explanation("0") == "the load would outlive its lease"
+    choice.lease_s = 7.0
+    assert asked(choice, one, Store(900)) == (900, True)
+
+
 def test_the_decision_that_stands_is_counted_once() -> None:
     """vLLM asks again as long as it has no blocks, and tells of blocks again when a load has ended."""
     choice, store = made(Times(10**12)), Store(900)

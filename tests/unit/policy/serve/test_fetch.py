@@ -21,6 +21,7 @@ views = st.builds(
     limit_s=st.none() | seconds,
     waiting=st.integers(0, 1000),
     before_s=st.none() | seconds,
+    lease_s=st.none(),
 )
 whole_views = views.map(lambda view: view._replace(before_s=None))
 """Of reuse that is fetched whole or not at all."""
@@ -43,7 +44,7 @@ def test_what_is_unknown_or_no_time_is_fetched(rule: ReuseRule, view: ReuseView,
 
 @given(
     rules,
-    st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s", "limit_s", "before_s"]),
+    st.sampled_from(["queue_s", "rest_s", "whole_s", "left_s", "limit_s", "before_s", "lease_s"]),
     st.sampled_from([math.nan, math.inf]),
 )
 def test_no_other_time_may_be_none_either(rule: ReuseRule, name: str, value: float) -> None:
@@ -112,6 +113,19 @@ def test_waiting_costs_nothing(rule: ReuseRule, view: ReuseView, recheck_s: floa
         assert view.left_s is None or view.queue_s + view.whole_s <= view.left_s
     else:
         assert decision == at_once
+
+
+@given(rules, views, st.floats(1e-3, 1e4))
+def test_no_load_outlives_its_lease(rule: ReuseRule, view: ReuseView, lease_s: float) -> None:
+    decision = decide(rule, view._replace(lease_s=lease_s))
+    assert view.fetch_s is not None
+    if view.fetch_s <= lease_s:
+        assert decision == decide(rule, view)
+        return
+    assert decision.choice in AGAIN and "lease" in decision.reason
+    if view.before_s is not None and decision.choice is Choice.PART:
+        part_s = view.before_s + decision.share * (view.fetch_s - view.before_s)
+        assert part_s <= min(lease_s, view.queue_s) * (1 + 1e-9)
 
 
 def test_each_decision_says_why() -> None:
