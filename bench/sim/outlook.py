@@ -119,6 +119,14 @@ SERVED = tuple(
     Case(name, name) for name in ("llama3-8b-gpu.mooncake-agent.shared-100g", "llama3-8b-gpu.qwen-a.shared-100g")
 )
 CONVERSATIONS = Case("conversations, hot", "hot", "llama3-8b", "mooncake-conversation")
+IN_CLASSES = tuple(
+    case._replace(rate=rate, knobs={"fabric_classes": 8})
+    for case, rate in (
+        (AGENTS, 1.0), (QWEN["hot"], 0.1996), (QWEN["fan-in"], 0.1711), (CONVERSATIONS, 0.4414),
+        *zip(SERVED, (2.3998, 10.6837), strict=True),
+    )
+)  # fmt: skip
+"""At the loads that the other tables have, so that they can be compared."""
 FEWER_RULES = tuple(row for row in RULES if row.name in {"`mfs`, always fetched", "`mfs`, `slo`", "`mfs`, `cost`"})
 SECTIONS = {
     "agents": Section("Fetch or compute again: agents", (AGENTS, MORE), RULES),
@@ -178,6 +186,19 @@ SECTIONS = {
         "Fixed priorities beside it, everything fetched",
         (*PROMPTS, *SERVED, CONVERSATIONS),
         (Row("`mfs`"), Row("`static`", "static")),
+        seeds=6,
+    ),
+    "classes": Section(
+        "With the eight classes that ship",
+        IN_CLASSES,
+        (
+            Row("`mfs`, always fetched"),
+            Row("`dscp-size`, always fetched", "dscp-size"),
+            Row("`mfs`, `slo`", "mfs", _reuse("slo")),
+            Row("`mfs`, `slo`, 100 ms old", "mfs", _old("slo", 0.1)),
+            Row("`mfs`, `slo`, workers by backlog, 100 ms old", "mfs", _old("slo", 0.1, placement="backlog")),
+            Row("`nocont`", "nocont"),
+        ),
         seeds=6,
     ),
     "full": Section(
