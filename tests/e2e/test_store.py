@@ -34,8 +34,9 @@ FOUND = TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
 SOON = {"x-slo-ttft-ms": "60000"}
 """Enough for a load on an idle port, and a quarter of it for computing again, on a busy machine; and not for what the
 readers want."""
-READERS, QUEUE_MIB = 12, 4096
-"""Reads at once, and what they have announced: eleven minutes of the store's port."""
+READERS, QUEUE_MIB = 12, 1024
+"""Reads at once, and what they have announced: nearly three minutes of the store's port, more than `SOON` leaves and
+less than the lease."""
 
 
 @pytest.fixture(scope="module")
