@@ -70,7 +70,16 @@ def owner(master_port: str, metrics_port: str) -> None:
         os._exit(0)  # the engines' threads do not end by themselves
 
 
+def behind_other_work() -> None:
+    """A node of its own has processors of its own: reads that are waited for in a loop take none from the engines."""
+    os.nice(19)
+    group = Path("/proc/self/autogroup")  # where there is one, niceness counts within it alone
+    if group.exists():
+        group.write_text("19")
+
+
 def readers(master_port: str, threads: int, queue_bytes: int) -> None:
+    behind_other_work()
     import mooncake_adapter
 
     mooncake_adapter.install()

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs vLLM: make e2e-vllm"),
     pytest.mark.timeout(1500),
 ]
-RATE = os.environ.get("MFS_E2E_STORE_RATE", "50mbit")
+RATE = os.environ.get("MFS_E2E_STORE_RATE", "20mbit")
 PAIRS = int(os.environ.get("MFS_E2E_PAIRS", "6"))
 WARM_UP = 1
 """Pairs before those that are measured."""
@@ -34,7 +34,7 @@ FOUND = TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
 SOON = {"x-slo-ttft-ms": "60000"}
 """Enough for a load on an idle port, and a quarter of it for computing again, on a busy machine; and not for what the
 readers want."""
-READERS, QUEUE_MIB = 12, 1024
+READERS, QUEUE_MIB = 12, 400
 """Reads at once, and what they have announced: nearly three minutes of the store's port, more than `SOON` leaves and
 less than the lease."""
 
