@@ -1337,8 +1337,12 @@ class KeptQueue:
         """low, high: those that wait in the order of the least alpha and of the greatest, each as [rows, rows of those
         that come last since their deadline has passed]."""
 
-    def start(self, step: int, small: Any, large: Any) -> None:
-        """From this step on, with these pieces of a Pace."""
+    def start(self, step: int, small: Any, large: Any, reserved: Any) -> None:
+        """From this step on, with these pieces of a Pace, and memory that is kept for this call."""
+
+    @property
+    def reserved_number(self) -> int | None:
+        """Of the call that memory is kept for; None: of none."""
 
     def pieces(self) -> tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...]:
         """(terms, inverse, steps) of both pieces of the Pace."""

@@ -145,6 +145,8 @@ cdef class KeptQueue:
     cdef StepSoFar so_far
     cdef list chosen
     """Of the step that is planned."""
+    cdef ServedCall reserved
+    """plan.ServeState.reserved."""
 
     def __init__(self, config, list low, list high):
         """low, high: rows and expired ones in the order of the least alpha, and of the greatest."""
@@ -172,9 +174,9 @@ cdef class KeptQueue:
         """Brings `overdue_rows`, by deadline, and their numbers up to date; rows of calls that no longer wait may be
         among them."""
 
-    def start(self, int64_t step, small, large):
-        """From this step on, with these pieces of a Pace."""
-        self.step = step
+    def start(self, int64_t step, small, large, ServedCall reserved):
+        """From this step on, with these pieces of a Pace, and memory that is kept for this call."""
+        self.step, self.reserved = step, reserved
         _pace_read(&self.small, small)
         _pace_read(&self.large, large)
         self._measure()
@@ -256,6 +258,8 @@ cdef class KeptQueue:
             self.overdue(now_s)
             if self.overdue_rows:
                 walk.overdue, walk.done, walk.waiting = self.overdue_rows, self.overdue_numbers, self.waiting
+        if self.reserved is not None:
+            self._reserve(walk)
         walk.first = first = self._first(begun, room, walk.done)
         chunk = self._chunk(loop, begun, room)
         if first:
@@ -277,6 +281,26 @@ cdef class KeptQueue:
                 ):
                     aside.append(live.request_id)
         return ServedDecision(self.chosen, [], aside, _step_seconds_with(&self.so_far, 0, 0))
+
+    cdef int _reserve(self, _ServedWalk walk) except -1:
+        """plan._overdue: the one that memory is kept for is the first; forgotten where it no longer waits."""
+        cdef ServedCall live = self.reserved
+        cdef tuple row
+        cdef list rows
+        if live.state != SERVED_WAITING or live.request_id not in self.waiting:
+            self.reserved = None
+            return 0
+        rows = [(live.due_s, live.request_id, live)]
+        for row in walk.overdue or ():
+            if row[2] is not live:
+                rows.append(row)
+        walk.overdue, walk.done, walk.waiting = rows, {live.request_id, *(walk.done or ())}, self.waiting
+        return 0
+
+    @property
+    def reserved_number(self):
+        """Of the call that memory is kept for; None: of none."""
+        return None if self.reserved is None else self.reserved.request_id
 
     cdef void _limit(self, StepLoop loop):
         """The least of all decodes' deadlines: entries are brought up to date only when they are the least."""
@@ -455,9 +479,12 @@ cdef class KeptQueue:
         cdef int64_t held = loop.wanted, slots, running = len(begun) + len(loop.decodes), at = 0, inside = 0
         cdef bint tried = False, limited = self.limited
         cdef double limit_s = self.limit_s
+        cdef ServedCall kept = self.reserved if walk is not None else None
         for live in begun:
             held += live.num_output_tokens
         slots = self.requests_max - running
+        if kept is not None:
+            held, slots = held + kept.num_prompt_tokens + kept.num_output_tokens, slots - 1
         while left > 0 and skipped <= self.skips_max:
             if walk is None:
                 live = <ServedCall>order[at] if at < len(order) else None
@@ -470,9 +497,19 @@ cdef class KeptQueue:
             if not self.cuts and need > left and (self.chosen or need <= budget):
                 break
             if live.state != SERVED_PROMPT:
+                if live is kept:
+                    held, slots = held - live.num_prompt_tokens - live.num_output_tokens, slots + 1
                 if slots <= 0 or not self._fits(loop, live, held, running == 0 and inside == 0):
+                    if live is kept:
+                        held, slots = held + live.num_prompt_tokens + live.num_output_tokens, slots - 1
+                    elif self.reserved is None and walk.phase == 0 and self._ever_fits(loop, live):
+                        self.reserved = live
+                    if self.fcfs:
+                        slots = 0
                     skipped += 1
                     continue
+                if live is kept:
+                    self.reserved = kept = None
                 held, slots, inside = held + live.num_prompt_tokens + live.num_output_tokens, slots - 1, inside + 1
             take = min(need, left)
             if take >= refused:
@@ -498,6 +535,9 @@ cdef class KeptQueue:
             if self.minds and take == need and self.now_s + _step_seconds_with(step, 0, 0) <= live.due_s:
                 limit_s, limited = live.due_s if not limited or live.due_s < limit_s else limit_s, True
         return 0
+
+    cdef bint _ever_fits(self, StepLoop loop, ServedCall live) noexcept:
+        return not loop.kv_limited or live.num_prompt_tokens <= loop.kv_tokens - loop.memory.parked
 
     cdef bint _fits(self, StepLoop loop, ServedCall live, int64_t held, bint empty) noexcept:
         """fence.Fence.admit, of memory."""

@@ -89,12 +89,17 @@ class Kept(_native.KeptQueue):
         self._begin(asking.state)
 
     def _begin(self, state: ServeState) -> None:
-        self.start(state.step, state.pace.small, state.pace.large)
+        reserved = None if state.reserved is None else self._replica.waiting.get(state.reserved)
+        self.start(state.step, state.pace.small, state.pace.large, reserved)
 
     @property
     def state(self) -> ServeState:
         pace, before = Pace(*[PacePiece(*piece) for piece in self.pieces()]), self._asking.state
-        return before if before.step == self.step else ServeState(step=self.step, pace=pace, book=self._book(before))
+        return (
+            before
+            if before.step == self.step
+            else ServeState(step=self.step, pace=pace, book=self._book(before), reserved=self.reserved_number)
+        )
 
     def joined(self, live: Live) -> None:
         for order in self._orders.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mfsd.policy.serve.config import ServeConfig
+from mfsd.policy.serve.config import Policy, ServeConfig
 from mfsd.policy.serve.view import Request
 
 
@@ -14,16 +14,28 @@ def held_tokens(request: Request) -> float:
 
 
 class Fence:
-    """Admissions of one step, in order. Requests that run already are in; slots are counted beside memory."""
+    """Admissions of one step, in order. Requests that run already are in; slots are counted beside memory. Nobody takes
+    what a request needs that has waited for too long (`reserved`): smaller ones would pass it for ever. First come,
+    first served, nobody passes one that does not fit."""
 
     def __init__(
-        self, config: ServeConfig, running: Iterable[Request], kv_tokens: int | None, requests_max: int
+        self,
+        config: ServeConfig,
+        running: Iterable[Request],
+        kv_tokens: int | None,
+        requests_max: int,
+        reserved: Request | None = None,
     ) -> None:
         self._room = None if kv_tokens is None else kv_tokens * (1.0 - config.kv_margin)
         self._whole = kv_tokens
         self._in = {r.request_id: held_tokens(r) for r in running}
         self._held = sum(self._in.values())
         self._slots = requests_max - len(self._in)
+        self._closes = config.policy is Policy.FCFS
+        self._reserved = reserved
+        if reserved is not None:
+            self._held += held_tokens(reserved)
+            self._slots -= 1
         self.refused: list[int] = []
 
     def admit(self, request: Request) -> bool:
@@ -32,14 +44,44 @@ class Fence:
         number = request.request_id
         if number in self._in:
             return True
+        if self._reserved is not None and number == self._reserved.request_id:
+            self._held -= held_tokens(self._reserved)
+            self._slots += 1
+            if self._take(request):
+                self._reserved = None
+                return True
+            self._held += held_tokens(self._reserved)
+            self._slots -= 1
+        elif self._take(request):
+            return True
+        self.refused.append(number)
+        if self._closes:
+            self._slots = 0
+        return False
+
+    def kept_for(self, overdue: Iterable[Request]) -> int | None:
+        """For whom the next step keeps memory and a slot: the one for whom this did, if it is still not in, else the
+        first of these that was refused and could ever fit."""
+        if self._reserved is not None:
+            return self._reserved.request_id
+        refused = set(self.refused)
+        return next(
+            (
+                r.request_id
+                for r in overdue
+                if r.request_id in refused and (self._whole is None or r.num_prompt_tokens <= self._whole)
+            ),
+            None,
+        )
+
+    def _take(self, request: Request) -> bool:
         wanted = held_tokens(request)
         fits = self._room is None or self._held + wanted <= self._room
         if not fits and not self._in:
             fits = request.num_prompt_tokens <= (self._whole or 0)
         if not fits or self._slots <= 0:
-            self.refused.append(number)
             return False
-        self._in[number] = wanted
+        self._in[request.request_id] = wanted
         self._held += wanted
         self._slots -= 1
         return True

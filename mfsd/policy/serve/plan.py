@@ -35,6 +35,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     book: pool.Book = pool.Book()
     regulation: Regulation | None = None
     relegated: tuple[int, ...] = ()
+    reserved: int | None = None
+    """The request that memory is kept for: it has waited for too long, and did not fit."""
 
 
 class _Decodes(NamedTuple):
@@ -67,10 +69,13 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     context = sum(r.num_computed_tokens for r in decodes.kept)
     step = Step(pace, config.ranks, config.pace_margin, len(decodes.kept), context)
     room = max(0, config.step_tokens - len(decodes.kept))
-    first = _first(config, state.step, queue, begun, aside, step, room, now, now_s)
+    reserved = next((r for r in view.waiting if r.request_id == state.reserved), None)
+    overdue = _overdue(config, state.step, queue, aside, now_s, reserved)
+    first = _first(config, overdue, begun, step, room, now, now_s)
     minds = config.policy is Policy.FIT
     chunk = _chunk(config, view, decodes, step, queue, room, minds, now_s)
-    fence = Fence(config, running, view.kv_tokens, int(regulation.requests) if regulation else config.requests_max)
+    slots = int(regulation.requests) if regulation else config.requests_max
+    fence = Fence(config, running, view.kv_tokens, slots, reserved)
     chosen = fill(config, _arranged(first, order, aside), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
     if not chosen and begun:  # those that were refused must not stop prompts that have their memory
         chosen = fill(config, by_deadline(begun), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
@@ -90,7 +95,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
         load=step.load(),
         step_s=step.seconds(),
         decode_tokens=int(regulation.decode_tokens) if regulation else config.requests_max,
-        requests_max=int(regulation.requests) if regulation else config.requests_max,
+        requests_max=slots,
     )
     after = ServeState(
         step=state.step + 1,
@@ -98,6 +103,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
         book=pool.charged(config, book, queue, chosen, now),
         regulation=regulation,
         relegated=plan.relegated,
+        reserved=fence.kept_for(overdue),
     )
     return plan, after
 
@@ -164,23 +170,33 @@ def _aside(
     return set_aside(config, by_due or queue, active, each, alone(pace), now_s, state.relegated, view.pruned)
 
 
-def _first(
+def _overdue(
     config: ServeConfig,
     number: int,
     queue: Sequence[Request],
-    begun: Sequence[Request],
     aside: SetAside,
+    now_s: float,
+    reserved: Request | None,
+) -> list[Request]:
+    """Who goes before all others since it waits for too long: at some steps all that are overdue, by deadline, and
+    before them at every step the one that memory is kept for. First come first served alone starves none."""
+    late: list[Request] = []
+    if number % config.overdue_every == 0 and (config.policy is not Policy.FCFS or aside.lost or aside.relegated):
+        late = by_deadline(r for r in queue if r.due_s < now_s and overdue_s(config, r) < now_s)
+    return late if reserved is None else [reserved, *(r for r in late if r.request_id != reserved.request_id)]
+
+
+def _first(
+    config: ServeConfig,
+    overdue: Sequence[Request],
+    begun: Sequence[Request],
     step: Step,
     room: int,
     now: pool.Now,
     now_s: float,
 ) -> list[Request]:
-    """Who goes before the order: prompts that may not be passed over, and at some steps what is overdue. First come
-    first served alone starves none."""
-    first: list[Request] = []
-    if number % config.overdue_every == 0 and (config.policy is not Policy.FCFS or aside.lost or aside.relegated):
-        late = [r for r in queue if r.due_s < now_s and overdue_s(config, r) < now_s]
-        first += by_deadline(late)
+    """Who goes before the order: what is overdue, and prompts that may not be passed over."""
+    first = list(overdue)
     if config.preemption is Preemption.ALWAYS or not begun:
         return first
     if config.preemption is Preemption.OFF:

@@ -285,6 +285,40 @@ def test_no_request_starves(policy: Policy, relegation: Relegation) -> None:
     raise AssertionError(f"{queue[0].num_computed_tokens} of 5000 tokens after {now:.0f} s")
 
 
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("slots", [8, 1024])
+def test_no_request_starves_for_memory_or_a_slot(policy: Policy, slots: int) -> None:
+    """A prompt that needs most of the memory beside small ones that use up what becomes free: it begins all the same.
+    With few slots, a small one."""
+    relegation = Relegation.NONE if policy is Policy.FCFS else Relegation.LOST
+    config = ServeConfig(
+        policy=policy, relegation=relegation, overdue_every=10, overdue_budgets=2.0, requests_max=slots
+    )
+    state, now, number = ServeState(pace=PACE), 0.0, 1
+    own = Request(request_id=0, arrival_s=0.0, num_prompt_tokens=8_000 if slots > 8 else 100, due_s=0.5)
+    waiting, running = {0: own}, dict[int, Request]()
+    for _ in range(600):
+        while len(waiting) < 6:
+            waiting[number] = Request(request_id=number, arrival_s=now, num_prompt_tokens=400, due_s=now + 0.4)
+            number += 1
+        used = sum(r.num_computed_tokens for r in running.values())
+        view = StepView(
+            waiting=tuple(waiting.values()), running=tuple(running.values()), kv_tokens=10_000, kv_used_tokens=used
+        )
+        plan, state = plan_step(view, state, config, now)
+        now += plan.step_s
+        for s in plan.scheduled:
+            r = waiting.pop(s.request_id, None) or running[s.request_id]
+            computed = r.num_computed_tokens + s.num_tokens
+            output = r.num_output_tokens + (s.num_tokens >= r.prefill_left)
+            running[s.request_id] = msgspec.structs.replace(r, num_computed_tokens=computed, num_output_tokens=output)
+            if output == 10 + s.request_id % 30:
+                del running[s.request_id]
+        if 0 not in waiting:
+            return
+    raise AssertionError(f"not begun after {now:.0f} s; {number} others were")
+
+
 def test_a_change_of_policy_loses_no_request_and_begins_an_epoch() -> None:
     waiting = tuple(
         Request(request_id=n, arrival_s=NOW - n, num_prompt_tokens=100, due_s=NOW + n, tenant=str(n % 3))

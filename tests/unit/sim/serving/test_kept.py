@@ -32,7 +32,7 @@ serves = st.builds(
 configs = st.builds(
     ReplicaConfig,
     serve=serves,
-    kv_tokens=st.sampled_from([None, 13_000, 60_000]),
+    kv_tokens=st.sampled_from([None, 20_000, 60_000]),
     eviction=st.sampled_from(Eviction),
     belief=st.builds(Belief, profiled=st.booleans(), bias=st.sampled_from([0.6, 1.0]), learns=st.booleans()),
     noise=st.sampled_from([0.0, 0.2]),
@@ -51,6 +51,15 @@ def test_kept_plans_are_the_asked_ones_where_memory_is_short(config: ReplicaConf
     """And where several begin in a step."""
     work = calls(60, 60.0, seed, prompt=150)
     both_ways(msgspec.structs.replace(config, kv_tokens=2_500), work, seed)
+
+
+@given(configs, st.integers(0, 1 << 20))
+@settings(deadline=None, max_examples=10)
+def test_kept_plans_are_the_asked_ones_where_memory_is_kept_for_some(config: ReplicaConfig, seed: int) -> None:
+    """Some prompts need nearly all of the memory, and others pass them until they have waited for too long."""
+    long = [msgspec.structs.replace(call, prompt_tokens=2_100) for call in calls(4, 2.0, seed + 1)]
+    serve = msgspec.structs.replace(config.serve, overdue_budgets=0.1)
+    both_ways(msgspec.structs.replace(config, kv_tokens=2_500, serve=serve), [*calls(80, 40.0, seed, 150), *long], seed)
 
 
 def both_ways(config: ReplicaConfig, work: Sequence[Call | Program], seed: int) -> None:
