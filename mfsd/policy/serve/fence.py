@@ -14,9 +14,9 @@ def held_tokens(request: Request) -> float:
 
 
 class Fence:
-    """Admissions of one step, in order. Requests that run already are in; slots are counted beside memory. Nobody takes
+    """Admissions of one step, in order. Requests that run already are in; slots are counted beside memory. None takes
     what a request needs that has waited for too long (`reserved`): smaller ones would pass it for ever. First come,
-    first served, nobody passes one that does not fit."""
+    first served, none passes one that does not fit."""
 
     def __init__(
         self,
