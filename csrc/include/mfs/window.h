@@ -12,7 +12,8 @@
  *    destination from others by completing late.
  *
  * The arbiter runs it on the monotonic clock, the simulator on a virtual one: it has no clock, thread, lock or I/O of
- * its own. All memory is taken at creation; what is never used is never touched. Every call is O(1). One owner.
+ * its own. All memory is taken at creation; what is never used is never touched. Every call is O(1),
+ * but that a new destination may have an old one forgotten, which walks the programs that share it. One owner.
  */
 #ifndef MFS_WINDOW_H
 #define MFS_WINDOW_H
