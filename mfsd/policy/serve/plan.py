@@ -51,7 +51,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     pace = learn(state.pace, view.observed, config.pace_forget)
     regulation = _regulation(view, state, config)
     running = sorted(view.running, key=_number)
-    decodes = _decodes(config, [r for r in running if r.prefill_left <= 0], regulation, now_s)
+    decodes = _decodes(config, [r for r in running if r.prefill_left <= 0], regulation, now_s, state.step)
     begun = [r for r in running if r.prefill_left > 0]
     queue = sorted([*begun, *view.waiting], key=_number)
     now = pool.Now(
@@ -131,22 +131,26 @@ def _regulation(view: StepView, state: ServeState, config: ServeConfig) -> Regul
     return regulated(config, state.regulation or initial(config), used)
 
 
-def _decodes(config: ServeConfig, decodes: list[Request], regulation: Regulation | None, now_s: float) -> _Decodes:
-    """All decodes run; under a cap those with the most slack pause, their KV kept."""
+def _decodes(
+    config: ServeConfig, decodes: list[Request], regulation: Regulation | None, now_s: float, number: int
+) -> _Decodes:
+    """All decodes run; under a cap those with the most slack pause, their KV kept. Of those without a deadline the ones
+    with the most tokens pause, and at the steps of those overdue they come first."""
     if not decodes:
         return _Decodes([], [], None)
     due = {r.request_id: next_token_due_s(config, r, now_s) for r in decodes}
     cap = min(config.step_tokens, int(regulation.decode_tokens) if regulation else config.requests_max)
     paused: list[Request] = []
     if len(decodes) > cap:
-        hasty = sorted(decodes, key=lambda r: (_late_last(due[r.request_id]), r.request_id))
+        last = number % config.overdue_every != 0
+        hasty = sorted(decodes, key=lambda r: (*_hasty(due[r.request_id], r, last), r.request_id))
         decodes, paused = hasty[:cap], hasty[cap:]
     limits = [at for r in decodes if (at := due[r.request_id]) is not None]
     return _Decodes(decodes, paused, min(limits, default=None))
 
 
-def _late_last(due_s: float | None) -> tuple[bool, float]:
-    return (due_s is None, due_s or 0.0)
+def _hasty(due_s: float | None, request: Request, last: bool) -> tuple[bool, float]:
+    return (not last, due_s) if due_s is not None else (last, float(request.num_output_tokens))
 
 
 def _decode_step_s(config: ServeConfig, pace: Pace) -> float:

@@ -319,6 +319,30 @@ def test_no_request_starves_for_memory_or_a_slot(policy: Policy, slots: int) -> 
     raise AssertionError(f"not begun after {now:.0f} s; {number} others were")
 
 
+@pytest.mark.parametrize("tbt_s", [None, 0.05])
+def test_no_decode_starves_under_a_cap(tbt_s: float | None) -> None:
+    """More decodes than may run, some of them without a deadline: each gets tokens, and these take turns."""
+    config = ServeConfig(step_tokens=4, overdue_every=10)
+    state, now = ServeState(pace=PACE), 0.0
+    running = {
+        n: Request(
+            request_id=n, arrival_s=0.0, num_prompt_tokens=10, num_computed_tokens=10, num_output_tokens=1, due_s=1.0,
+            first_token_s=0.0, tbt_s=tbt_s if n < 6 else None,
+        )
+        for n in range(8)
+    }  # fmt: skip
+    for _ in range(400):
+        plan, state = plan_step(StepView(running=tuple(running.values())), state, config, now)
+        now += plan.step_s
+        for s in plan.scheduled:
+            r = running[s.request_id]
+            running[s.request_id] = msgspec.structs.replace(
+                r, num_computed_tokens=r.num_computed_tokens + 1, num_output_tokens=r.num_output_tokens + 1
+            )
+    made = [r.num_output_tokens for r in running.values()]
+    assert min(made) > 30 and abs(made[6] - made[7]) <= 1, made
+
+
 def test_a_change_of_policy_loses_no_request_and_begins_an_epoch() -> None:
     waiting = tuple(
         Request(request_id=n, arrival_s=NOW - n, num_prompt_tokens=100, due_s=NOW + n, tenant=str(n % 3))
