@@ -134,6 +134,22 @@ static void a_read_is_incoming(void)
 	WAIT(daemon_counts(d).completed == 1);
 }
 
+/* A peer that is slow must not stop the others: each has a window of its own, which all that send there share. */
+static void a_transfer_names_its_peer(void)
+{
+	const char *name = getenv("PEER_NAME"), *number = getenv("PEER_NUMBER");
+	struct daemon *d = begin(0, 0);
+
+	CHECK(name && number);
+	for (unsigned i = 0; i < 2; i++) {
+		prepare(i ? NIXL_READ : NIXL_WRITE, name);
+		CHECK(post(i ? NIXL_READ : NIXL_WRITE, NULL) == NIXL_IN_PROGRESS);
+		WAIT(daemon_counts(d).submitted == i + 1);
+		CHECK(daemon_submitted(d, i).peer == strtoul(number, NULL, 0));
+		release();
+	}
+}
+
 static void a_long_notification_is_kept(void)
 {
 	struct daemon *d = begin(0, 0);
@@ -328,6 +344,7 @@ static const struct {
 } tests[] = {
 	{"held_until_it_is_permitted", held_until_it_is_permitted},
 	{"a_read_is_incoming", a_read_is_incoming},
+	{"a_transfer_names_its_peer", a_transfer_names_its_peer},
 	{"a_long_notification_is_kept", a_long_notification_is_kept},
 	{"a_released_one_is_never_posted", a_released_one_is_never_posted},
 	{"a_hold_is_bounded", a_hold_is_bounded},
