@@ -232,6 +232,22 @@ static void another_daemon_is_found(void)
 	release();
 }
 
+/* A program may set variables while the plugin's thread searches: that must not read them, so it cannot see the new ones. */
+static void the_environment_is_read_with_the_first_engine(void)
+{
+	struct daemon *d;
+
+	setenv("UCX_TLS", "tcp", 1);
+	setenv("UCX_NET_DEVICES", "lo", 1);
+	make();
+	setenv("MFS_SOCKET", "/nowhere/mfsd.sock", 1);
+	setenv("UCX_TLS", "rc", 1);
+	setenv("UCX_NET_DEVICES", "mlx5_7:1", 1);
+	d = daemon_start(&(struct daemon_options){.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE});
+	WAIT(daemon_counts(d).attached == 1 && daemon_has_named());
+	CHECK(daemon_was_asked_for(d, "lo"));
+}
+
 static void a_peer_that_goes_takes_what_is_held(void)
 {
 	struct daemon *d = begin(0, 0);
@@ -350,6 +366,7 @@ static const struct {
 	{"a_hold_is_bounded", a_hold_is_bounded},
 	{"a_daemon_that_dies_lets_go", a_daemon_that_dies_lets_go},
 	{"another_daemon_is_found", another_daemon_is_found},
+	{"the_environment_is_read_with_the_first_engine", the_environment_is_read_with_the_first_engine},
 	{"a_peer_that_goes_takes_what_is_held", a_peer_that_goes_takes_what_is_held},
 	{"a_failed_one_gives_its_permit_back", a_failed_one_gives_its_permit_back},
 	{"what_need_not_ask_does_not", what_need_not_ask_does_not},
