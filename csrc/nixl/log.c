@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +11,23 @@
 #include <unistd.h>
 
 static _Atomic uint32_t logged[NIXL_REASONS];
+static bool quiet;
+
+/* With the plugin: a thread of ours may log while the program changes its environment. */
+__attribute__((constructor)) static void load(void)
+{
+	const char *wanted = getenv("MFS_LOG");
+
+	quiet = wanted && !strcmp(wanted, "quiet");
+}
 
 void nixl_log(enum nixl_reason reason, const char *format, ...)
 {
-	const char *wanted = getenv("MFS_LOG");
 	char line[512] = "mfs: ";
 	va_list arguments;
 	int n;
 
-	if ((wanted && !strcmp(wanted, "quiet")) || atomic_exchange(&logged[reason], 1))
+	if (quiet || atomic_exchange(&logged[reason], 1))
 		return;
 	va_start(arguments, format);
 	n = vsnprintf(line + 5, sizeof(line) - 6, format, arguments);

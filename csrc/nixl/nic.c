@@ -1,5 +1,6 @@
 /* Which network card UCX takes, as far as can be told before it has connected: with several rails the first. The same rules as
- * the adapter's (mooncake_adapter/nixl/network.py). Asked once, where an engine is made.
+ * the adapter's (mooncake_adapter/nixl/network.py). Asked where a process makes its first engine, by the program's own
+ * thread: it reads the environment.
  */
 #define _GNU_SOURCE
 #include "nic.h"

@@ -8,6 +8,7 @@
  *   permit.c     one permit: asked for, waited for without waiting, given back
  *   session.c    the process's session with the daemon, and the thread that keeps it
  *   nic.c        which network card UCX takes
+ *   name.c       the number by which the daemon knows where an agent is
  *   real.c       where NIXL's own plugins are
  *   slots.c      whether the virtual functions are those that abi.h knows
  *   log.c        one line for each reason

@@ -66,7 +66,8 @@ bool nixl_permit_ask(struct nixl_permit *permit, const struct nixl_need *need)
 				 .stage = permit->stage,
 				 .nic = session->nic,
 				 .incoming = need->incoming,
-				 .at_once = true};
+				 .at_once = true,
+				 .peer = need->peer};
 	if (task.bytes > MFS_TASK_BYTES_MAX)
 		task.bytes = MFS_TASK_BYTES_MAX;
 	rc = mfs_client_submit(session->client, &task, MFS_COOKIE_NONE, &permit->task);

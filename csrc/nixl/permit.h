@@ -8,6 +8,7 @@
 struct nixl_need {
 	uint64_t bytes;
 	uint64_t address; /* of its first byte here */
+	uint32_t peer;    /* nixl_name_peer of the other agent */
 	bool incoming;
 };
 

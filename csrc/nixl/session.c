@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,10 +25,11 @@
 
 static _Atomic(struct nixl_session *) current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
-static bool thread_runs, fork_watched, nic_known;
+static bool thread_runs, fork_watched;
 static bool lent; /* the preloaded shim has lent its session once, and finds the next daemon itself */
 static char nic[NIXL_NIC_NAME_BYTES];
 static uint64_t nic_guid;
+static char socket_path[256]; /* "": the usual one; one that is too long for a socket stays too long */
 
 bool nixl_session_wanted(void)
 {
@@ -77,9 +79,6 @@ static void publish(struct mfs_client *client, bool borrowed)
 	struct nixl_session *session = malloc(sizeof(*session));
 	int number;
 
-	if (!nic_known)
-		nixl_nic_chosen(nic, &nic_guid);
-	nic_known = true;
 	number = *nic ? mfs_client_nic(client, nic, nic_guid, 0) : -ENODEV;
 	if (!session || number < 0 || number > UINT8_MAX) {
 		free(session);
@@ -89,6 +88,16 @@ static void publish(struct mfs_client *client, bool borrowed)
 	}
 	*session = (struct nixl_session){.client = client, .borrowed = borrowed, .nic = (uint8_t)number};
 	atomic_store_explicit(&current, session, memory_order_release);
+}
+
+/* With the lock, on the thread of the program that makes its first engine, or the first after a fork: later the environment may
+ * be changing while it is read. Also the card, since a look-up of the host's name reads it in the C library. */
+static void environment_read(void)
+{
+	const char *path = getenv("MFS_SOCKET");
+
+	snprintf(socket_path, sizeof(socket_path), "%s", path ? path : "");
+	nixl_nic_chosen(nic, &nic_guid);
 }
 
 /* One attempt, with the lock: whether the session is still the right one, and for one where there is none. */
@@ -111,7 +120,9 @@ static void search(void)
 	lent |= shared != NULL;
 	if (lent)
 		return;
-	rc = mfs_client_attach(&(struct mfs_client_options){.mode = MFS_MODE_ENFORCE}, &client, &why);
+	rc = mfs_client_attach(&(struct mfs_client_options){.mode = MFS_MODE_ENFORCE,
+							    .socket_path = socket_path},
+			       &client, &why);
 	if (!rc)
 		publish(client, false);
 	else if (rc != -ENOENT && rc != -ECONNREFUSED && rc != -ETIMEDOUT && rc != -EPERM)
@@ -167,8 +178,10 @@ void nixl_session_start(void)
 	pthread_mutex_lock(&lock);
 	if (!fork_watched)
 		fork_watched = pthread_atfork(NULL, NULL, after_fork) == 0;
-	if (fork_watched && !thread_runs)
+	if (fork_watched && !thread_runs) {
+		environment_read();
 		thread_runs = start_thread();
+	}
 	if (thread_runs)
 		search();
 	pthread_mutex_unlock(&lock);

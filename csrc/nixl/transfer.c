@@ -5,6 +5,7 @@
  */
 #include "transfer.h"
 
+#include "name.h"
 #include "permit.h"
 
 #include <stdlib.h>
@@ -69,6 +70,7 @@ struct nixl_transfer *nixl_transfer_new(struct nixl_engine *engine, struct nixl_
 		transfer->need.bytes += one->bytes;
 	transfer->need.address = arguments->local->begin < end ? arguments->local->begin->address : 0;
 	transfer->need.incoming = arguments->operation == NIXL_READ;
+	transfer->need.peer = nixl_name_peer(arguments->peer);
 	transfer->local = arguments->peer->bytes == engine->agent_bytes &&
 			  !memcmp(arguments->peer->data, engine->agent, engine->agent_bytes);
 	return transfer;

@@ -216,7 +216,7 @@ class Scheduling:
             deadline_ns,
             batch,
             layer,
-            "",
+            transfer.peer,
             self.lanes.class_marked(transfer.peer),
             transfer.incoming,
         )

@@ -134,6 +134,22 @@ static void a_read_is_incoming(void)
 	WAIT(daemon_counts(d).completed == 1);
 }
 
+/* A peer that is slow must not stop the others: each has a window of its own, which all that send there share. */
+static void a_transfer_names_its_peer(void)
+{
+	const char *name = getenv("PEER_NAME"), *number = getenv("PEER_NUMBER");
+	struct daemon *d = begin(0, 0);
+
+	CHECK(name && number);
+	for (unsigned i = 0; i < 2; i++) {
+		prepare(i ? NIXL_READ : NIXL_WRITE, name);
+		CHECK(post(i ? NIXL_READ : NIXL_WRITE, NULL) == NIXL_IN_PROGRESS);
+		WAIT(daemon_counts(d).submitted == i + 1);
+		CHECK(daemon_submitted(d, i).peer == strtoul(number, NULL, 0));
+		release();
+	}
+}
+
 static void a_long_notification_is_kept(void)
 {
 	struct daemon *d = begin(0, 0);
@@ -214,6 +230,22 @@ static void another_daemon_is_found(void)
 	prepare(NIXL_WRITE, "you");
 	WAIT(sent_one_is_asked_for(d));
 	release();
+}
+
+/* A program may set variables while the plugin's thread searches: that must not read them, so it cannot see the new ones. */
+static void the_environment_is_read_with_the_first_engine(void)
+{
+	struct daemon *d;
+
+	setenv("UCX_TLS", "tcp", 1);
+	setenv("UCX_NET_DEVICES", "lo", 1);
+	make();
+	setenv("MFS_SOCKET", "/nowhere/mfsd.sock", 1);
+	setenv("UCX_TLS", "rc", 1);
+	setenv("UCX_NET_DEVICES", "mlx5_7:1", 1);
+	d = daemon_start(&(struct daemon_options){.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE});
+	WAIT(daemon_counts(d).attached == 1 && daemon_has_named());
+	CHECK(daemon_was_asked_for(d, "lo"));
 }
 
 static void a_peer_that_goes_takes_what_is_held(void)
@@ -328,11 +360,13 @@ static const struct {
 } tests[] = {
 	{"held_until_it_is_permitted", held_until_it_is_permitted},
 	{"a_read_is_incoming", a_read_is_incoming},
+	{"a_transfer_names_its_peer", a_transfer_names_its_peer},
 	{"a_long_notification_is_kept", a_long_notification_is_kept},
 	{"a_released_one_is_never_posted", a_released_one_is_never_posted},
 	{"a_hold_is_bounded", a_hold_is_bounded},
 	{"a_daemon_that_dies_lets_go", a_daemon_that_dies_lets_go},
 	{"another_daemon_is_found", another_daemon_is_found},
+	{"the_environment_is_read_with_the_first_engine", the_environment_is_read_with_the_first_engine},
 	{"a_peer_that_goes_takes_what_is_held", a_peer_that_goes_takes_what_is_held},
 	{"a_failed_one_gives_its_permit_back", a_failed_one_gives_its_permit_back},
 	{"what_need_not_ask_does_not", what_need_not_ask_does_not},

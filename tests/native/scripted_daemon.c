@@ -34,6 +34,7 @@ struct daemon {
 	unsigned waiting_head, waiting_tail;
 	unsigned to_grant;
 	struct daemon_counts counts;
+	char nic[sizeof(((struct mfs_hello *)0)->nic_name)];
 };
 
 static struct daemon *latest;
@@ -165,6 +166,7 @@ static void serve_socket(struct daemon *d)
 		} else if (hello.kind == MFS_HELLO_NIC) {
 			struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = (uint32_t)d->options.nic};
 
+			memcpy(d->nic, hello.nic_name, sizeof(d->nic));
 			if (d->options.nics_unanswered)
 				d->options.nics_unanswered--;
 			else if (answered(send(d->peer, &reply, sizeof(reply), MSG_NOSIGNAL), sizeof(reply), "nic reply"))
@@ -373,6 +375,14 @@ struct mfs_message daemon_submitted(struct daemon *d, unsigned i)
 
 	LOCKED(message = d->waiting[i % WAITING_MAX]);
 	return message;
+}
+
+bool daemon_was_asked_for(struct daemon *d, const char *nic)
+{
+	bool same;
+
+	LOCKED(same = !strncmp(d->nic, nic, sizeof(d->nic)));
+	return same;
 }
 
 struct mfs_segment *daemon_segment(struct daemon *d)

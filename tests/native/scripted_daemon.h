@@ -34,6 +34,7 @@ struct daemon *daemon_start(const struct daemon_options *options);
 /* Whether the latest daemon that gives segments has named a NIC: a client on a loaded machine may have to ask twice. True
  * where there is none. */
 bool daemon_has_named(void);
+bool daemon_was_asked_for(struct daemon *d, const char *nic); /* its latest question for a NIC was for this */
 void daemon_kill(struct daemon *d); /* as SIGKILL: the socket closes, the segment stays as it was */
 void daemon_pause(struct daemon *d, bool yes); /* as SIGSTOP */
 void daemon_grant(struct daemon *d, unsigned n);

@@ -7,17 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from mfsd.client.checking import destination
 from tests.unit.nixl.conftest import NATIVE, Plugin
 
 ALL = re.findall(r'\{"(\w+)", \w+\}', (NATIVE / "nixl_plugin.c").read_text())
-SPECIAL = {"untouched", "of_another_interface"}
+NAMES_PEER = "a_transfer_names_its_peer"
+SPECIAL = {"untouched", "of_another_interface", NAMES_PEER}
 SCHEDULED = [test for test in ALL if test not in SPECIAL]
 FORKS = "a_child_asks_nothing"
+PEERS = ["decode-7", "decode-8", "käse", "10.0.0.1", "::ffff:10.0.0.1", "fe80::7", "10.0.0.256", "010.0.0.1"]
+PEERS += [
+    "c5a0b6f2-0a5e-4d0e-9b1c-7a6f3e1d2b4c",
+    *("n" * length for length in (15, 16, 45, 46, 127, 128, 129, 256, 300)),
+]
 
 
 @pytest.mark.parametrize("test", SCHEDULED)
 def test_transfers(plugin: Plugin, test: str) -> None:
     assert plugin.run(test) == []
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_has_the_number_that_the_adapters_give_it(plugin: Plugin, name: str) -> None:
+    assert plugin.run(NAMES_PEER, PEER_NAME=name, PEER_NUMBER=str(destination(name))) == []
+
+
+@pytest.mark.parametrize("name", ["10.0.0.1", "n" * 300])
+def test_a_peers_number_under_the_address_sanitizer(with_asan: Plugin, name: str) -> None:
+    with_asan.run(NAMES_PEER, PEER_NAME=name, PEER_NUMBER=str(destination(name)))
 
 
 def test_a_backend_that_is_not_as_it_was_is_left_alone_with_one_line(plugin: Plugin) -> None:
