@@ -105,8 +105,8 @@ def attained_s(request: Request) -> float:
 
 
 def starving(config: ServeConfig, request: Request) -> bool:
-    """(W_p + W_c) / (T_p + T_c) >= beta: the call goes to the first queue. The engine zeroes the call's own windows
-    then (Agentix 4.2, anti-starvation)."""
+    """(W_p + W_c) / (T_p + T_c) >= beta: the call goes to the first queue. Agentix zeroes the
+    call's own windows then (4.2, anti-starvation); no engine does that here."""
     served = request.program_service_s + request.service_s
     waited = request.program_wait_s + request.wait_s
     return waited > 0 and waited >= config.starvation_ratio * served

@@ -92,7 +92,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens that KV memory holds; None: it is not what limits."""
     kv_used_tokens: int = 0
     pruned: tuple[int, ...] = ()
-    """Requests that the network has pruned already: they are set aside, and count against the one drop budget."""
+    """Requests that the network has pruned already: with relegation by projection they are set aside, and count
+    against the one drop budget."""
     lane_cut_s: float | None = None
     """Service time that parts fast from slow requests (`lanes.LaneCut`); None: all are fast."""
 

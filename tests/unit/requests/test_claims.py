@@ -84,6 +84,13 @@ def test_runs_are_measured_once_and_found_again(tmp_path: Path, monkeypatch: pyt
     assert all(p.settings.batch_ttlt_s == 75.0 for p in ran), "short runs have deadlines shortened alike"
 
 
+def test_published_ablations_are_of_the_defaults_that_ship() -> None:
+    published = ablations.load(ROOT / "docs/results/claims-ablations.json")
+    assert published
+    for one in published:
+        assert one.default == float(getattr(ServeConfig(), one.name)), one.name
+
+
 def test_ablations_halve_and_double_what_the_request_tier_has() -> None:
     for group in ablations.GROUPS:
         for name in group.names:
