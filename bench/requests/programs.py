@@ -25,10 +25,12 @@ from bench.requests.lengths import Lengths, curve, published, trace_file
 from bench.requests.settings import Settings
 from bench.requests.workload import Workload
 from bench.sim.serving import Call, Program
-from bench.sim.workload import records
+from bench.sim.workload import TraceError, number_of, records
 
 NAMES = ("chat", "tree-search", "best-of-n", "mixed", "claudecode")
 SESSIONS = "agentic_claudecode"
+NEEDED = ("session_id", "turn", "input_length", "output_length", "ideal_hit_tokens")
+"""Columns of recorded sessions."""
 PAUSE_S = 5.0
 """Mean, before a turn of a chat."""
 ROUNDS = (2, 6)
@@ -147,19 +149,38 @@ def _shuffled(chance: random.Random, sessions: list[tuple[Call, ...]]) -> Iterat
 
 
 def _recorded(path: Path, settings: Settings) -> dict[Any, tuple[Call, ...]]:
-    """Calls of the main agent of each session, in the order of its turns."""
+    """Calls of the main agent of each session, which have to stand in the order of its turns. `agent` and `think_time`
+    may be missing or null: the main agent, no pause. Raises TraceError with one line on bad input."""
     sessions: dict[Any, list[Call]] = {}
-    columns = ("session_id", "agent", "input_length", "output_length", "ideal_hit_tokens", "think_time")
-    for where, row in records(path, columns):
+    turns: dict[Any, int] = {}
+    for where, row in records(path, (*NEEDED, "agent", "think_time")):
         if row.get("agent"):
             continue
-        try:
-            calls = sessions.setdefault(row["session_id"], [])
-            prompt, seen, output = int(row["input_length"]), int(row["ideal_hit_tokens"]), int(row["output_length"])
-            pause_s = float(row.get("think_time") or 0.0)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{where}: {error!r}: expected numbers in {', '.join(columns)}") from error
+        for name in NEEDED:
+            if name not in row:
+                raise TraceError(f"{where}: no column {name}; add it, or leave --traces out for generated sessions")
+        session = row["session_id"]
+        if not isinstance(session, (int, str)):
+            raise TraceError(f"{where}: session_id is {session!r:.80}; expected a number or a text")
+        turn = number_of(row["turn"], where, "turn", int, 0)
+        if turn <= turns.get(session, -1):
+            raise TraceError(
+                f"{where}: turn is {turn} after turn {turns[session]} of session {session}; sort the rows of each "
+                "session by turn"
+            )
+        turns[session] = turn
+        prompt = number_of(row["input_length"], where, "input_length", int, 1)
+        seen = number_of(row["ideal_hit_tokens"], where, "ideal_hit_tokens", int, 0)
+        output = number_of(row["output_length"], where, "output_length", int, 0)
+        think_time = row.get("think_time")
+        pause_s = 0.0 if think_time is None else number_of(think_time, where, "think_time", float, 0)
+        calls = sessions.setdefault(session, [])
         calls.append(_session_call(len(calls), prompt, seen, output, pause_s, settings))
+    if not sessions:
+        raise TraceError(
+            f"{path}: no row of a main agent (agent 0 or none), so no session; use a trace that has one, or leave "
+            "--traces out for generated sessions"
+        )
     return {session: tuple(calls) for session, calls in sessions.items()}
 
 

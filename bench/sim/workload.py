@@ -64,7 +64,7 @@ def _field(row: Mapping[str, Any], names: tuple[str, ...], where: str, default: 
     raise TraceError(f"{where}: no column {' or '.join(names)}; it has {', '.join(sorted(row))}")
 
 
-def _number(value: Any, where: str, name: str, kind: type, least: float) -> Any:
+def number_of(value: Any, where: str, name: str, kind: type, least: float) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= LARGEST:
         raise TraceError(f"{where}: {name} is {value!r:.80}; expected a number from {least:g} to {LARGEST:g}")
     return kind(value)
@@ -130,11 +130,11 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
         if limit is not None and len(rows) >= limit:
             break
         qwen = "chat_id" in row
-        tokens = _number(_field(row, INPUT, where), where, "input length", int, 1)
+        tokens = number_of(_field(row, INPUT, where), where, "input length", int, 1)
         blocks = _integers(_field(row, BLOCKS, where, default=()), where, "block ids", -LARGEST)
         if not rows and not qwen and isinstance(row.get("timestamp"), int) and "req_id" not in row:
             scale = 1e-3  # Mooncake's own files count milliseconds
-        arrival = _number(_field(row, ARRIVAL, where), where, "arrival time", float, 0) * scale
+        arrival = number_of(_field(row, ARRIVAL, where), where, "arrival time", float, 0) * scale
         if rows and arrival < rows[-1].arrival_s:
             raise TraceError(
                 f"{where}: arrives at {arrival} s, before the row above it "
@@ -148,7 +148,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
         if blocks and not qwen and not lengths:
             fits = (s for s in (16, 64, 512) if len(blocks) in (-(-tokens // s), tokens // s))
             size = next(fits, -(-tokens // len(blocks)))
-        output = _number(_field(row, OUTPUT, where, default=1), where, "output length", int, 0)
+        output = number_of(_field(row, OUTPUT, where, default=1), where, "output length", int, 0)
         session = _field(row, SESSION, where, default=-1)
         chained = _chain(blocks, seen) if qwen else blocks
         number = session if isinstance(session, int) else sessions.setdefault(str(session), len(sessions))
@@ -162,8 +162,8 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
     """Prompt and output tokens of each row; files without times of arrival have them, too."""
     lengths = [
         (
-            _number(_field(row, INPUT, where), where, "input length", int, 1),
-            _number(_field(row, OUTPUT, where), where, "output length", int, 0),
+            number_of(_field(row, INPUT, where), where, "input length", int, 1),
+            number_of(_field(row, OUTPUT, where), where, "output length", int, 0),
         )
         for where, row in records(path, (*INPUT, *OUTPUT))
     ]

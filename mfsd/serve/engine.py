@@ -84,6 +84,8 @@ class Engine:
         self.latest: Decision | None = None
         self.counts: Counter[str] = Counter()
         """plans, failed_plans, first_come_steps, paused, relegated, lost, held, prefill_tokens, decode_tokens."""
+        self.chunks: Counter[int] = Counter()
+        """Steps that computed so many prompt tokens, since who reads it has cleared it."""
         self.tiers: dict[str, TierCount] = {}
         self.reuse_counts: Callable[[], Mapping[str, int]] = dict
         """What was decided on reuse, by choice; the adapter sets it where something decides that."""
@@ -303,6 +305,8 @@ class Engine:
             self._failures, self._to_follow = 0, False
         self.counts["prefill_tokens"] += load.prefill_tokens
         self.counts["decode_tokens"] += load.decodes
+        if load.prefill_tokens:
+            self.chunks[load.prefill_tokens] += 1
         pace = self.state.pace
         estimate_s = pace.step_s(load) if load.tokens and (pace.small.steps or pace.large.steps) else 0.0
         self.steps.began(Begun(key, load, names, self.clock(), estimate_s))

@@ -1,7 +1,7 @@
 """Prometheus metrics of one engine, in the process where its scheduler runs.
 
 vLLM's `/metrics` carries them where PROMETHEUS_MULTIPROC_DIR is set, since its engine core is a process of its own.
-They are plain counters and gauges for that reason: collectors are not carried between processes.
+They are plain counters, gauges and histograms for that reason: collectors are not carried between processes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from mfsd.policy.serve.fetch import Choice
 from mfsd.serve.engine import Engine
@@ -39,6 +39,10 @@ GAUGES: Final = {
     "mfs_serve_step_estimate_seconds": ("Estimate of the latest step, margin included.", ()),
     "mfs_serve_step_error_ratio": ("Median of (measured - estimate) / measured of the latest steps.", ()),
 }
+HISTOGRAMS: Final = {
+    "mfs_serve_computed_chunk_tokens": ("Prompt tokens that a step computed; steps without any are not counted.", ()),
+}
+CHUNK_BUCKETS_TOKENS: Final = tuple(1 << exponent for exponent in range(4, 15))
 STATES: Final = ("computing", "waiting", "paused", "held", "lost", "relegated")
 OUTCOMES: Final = ("met", "late", "no_deadline", "aborted")
 ENGINE: Final = "engine"
@@ -52,6 +56,8 @@ def families(registry: CollectorRegistry = REGISTRY) -> dict[str, Any]:
         made[name] = Counter(name, text, (ENGINE, *labels), registry=registry)
     for name, (text, labels) in GAUGES.items():
         made[name] = Gauge(name, text, (ENGINE, *labels), registry=registry, multiprocess_mode="livemostrecent")
+    for name, (text, labels) in HISTOGRAMS.items():
+        made[name] = Histogram(name, text, (ENGINE, *labels), registry=registry, buckets=CHUNK_BUCKETS_TOKENS)
     return made
 
 
@@ -73,6 +79,8 @@ class Metrics:
         self._families = families(registry)
         self._label = engine.name.rpartition("-")[2] or engine.name
         self._counted: dict[tuple[str, ...], float] = {}
+        self._policy = ""
+        self._chunks = self._families["mfs_serve_computed_chunk_tokens"].labels(self._label)
 
     def update(self) -> None:
         engine = self._engine
@@ -91,6 +99,10 @@ class Metrics:
             self._count(f"mfs_serve_{name}", counts[name])
         for word, number in engine.reader.unusable.items():
             self._count("mfs_serve_unusable_words", number, word)
+        for tokens, steps in engine.chunks.items():
+            for _ in range(steps):
+                self._chunks.observe(tokens)
+        engine.chunks.clear()
         self._update_step()
 
     def _update_step(self) -> None:
@@ -99,8 +111,13 @@ class Metrics:
         now = dict.fromkeys(STATES, 0)
         for entry in engine.entries.values():
             now[states.get(entry.number, "waiting")] += 1
+        policy = engine.config.policy.value
+        if self._policy not in ("", policy):  # labels cannot be removed where processes share metrics
+            for state in STATES:
+                self._set("mfs_serve_queue", 0, self._policy, state)
+        self._policy = policy
         for state, number in now.items():
-            self._set("mfs_serve_queue", number, engine.config.policy.value, state)
+            self._set("mfs_serve_queue", number, policy, state)
         if engine.latest is not None:
             self._set("mfs_serve_chunk_tokens", engine.latest.plan.chunk_tokens)
             self._set("mfs_serve_step_estimate_seconds", engine.latest.plan.step_s)

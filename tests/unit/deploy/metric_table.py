@@ -107,6 +107,7 @@ def table_of_engines() -> str:
     for kind, metrics, ending in (
         ("counter", metrics_of_serve.COUNTERS, "_total"),
         ("gauge", metrics_of_serve.GAUGES, ""),
+        ("histogram", metrics_of_serve.HISTOGRAMS, ""),
     ):
         for name, (text, labels) in sorted(metrics.items()):
             named = ", ".join(f"`{label}`" for label in (metrics_of_serve.ENGINE, *labels))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.requests import drift, workloads
-from bench.requests.errors import UsageError
+from bench.requests import command, drift, workloads
 from bench.requests.lengths import TRACES, Lengths, published
 from bench.requests.settings import Settings
 from bench.sim.serving import Call, Program
@@ -143,21 +142,30 @@ def test_a_folder_of_traces_is_drawn_from(tmp_path: Path) -> None:
     assert pairs <= {(2 * r["input_length"], r["output_length"]) for r in rows} and len(pairs) > 3
 
 
+SESSION_ROW = {
+    "session_id": "a",
+    "turn": 1,
+    "agent": 0,
+    "input_length": 800,
+    "output_length": 5,
+    "ideal_hit_tokens": 0,
+    "think_time": None,
+}
+
+
+def sessions_file(folder: Path, rows: list[dict[str, object]]) -> Path:
+    path = folder / "agentic_claudecode.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
 def test_recorded_sessions_are_read_by_turn(tmp_path: Path) -> None:
-    row = {
-        "session_id": "a",
-        "agent": 0,
-        "input_length": 800,
-        "output_length": 5,
-        "ideal_hit_tokens": 0,
-        "think_time": None,
-    }
     rows = [
-        row,
-        {**row, "agent": 1},
-        {**row, "input_length": 1600, "ideal_hit_tokens": 800, "think_time": 7.0},
+        SESSION_ROW,
+        {**SESSION_ROW, "agent": 1},
+        {**SESSION_ROW, "turn": 2, "input_length": 1600, "ideal_hit_tokens": 800, "think_time": 7.0},
     ]
-    (tmp_path / "agentic_claudecode.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    sessions_file(tmp_path, rows)
     made = workloads.generate("programs", "claudecode", Settings(gap_scale=2.0), 0.5, 1, 60.0, tmp_path)
     program = made.work[0]
     assert isinstance(program, Program)
@@ -165,9 +173,53 @@ def test_recorded_sessions_are_read_by_turn(tmp_path: Path) -> None:
         (100, 0, 0.0, ()),
         (200, 100, 14.0, (0,)),
     ]
-    (tmp_path / "agentic_claudecode.jsonl").write_text(json.dumps({**row, "input_length": "x"}))
-    with pytest.raises(UsageError, match="line 1"):
-        workloads.generate("programs", "claudecode", Settings(), 0.5, 1, 60.0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"turn": 1}, "turn is 1 after turn 1 of session a; sort the rows of each session by turn"),
+        ({"turn": 0}, "turn is 0 after turn 1 of session a; sort the rows of each session by turn"),
+        ({"turn": None}, "turn is None; expected a number from 0 to"),
+        ({"input_length": -3}, "input_length is -3; expected a number from 1 to"),
+        ({"input_length": "x"}, "input_length is 'x'; expected a number from 1 to"),
+        ({"output_length": -1}, "output_length is -1; expected a number from 0 to"),
+        ({"ideal_hit_tokens": -1}, "ideal_hit_tokens is -1; expected a number from 0 to"),
+        ({"think_time": -0.5}, "think_time is -0.5; expected a number from 0 to"),
+        ({"think_time": float("nan")}, "think_time is nan; expected a number from 0 to"),
+        ({"session_id": [1]}, "session_id is [1]; expected a number or a text"),
+    ],
+)
+def test_a_bad_row_of_recorded_sessions_is_one_line_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], said: str
+) -> None:
+    path = sessions_file(tmp_path, [SESSION_ROW, {**SESSION_ROW, "turn": 2, **change}])
+    assert f"{path} line 2: {said}" in refused(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("column", ["session_id", "turn", "input_length", "output_length", "ideal_hit_tokens"])
+def test_recorded_sessions_without_a_column_are_refused_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str
+) -> None:
+    path = sessions_file(tmp_path, [{name: value for name, value in SESSION_ROW.items() if name != column}])
+    assert f"{path} line 1: no column {column}; add it" in refused(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("rows", [[], [{**SESSION_ROW, "agent": 1}]])
+def test_a_trace_without_a_session_is_refused_and_does_not_hang(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[dict[str, object]]
+) -> None:
+    path = sessions_file(tmp_path, rows)
+    assert f"{path}: no row of a main agent" in refused(tmp_path, capsys)
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `run` says, in one line, of a folder of traces that it cannot use."""
+    arguments = ["run", "--what", "programs", "--workload", "claudecode", "--seconds", "20", "--policy", "fcfs"]
+    assert command.main([*arguments, "--traces", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("bench requests run: ") and said.count("\n") == 1
+    return said
 
 
 def test_a_system_prompt_is_shared_by_programs_of_a_kind() -> None:

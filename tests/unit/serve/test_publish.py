@@ -8,14 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mfsd.cli.ctl import main
-from mfsd.policy.serve import ServeConfig, StepLoad
+from mfsd.policy.serve import Policy, ServeConfig, StepLoad
 from mfsd.serve.engine import Engine
-from mfsd.serve.metrics import COUNTERS, GAUGES, Metrics, reuse_counter
+from mfsd.serve.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics, reuse_counter
 from mfsd.serve.promise import Words
 from mfsd.serve.publish import EVERY_S, Publisher, read_all
 from mfsd.serve.requests import Fact
@@ -186,9 +187,44 @@ def test_metrics_are_the_engines_own_totals() -> None:
     assert 'mfs_serve_queue{engine="0",policy="fit",state="waiting"} 0.0' in text
     assert 'mfs_serve_unusable_words_total{engine="0",word="tier"} 1.0' in text
     assert 'mfs_serve_step_tokens_total{engine="0",kind="prefill"} 80.0' in text
-    for name in (*COUNTERS, *GAUGES):
+    for name in (*COUNTERS, *GAUGES, *HISTOGRAMS):
         assert f"# TYPE {name}" in text
     Metrics(engine, registry).update()
+
+
+def test_every_step_that_computes_prompts_is_in_the_histogram_of_chunks_once() -> None:
+    registry = CollectorRegistry()
+    engine = served(Clock())  # one step of 80 prompt tokens
+    metrics = Metrics(engine, registry)
+    for prefill, decodes in ((16, 0), (17, 3), (0, 5), (80, 0), (40_000, 0)):
+        engine.step_began(StepLoad(prefill, prefill, decodes), (), object())
+    metrics.update()
+    metrics.update()
+    name = "mfs_serve_computed_chunk_tokens"
+    below = {
+        at: registry.get_sample_value(f"{name}_bucket", {"engine": "0", "le": at})
+        for at in ("16.0", "32.0", "64.0", "128.0", "16384.0", "+Inf")
+    }
+    assert below == {"16.0": 1, "32.0": 2, "64.0": 2, "128.0": 4, "16384.0": 4, "+Inf": 5}
+    assert registry.get_sample_value(f"{name}_sum", {"engine": "0"}) == 80 + 16 + 17 + 80 + 40_000
+
+
+def test_requests_are_queued_under_the_policy_of_now_alone() -> None:
+    registry = CollectorRegistry()
+    engine = served(Clock())
+    metrics = Metrics(engine, registry)
+    metrics.update()
+    engine.use(msgspec.structs.replace(engine.config, policy=Policy.FCFS))
+    metrics.update()
+
+    def queued(policy: str) -> float | None:
+        labels = {"engine": "0", "policy": policy, "state": "computing"}
+        return registry.get_sample_value("mfs_serve_queue", labels)
+
+    assert (queued("fit"), queued("fcfs")) == (0.0, 2.0)
+    engine.use(msgspec.structs.replace(engine.config, policy=Policy.FIT))
+    metrics.update()
+    assert (queued("fit"), queued("fcfs")) == (2.0, 0.0)
 
 
 def test_decisions_on_reuse_are_counted_where_they_are_made_and_shown_with_the_engine(folder: Path) -> None:
