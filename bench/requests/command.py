@@ -23,6 +23,15 @@ COMMANDS = {
 }
 
 
+GOES_ON = "what has finished is kept in the --json file, the same command goes on from there"
+STOPPED = {
+    "replay": "nothing is kept, the same command starts anew",
+    "compare": "nothing is kept, the same command starts anew",
+    "live": "with --json the pairs that have ended are kept in its file, the same command starts anew and replaces it",
+}
+"""What Ctrl-C leaves, where that is not what the other commands leave."""
+
+
 def usage() -> str:
     lines = [__doc__ or "", "", "usage: python -m bench requests COMMAND ... (each has --help)", ""]
     lines += [f"  {name:9} {purpose}" for name, purpose in COMMANDS.items()]
@@ -51,9 +60,5 @@ def main(arguments: list[str]) -> int:
         print(f"bench requests {command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            f"bench requests {command}: stopped; what has finished is kept in the --json file, the same command goes "
-            "on from there",
-            file=sys.stderr,
-        )
+        print(f"bench requests {command}: stopped; {STOPPED.get(command, GOES_ON)}", file=sys.stderr)
         return 130

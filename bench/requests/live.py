@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "e2e-vllm"
@@ -57,10 +58,18 @@ def arrivals(seed: int, count: int, per_s: float) -> list[Arrival]:
     return made
 
 
+def prompts(seed: int, made: Sequence[Arrival]) -> list[list[int]]:
+    """Token ids, the same in any engine."""
+    draw = random.Random(f"prompts {seed}")
+    return [[draw.randint(3, 1000) for _ in range(one.prompt_tokens)] for one in made]
+
+
 # ---- the engine's process, in vLLM's own environment ---------------------------------------------------------------
 
 
-async def _one(engine: Any, number: str, arrival: Arrival, slo_s: float, start_s: float) -> dict[str, Any]:
+async def _one(
+    engine: Any, name: str, prompt: list[int], arrival: Arrival, slo_s: float, start_s: float
+) -> dict[str, Any]:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -75,15 +84,20 @@ async def _one(engine: Any, number: str, arrival: Arrival, slo_s: float, start_s
         extra_args=words,
         output_kind=RequestOutputKind.DELTA,
     )
-    draw = random.Random(number)
-    prompt = {"prompt_token_ids": [draw.randint(3, 1000) for _ in range(arrival.prompt_tokens)]}
     sent_s = time.monotonic()
     first_s: float | None = None
-    async for _ in engine.generate(prompt, sampling, number):
+    token_ids: list[int] = []
+    async for made in engine.generate({"prompt_token_ids": prompt}, sampling, name):
         first_s = first_s or time.monotonic()
+        token_ids += made.outputs[0].token_ids
     end_s = time.monotonic()
-    tokens = arrival.prompt_tokens + arrival.output_tokens
-    return {"tier": arrival.tier, "ttft_s": (first_s or end_s) - sent_s, "end_s": end_s - start_s, "tokens": tokens}
+    return {
+        "tier": arrival.tier,
+        "ttft_s": (first_s or end_s) - sent_s,
+        "end_s": end_s - start_s,
+        "tokens": arrival.prompt_tokens + arrival.output_tokens,
+        "token_ids": token_ids,
+    }
 
 
 async def _serve(policy: str) -> None:
@@ -108,9 +122,12 @@ async def _serve(policy: str) -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         wanted = json.loads(line)
         start_s = time.monotonic()
-        sent = enumerate(arrivals(wanted["seed"], wanted["count"], wanted["per_s"]))
+        sent = arrivals(wanted["seed"], wanted["count"], wanted["per_s"])
         rows = await asyncio.gather(
-            *(_one(engine, f"{wanted['seed']}-{start_s}-{i}", one, wanted["slo_s"], start_s) for i, one in sent)
+            *(
+                _one(engine, f"{wanted['seed']}-{start_s}-{i}", prompt, one, wanted["slo_s"], start_s)
+                for i, (one, prompt) in enumerate(zip(sent, prompts(wanted["seed"], sent), strict=True))
+            )
         )
         print(json.dumps(rows), file=answers_to)
     engine.shutdown()
@@ -174,11 +191,15 @@ class Server:
             self._process.wait()
 
 
+class Serves(Protocol):
+    def run(self, seed: int, count: int, per_s: float, slo_s: float) -> list[dict[str, Any]]: ...
+
+
 @dataclass(frozen=True)
 class Run:
     """The same requests for any of the engines."""
 
-    servers: dict[str, Server]
+    servers: Mapping[str, Serves]
     seed: int
     count: int
     per_s: float
@@ -219,16 +240,20 @@ def measured(rows: list[dict[str, Any]], slo_s: float) -> dict[str, float]:
     }
 
 
+def tokens_identical(base: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> float:
+    """Share of requests whose answers have the same tokens in both runs."""
+    return statistics.fmean(a["token_ids"] == b["token_ids"] for a, b in zip(base, other, strict=True))
+
+
 def compare(
-    servers: dict[str, Server], pairs: int, count: int, load: float, seed: int, at_once: bool = False
-) -> dict[str, Any]:
-    """Pairs in turns, or at once. Capacity and deadline are measured before each, on the first engine: a machine with
-    other work changes from minute to minute."""
-    base = next(iter(servers))
+    servers: Mapping[str, Serves], pairs: int, count: int, load: float, seed: int, at_once: bool = False
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each pair when it has ended, the base's first. Pairs in turns, or at once. Capacity and deadline are
+    measured before each, on the first engine: a machine with other work changes from minute to minute."""
+    base, other = servers
     together = ThreadPoolExecutor(len(servers) if at_once else 1)
     for server in servers.values():  # the first steps are slow everywhere
         server.run(seed, 8, 0.0, SLO_OTHER_S)
-    rows: dict[str, list[dict[str, float]]] = {policy: [] for policy in servers}
     for pair in range(pairs):
         measuring = list(servers) if at_once else [base]
         everything = Run(servers, seed + 50 + pair, min(count, BURST), 0.0, SLO_OTHER_S)
@@ -238,16 +263,26 @@ def compare(
         order = list(servers)[:: 1 if pair % 2 == 0 else -1]
         per_s = load * capacity_per_s
         runs = together.map(Run(servers, seed + 100 + pair, count, per_s, slo_s), order)
-        for policy, answered in zip(order, runs, strict=True):
-            rows[policy].append({"capacity_per_s": capacity_per_s, "slo_s": slo_s, **measured(answered, slo_s)})
-            print(json.dumps({"pair": pair, "policy": policy, **rows[policy][-1]}), flush=True)
-    return {"load": load, "requests": count, "at_once": at_once, "rows": rows}
+        answered = dict(zip(order, runs, strict=True))
+        rows: list[dict[str, Any]] = [
+            {
+                "pair": pair,
+                "policy": policy,
+                "capacity_per_s": capacity_per_s,
+                "slo_s": slo_s,
+                **measured(answered[policy], slo_s),
+            }
+            for policy in servers
+        ]
+        rows[1]["tokens_identical"] = tokens_identical(answered[base], answered[other])
+        yield rows
 
 
-def summary(result: dict[str, Any], base: str, other: str) -> dict[str, float]:
+def summary(results: Sequence[dict[str, Any]], base: str, other: str) -> dict[str, float]:
     """The other against the base: of all pairs together, and the median of the pairs' ratios."""
-    pairs = list(zip(result["rows"][base], result["rows"][other], strict=True))
-    late = [sum(row["important_late"] for row in result["rows"][policy]) / len(pairs) for policy in (base, other)]
+    of = {policy: [row for row in results if row["policy"] == policy] for policy in (base, other)}
+    pairs = list(zip(of[base], of[other], strict=True))
+    late = [statistics.fmean(row["important_late"] for row in of[policy]) for policy in (base, other)]
     return {
         f"important_late_{base}": late[0],
         f"important_late_{other}": late[1],
@@ -255,7 +290,26 @@ def summary(result: dict[str, Any], base: str, other: str) -> dict[str, float]:
         "throughput_ratio": statistics.median(b["tokens_per_s"] / a["tokens_per_s"] for a, b in pairs),
         "important_ttft_ratio": statistics.median(b["important_ttft_s"] / a["important_ttft_s"] for a, b in pairs),
         "other_ttft_ratio": statistics.median(b["other_ttft_s"] / a["other_ttft_s"] for a, b in pairs),
+        "tokens_identical": statistics.fmean(row["tokens_identical"] for row in of[other]),
     }
+
+
+def collect(
+    pairs: Iterable[list[dict[str, Any]]], config: dict[str, Any], path: Path | None, base: str, other: str
+) -> dict[str, Any]:
+    """Prints the rows of each pair, and writes all that have ended, with their summary."""
+    results: list[dict[str, Any]] = []
+    written: dict[str, Any] = {"config": config, "results": results, "summary": {}}
+    for rows in pairs:
+        results += rows
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        written["summary"] = summary(results, base, other)
+        if path is not None:
+            beside = path.with_name(path.name + ".part")
+            beside.write_text(json.dumps(written, indent=2) + "\n")
+            beside.replace(path)
+    return written
 
 
 def main(arguments: list[str]) -> int:
@@ -266,7 +320,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--load", type=float, default=1.3, help="of the base's capacity")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", action="store_true", help="both engines of a pair serve at the same time")
-    parser.add_argument("--json", type=Path, help="where the rows are written")
+    parser.add_argument("--json", type=Path, help="where the rows are written, after every pair")
     parser.add_argument(
         "--record", type=Path, help="one run of mfs alone, every decision written to this folder: for `compare`"
     )
@@ -278,6 +332,8 @@ def main(arguments: list[str]) -> int:
     policies = options.policy.split(",")
     if len(policies) != 2 or not set(policies) <= set(POLICIES):
         parser.error(f"--policy is {options.policy!r}: use two of {', '.join(POLICIES)}, such as fcfs,mfs")
+    if options.pairs < 1:
+        parser.error(f"--pairs {options.pairs}: use at least 1")
     if not (FOLDER / "venv").exists():
         print(f"bench requests live: no vLLM in {FOLDER}; install it with tools/e2e-vllm-setup {FOLDER}")
         return 2
@@ -286,6 +342,9 @@ def main(arguments: list[str]) -> int:
     if options.record:
         record(options.record, options.requests, options.load, options.seed, logs)
         return 0
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+    config = {name: getattr(options, name) for name in ("policy", "pairs", "requests", "load", "seed", "at_once")}
     servers: dict[str, Server] = {}
     try:
         for at, policy in enumerate(policies):
@@ -293,13 +352,11 @@ def main(arguments: list[str]) -> int:
             servers[name] = Server(policy, logs / f"live-{name}.log")
         for server in servers.values():
             server.answer()
-        result = compare(servers, options.pairs, options.requests, options.load, options.seed, options.at_once)
+        pairs = compare(servers, options.pairs, options.requests, options.load, options.seed, options.at_once)
+        result = collect(pairs, config, options.json, *servers)
     finally:
         for server in servers.values():
             server.stop()
-    result["summary"] = summary(result, *servers)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result["summary"], indent=2))
     held = result["summary"]["important_late_ratio"] <= 0.5 and result["summary"]["throughput_ratio"] >= 0.97
     return 0 if held else 1
