@@ -34,19 +34,40 @@ REQUEST_ATTRIBUTES = (
 )
 
 
+FIELDS = {
+    "VllmConfig": ("additional_config",),
+    "CacheConfig": ("num_gpu_blocks",),
+    "ParallelConfig": ("pipeline_parallel_size", "data_parallel_index"),
+    "KVCacheConfig": ("kv_cache_groups",),
+    "SchedulerOutput": ("num_scheduled_tokens", "total_num_scheduled_tokens"),
+    "EngineCoreOutputs": ("outputs",),
+    "EngineCoreOutput": ("request_id", "new_token_ids"),
+}
+MEMBERS = {
+    "RequestStatus": ("RUNNING", "FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"),
+    "SchedulingPolicy": ("FCFS", "PRIORITY"),
+}
+
+
 def contract() -> dict[str, Any]:
     """What MfsScheduler uses and this vLLM lacks."""
+    from vllm.config import CacheConfig, ParallelConfig, VllmConfig
     from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.request_queue import RequestQueue
-    from vllm.v1.request import Request
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request, RequestStatus
 
     from mooncake_adapter.vllm.scheduler import SCHEDULER_ATTRIBUTES
     from mooncake_adapter.vllm.waiting import PlannedQueue
 
     source = "".join(inspect.getsource(kind) for kind in AsyncScheduler.__mro__[:2])
     request = inspect.getsource(Request)
+    manager = inspect.getsource(KVCacheManager)
+    kinds = (VllmConfig, CacheConfig, ParallelConfig, KVCacheConfig)
     other = {
         name: list(inspect.signature(getattr(AsyncScheduler, name)).parameters)
         for name, wanted in SCHEDULER_METHODS.items()
@@ -59,6 +80,19 @@ def contract() -> dict[str, Any]:
         "cache": [
             *(name for name in ("prefix_cache_lookup_enabled", "usage") if not hasattr(KVCacheManager, name)),
             *(name for name in ("find_longest_cache_hit",) if not hasattr(KVCacheCoordinator, name)),
+            *(name for name in ("coordinator",) if f"self.{name} =" not in manager),
+        ],
+        "fields": [
+            f"{kind.__name__}.{name}"
+            for kind in (*kinds, SchedulerOutput, EngineCoreOutputs, EngineCoreOutput)
+            for name in FIELDS[kind.__name__]
+            if name not in inspect.get_annotations(kind)
+        ],
+        "members": [
+            f"{kind.__name__}.{name}"
+            for kind in (RequestStatus, SchedulingPolicy)
+            for name in MEMBERS[kind.__name__]
+            if name not in kind.__members__
         ],
         "queue": sorted(RequestQueue.__abstractmethods__ - set(vars(PlannedQueue))),
     }
