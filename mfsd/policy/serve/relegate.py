@@ -2,7 +2,8 @@
 
 QoServe 3.4 relegates what will be late itself. The projection asks the queue in the order of deadlines instead:
 where a request would be late, the longest request of the least important ones so far goes (Moore and Hodgson's rule,
-which leaves the fewest late), while the drop budget lasts. The network's pruned requests are of the same budget.
+which leaves the fewest late), while the drop budget lasts. With it, and only then, the network's pruned requests are
+of the same budget.
 """
 
 from __future__ import annotations

@@ -97,5 +97,5 @@ def test_a_command_that_is_stopped_says_what_is_kept(
 
     monkeypatch.setattr(importlib.import_module(f"bench.requests.{name}"), "main", stop)
     assert command.main([name]) == 130
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and kept in said and said.endswith(f"the same command {then}\n")
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and kept in output and output.endswith(f"the same command {then}\n")

@@ -176,7 +176,7 @@ def test_recorded_sessions_are_read_by_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"turn": 1}, "turn is 1 after turn 1 of session a; sort the rows of each session by turn"),
         ({"turn": 0}, "turn is 0 after turn 1 of session a; sort the rows of each session by turn"),
@@ -191,10 +191,10 @@ def test_recorded_sessions_are_read_by_turn(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_row_of_recorded_sessions_is_one_line_that_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], message: str
 ) -> None:
     path = sessions_file(tmp_path, [SESSION_ROW, {**SESSION_ROW, "turn": 2, **change}])
-    assert f"{path} line 2: {said}" in refused(tmp_path, capsys)
+    assert f"{path} line 2: {message}" in refused(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("column", ["session_id", "turn", "input_length", "output_length", "ideal_hit_tokens"])
@@ -217,9 +217,9 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What `run` says, in one line, of a folder of traces that it cannot use."""
     arguments = ["run", "--what", "programs", "--workload", "claudecode", "--seconds", "20", "--policy", "fcfs"]
     assert command.main([*arguments, "--traces", str(folder)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("bench requests run: ") and said.count("\n") == 1
-    return said
+    output = capsys.readouterr().err
+    assert output.startswith("bench requests run: ") and output.count("\n") == 1
+    return output
 
 
 def test_a_system_prompt_is_shared_by_programs_of_a_kind() -> None:
