@@ -480,11 +480,10 @@ cdef class KeptQueue:
         cdef bint tried = False, limited = self.limited
         cdef double limit_s = self.limit_s
         cdef ServedCall kept = self.reserved if walk is not None else None
+        cdef int64_t others
         for live in begun:
             held += live.num_output_tokens
         slots = self.requests_max - running
-        if kept is not None:
-            held, slots = held + kept.num_prompt_tokens + kept.num_output_tokens, slots - 1
         while left > 0 and skipped <= self.skips_max:
             if walk is None:
                 live = <ServedCall>order[at] if at < len(order) else None
@@ -497,12 +496,9 @@ cdef class KeptQueue:
             if not self.cuts and need > left and (self.chosen or need <= budget):
                 break
             if live.state != SERVED_PROMPT:
-                if live is kept:
-                    held, slots = held - live.num_prompt_tokens - live.num_output_tokens, slots + 1
-                if slots <= 0 or not self._fits(loop, live, held, running == 0 and inside == 0):
-                    if live is kept:
-                        held, slots = held + live.num_prompt_tokens + live.num_output_tokens, slots - 1
-                    elif self.reserved is None and walk.phase == 0 and self._ever_fits(loop, live):
+                others = 0 if kept is None or live is kept else kept.num_prompt_tokens + kept.num_output_tokens
+                if slots <= (others > 0) or not self._fits(loop, live, held + others, running == 0 and inside == 0):
+                    if self.reserved is None and walk.phase == 0 and self._ever_fits(loop, live):
                         self.reserved = live
                     if self.fcfs:
                         slots = 0

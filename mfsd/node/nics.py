@@ -163,15 +163,15 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
 def read_physical(name: str, sysfs: Path = SYSFS) -> str:
     """The device whose port a virtual function or subfunction uses, itself for any other."""
     device = sysfs / name / "device"
+    physical = device / "physfn"
     try:
-        for function in (device / "physfn", device.resolve(strict=True).parent):
-            # Of two bonded functions the driver leaves one RDMA device for both ports.
-            beside = function.glob("net/*/master/lower_*/device/infiniband/*")
-            if found := sorted(path.name for path in function.glob("infiniband/*")) or sorted(p.name for p in beside):
-                return found[0]
-    except (OSError, RuntimeError):  # a device that goes away meanwhile, or a loop of links
-        pass
-    return name
+        function = physical if physical.exists() else device.resolve(strict=True).parent
+        found = [path.name for path in function.glob("infiniband/*")]
+        if not found:  # of two bonded functions the driver leaves one RDMA device for both ports
+            found = [path.name for path in function.glob("net/*/master/lower_*/device/infiniband/*")]
+    except (OSError, RuntimeError):  # a device that is gone, or none of a bus; a loop of links
+        return name
+    return min(found, default=name)
 
 
 def read_guid(name: str, sysfs: Path = SYSFS) -> int:

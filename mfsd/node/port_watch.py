@@ -79,6 +79,8 @@ class PortWatch:
         self._clock_ns = clock_ns
         self._log = log
         self._ports: dict[str, _Port] = {}
+        self._borrows: dict[str, bool] = {}
+        """Of each device, whether it uses the port of another: read once, while it is there."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -92,11 +94,12 @@ class PortWatch:
 
     def read(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
         """Rates and counters by device, without virtual functions: they use the port of another. In a thread."""
-        rates = {
-            name: rate
-            for name, rate in read_host_rates(self._sysfs).items()
-            if read_physical(name, self._sysfs) == name
+        all_rates = read_host_rates(self._sysfs)
+        self._borrows = {
+            name: self._borrows[name] if name in self._borrows else read_physical(name, self._sysfs) != name
+            for name in all_rates
         }
+        rates = {name: rate for name, rate in all_rates.items() if not self._borrows[name]}
         for name in rates:
             if name not in self._ports:
                 self._ports[name] = _Port(name, self._sysfs, self._clock_ns)

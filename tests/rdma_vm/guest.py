@@ -91,11 +91,8 @@ class Pair:
         return {int(number, 16) for number in re.findall(r"QPN 0x([0-9a-f]+)", self.output)}
 
 
-def until(poll: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-    end = time.monotonic() + timeout_s
-    while not poll():
-        assert time.monotonic() < end, f"{what} did not come within {timeout_s:g} s"
-        time.sleep(0.02)
+def until(poll: Callable[[], bool], what: str) -> None:
+    eventually(poll, what, WAIT_S, pause_s=0.02)
 
 
 @contextlib.contextmanager

@@ -31,11 +31,8 @@ class Fence:
         self._in = {r.request_id: held_tokens(r) for r in running}
         self._held = sum(self._in.values())
         self._slots = requests_max - len(self._in)
-        self._closes = config.policy is Policy.FCFS
+        self._in_order = config.policy is Policy.FCFS
         self._reserved = reserved
-        if reserved is not None:
-            self._held += held_tokens(reserved)
-            self._slots -= 1
         self.refused: list[int] = []
 
     def admit(self, request: Request) -> bool:
@@ -44,20 +41,16 @@ class Fence:
         number = request.request_id
         if number in self._in:
             return True
+        wanted = held_tokens(request)
+        if not self._fits(request, wanted) or (self._in_order and self.refused):
+            self.refused.append(number)
+            return False
         if self._reserved is not None and number == self._reserved.request_id:
-            self._held -= held_tokens(self._reserved)
-            self._slots += 1
-            if self._take(request):
-                self._reserved = None
-                return True
-            self._held += held_tokens(self._reserved)
-            self._slots -= 1
-        elif self._take(request):
-            return True
-        self.refused.append(number)
-        if self._closes:
-            self._slots = 0
-        return False
+            self._reserved = None
+        self._in[number] = wanted
+        self._held += wanted
+        self._slots -= 1
+        return True
 
     def kept_for(self, overdue: Iterable[Request]) -> int | None:
         """For whom the next step keeps memory and a slot: the one for whom this did, if it is still not in, else the
@@ -65,23 +58,15 @@ class Fence:
         if self._reserved is not None:
             return self._reserved.request_id
         refused = set(self.refused)
-        return next(
-            (
-                r.request_id
-                for r in overdue
-                if r.request_id in refused and (self._whole is None or r.num_prompt_tokens <= self._whole)
-            ),
-            None,
-        )
+        able = (r for r in overdue if self._whole is None or r.num_prompt_tokens <= self._whole)
+        return next((r.request_id for r in able if r.request_id in refused), None)
 
-    def _take(self, request: Request) -> bool:
-        wanted = held_tokens(request)
-        fits = self._room is None or self._held + wanted <= self._room
-        if not fits and not self._in:
-            fits = request.num_prompt_tokens <= (self._whole or 0)
-        if not fits or self._slots <= 0:
+    def _fits(self, request: Request, wanted: float) -> bool:
+        held, slots = self._held, self._slots
+        if self._reserved is not None and self._reserved.request_id != request.request_id:
+            held, slots = held + held_tokens(self._reserved), slots - 1
+        if slots <= 0:
             return False
-        self._in[request.request_id] = wanted
-        self._held += wanted
-        self._slots -= 1
-        return True
+        if self._room is None or held + wanted <= self._room:
+            return True
+        return not self._in and request.num_prompt_tokens <= (self._whole or 0)
