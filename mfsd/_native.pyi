@@ -1227,8 +1227,8 @@ class Window:
     def destination(self, key: int, now_ns: int, program: int = 0) -> int:
         """The number of what a program sends to a destination; both are numbers below 2**32."""
 
-    def next(self, destination: int) -> int:
-        """The next in the ring of those that share its window."""
+    def take_waiting(self, destination: int) -> int | None:
+        """Takes one of those that found the window of this one full; None: there is none any more."""
 
     def give(self, destination: int) -> None: ...
     def room(self, destination: int, size_bytes: int, now_ns: int) -> tuple[int, int]:

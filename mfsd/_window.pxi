@@ -30,8 +30,9 @@ cdef class Window:
     def destination(self, uint64_t key, uint64_t now_ns, uint64_t program=0):
         return mfs_window_destination(self.window, key ^ program << 32, key, now_ns)
 
-    def next(self, uint16_t destination):
-        return mfs_window_destination_next(self.window, destination)
+    def take_waiting(self, uint16_t destination):
+        cdef uint16_t waits = mfs_window_waiting_take(self.window, destination)
+        return None if waits == MFS_DESTINATION_NONE else waits
 
     def give(self, uint16_t destination):
         mfs_window_destination_give(self.window, destination)

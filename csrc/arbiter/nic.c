@@ -106,16 +106,14 @@ static void flight_remove(struct direction *direction, struct task *task)
 static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 {
 	struct direction *direction = direction_at(arbiter, task->direction);
-	uint16_t next = task->destination;
+	uint16_t waits;
 
 	task->counted = false;
 	direction->in_flight_bytes -= task->bytes;
 	flight_remove(direction, task);
 	arbiter->nic[task->direction / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
-	do {
-		mfs_rmlq_destination_open(direction->queue, next);
-		next = mfs_window_destination_next(direction->window, next);
-	} while (next != task->destination);
+	while ((waits = mfs_window_waiting_take(direction->window, task->destination)) != MFS_DESTINATION_NONE)
+		mfs_rmlq_destination_open(direction->queue, waits);
 	direction_touch(arbiter, task->direction);
 }
 

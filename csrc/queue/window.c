@@ -25,7 +25,8 @@ enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
 
 struct destination {
 	struct mfs_record record;
-	uint32_t pairs; /* one of its pairs; 0: a new one */
+	uint32_t pairs;   /* that have it; none: a new one */
+	uint16_t waiting; /* the first of its pairs that found it full, or MFS_DESTINATION_NONE */
 	uint64_t in_flight_bytes;
 	uint64_t window_bytes;
 	uint64_t idle_ns; /* when it was last left empty */
@@ -46,10 +47,11 @@ struct destination {
 struct pair {
 	struct mfs_record record;
 	uint32_t destination;
-	uint32_t next; /* of the same destination, in a ring */
 	uint32_t users;
 	uint32_t newer, older; /* among those that are not used, by when they were given back */
 	uint32_t in_flight_tasks;
+	uint16_t waiting_next, waiting_before; /* among those that found their destination full */
+	bool waits;
 };
 
 struct mfs_window {
@@ -87,17 +89,52 @@ static void unused_remove(struct mfs_window *w, uint32_t i)
 	*(p->older ? &w->pair[p->older].newer : &w->oldest) = p->newer;
 }
 
+/* Only what has tasks in flight waits: all that does is taken off when one of them ends, so the list is short or empty. */
+static void waiting_add(struct mfs_window *w, uint16_t i)
+{
+	struct pair *p = &w->pair[i];
+	struct destination *d = &w->destination[p->destination];
+
+	if (p->waits)
+		return;
+	p->waits = true;
+	p->waiting_before = MFS_DESTINATION_NONE;
+	p->waiting_next = d->waiting;
+	if (d->waiting != MFS_DESTINATION_NONE)
+		w->pair[d->waiting].waiting_before = i;
+	d->waiting = i;
+}
+
+static void waiting_remove(struct mfs_window *w, uint16_t i)
+{
+	struct pair *p = &w->pair[i];
+
+	if (!p->waits)
+		return;
+	p->waits = false;
+	*(p->waiting_before == MFS_DESTINATION_NONE
+		  ? &w->destination[p->destination].waiting
+		  : &w->pair[p->waiting_before].waiting_next) = p->waiting_next;
+	if (p->waiting_next != MFS_DESTINATION_NONE)
+		w->pair[p->waiting_next].waiting_before = p->waiting_before;
+}
+
+uint16_t mfs_window_waiting_take(struct mfs_window *w, uint16_t i)
+{
+	uint16_t first = w->destination[w->pair[i].destination].waiting;
+
+	if (first != MFS_DESTINATION_NONE)
+		waiting_remove(w, first);
+	return first;
+}
+
 static void pair_forget(struct mfs_window *w, uint32_t i)
 {
 	struct pair *p = &w->pair[i];
-	uint32_t before = i;
 
 	unused_remove(w, i);
-	while (w->pair[before].next != i)
-		before = w->pair[before].next;
-	w->pair[before].next = p->next;
-	w->destination[p->destination].pairs = before;
-	if (before == i)
+	waiting_remove(w, (uint16_t)i);
+	if (--w->destination[p->destination].pairs == 0)
 		mfs_slab_give(&w->destinations, p->destination);
 	mfs_slab_give(&w->pairs, i);
 }
@@ -131,7 +168,8 @@ static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uin
 		return i;
 	i = mfs_slab_take(&w->destinations, key, 0);
 	d = &w->destination[i];
-	*d = (struct destination){.record = d->record, .idle_ns = now_ns};
+	*d = (struct destination){
+		.record = d->record, .idle_ns = now_ns, .waiting = MFS_DESTINATION_NONE};
 	begin(w, d);
 	trial_begin(d, now_ns);
 	return i;
@@ -139,7 +177,6 @@ static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uin
 
 static uint32_t pair_make(struct mfs_window *w, uint64_t key, uint64_t destination_key, uint64_t now_ns)
 {
-	struct destination *d;
 	struct pair *p;
 	uint32_t i;
 
@@ -151,14 +188,8 @@ static uint32_t pair_make(struct mfs_window *w, uint64_t key, uint64_t destinati
 	i = mfs_slab_take(&w->pairs, key, 0);
 	p = &w->pair[i];
 	*p = (struct pair){.record = p->record,
-			   .destination = destination_find_or_make(w, destination_key, now_ns),
-			   .next = i};
-	d = &w->destination[p->destination];
-	if (d->pairs) {
-		p->next = w->pair[d->pairs].next;
-		w->pair[d->pairs].next = i;
-	}
-	d->pairs = i;
+			   .destination = destination_find_or_make(w, destination_key, now_ns)};
+	w->destination[p->destination].pairs++;
 	return i;
 }
 
@@ -186,11 +217,6 @@ bool mfs_window_destination_give(struct mfs_window *w, uint16_t i)
 uint32_t mfs_window_destination_users(const struct mfs_window *w, uint16_t i)
 {
 	return w->pair[i].users;
-}
-
-uint16_t mfs_window_destination_next(const struct mfs_window *w, uint16_t i)
-{
-	return (uint16_t)w->pair[i].next;
 }
 
 /* ---- the destination's window ---------------------------------------------------------------------------------------- */
@@ -300,8 +326,10 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 
 	if (d->in_flight_tasks && d->in_flight_bytes + bytes > d->window_bytes) {
 		d->limited = true;
-		if (w->pair[i].in_flight_tasks)
+		if (w->pair[i].in_flight_tasks) {
+			waiting_add(w, i);
 			return MFS_ROOM_DESTINATION_FULL;
+		}
 	}
 	owed = backlog(w, now_ns);
 	/* What is larger than the window goes behind a full one: the link need not fall silent for it. */
@@ -429,6 +457,7 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 	}
 	w->config = *config;
 	sizes_set(w);
+	w->destination[MFS_DESTINATION_SHARED].waiting = MFS_DESTINATION_NONE;
 	begin(w, &w->destination[MFS_DESTINATION_SHARED]);
 	trial_begin(&w->destination[MFS_DESTINATION_SHARED], 0);
 	*result = w;

@@ -24,6 +24,7 @@
 
 #define MFS_WINDOW_PATIENCE_NS 50000000ull /* no task is overdue sooner */
 #define MFS_DESTINATION_SHARED 0           /* of all that found no place in the table */
+#define MFS_DESTINATION_NONE UINT16_MAX
 
 struct mfs_window;
 
@@ -64,13 +65,14 @@ uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_
 /* True: it is not used any more. */
 bool mfs_window_destination_give(struct mfs_window *window, uint16_t destination);
 uint32_t mfs_window_destination_users(const struct mfs_window *window, uint16_t destination);
-/* The next in the ring of those that share its window: they have room when it has. */
-uint16_t mfs_window_destination_next(const struct mfs_window *window, uint16_t destination);
 
 /* Whether a task may enter. Something may always enter an empty window, however large. `at_ns` is written with
- * MFS_ROOM_NIC_FULL. */
+ * MFS_ROOM_NIC_FULL. With MFS_ROOM_DESTINATION_FULL the number waits until it is taken. */
 enum mfs_room mfs_window_room(struct mfs_window *window, uint16_t destination, uint64_t bytes,
 			      uint64_t now_ns, uint64_t *at_ns);
+/* Takes one of the numbers that wait for the window which `destination` has, MFS_DESTINATION_NONE if none does. To be called
+ * until then when a task has left it: there may be room. */
+uint16_t mfs_window_waiting_take(struct mfs_window *window, uint16_t destination);
 /* The task enters, whether or not there is room. */
 void mfs_window_enter(struct mfs_window *window, uint16_t destination, uint64_t bytes, uint64_t now_ns,
 		      struct mfs_passage *passage);

@@ -155,3 +155,35 @@ def test_a_table_that_is_full_of_destinations_in_use_shares_one() -> None:
     assert found[-1] == 0
     assert len(set(found)) == 8192
     assert send(window, 9000, WINDOW, 0).destination == 0
+
+
+def fill(window: Window, destination: int) -> None:
+    now_ns = 0
+    while (found := window.room(destination, WINDOW // 2, now_ns))[0] != ROOM_DESTINATION_FULL:
+        now_ns = max(now_ns, found[1])
+        window.enter(destination, WINDOW // 2, now_ns)
+
+
+def test_who_found_a_window_full_is_taken_once() -> None:
+    window = Window(RATE)
+    first, second = (window.destination(1, 0, program=program) for program in (1, 2))
+    other = window.destination(2, 0)
+    for destination in (first, second, other):
+        fill(window, destination)
+    assert window.room(first, WINDOW, 0)[0] == ROOM_DESTINATION_FULL, "and is not there twice"
+    assert {window.take_waiting(first), window.take_waiting(second)} == {first, second}
+    assert window.take_waiting(first) is None
+    assert window.take_waiting(other) == other
+    assert window.take_waiting(other) is None
+
+
+def test_what_waits_and_is_forgotten_is_not_taken() -> None:
+    window = Window(RATE)
+    waiting, staying = (window.destination(1, 0, program=program) for program in (1, 2))
+    for destination in (waiting, staying):
+        fill(window, destination)
+    window.give(waiting)
+    for key in range(2, 9000):
+        window.give(window.destination(key, 0))
+    assert window.take_waiting(staying) == staying
+    assert window.take_waiting(staying) is None
