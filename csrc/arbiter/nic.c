@@ -112,7 +112,8 @@ static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 	direction->in_flight_bytes -= task->bytes;
 	flight_remove(direction, task);
 	arbiter->nic[task->direction / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
-	while ((waits = mfs_window_waiting_take(direction->window, task->destination)) != MFS_DESTINATION_NONE)
+	while ((waits = mfs_window_waiting_take(direction->window, task->destination)) !=
+	       MFS_DESTINATION_NONE)
 		mfs_rmlq_destination_open(direction->queue, waits);
 	direction_touch(arbiter, task->direction);
 }

@@ -112,9 +112,9 @@ static void waiting_remove(struct mfs_window *w, uint16_t i)
 	if (!p->waits)
 		return;
 	p->waits = false;
-	*(p->waiting_before == MFS_DESTINATION_NONE
-		  ? &w->destination[p->destination].waiting
-		  : &w->pair[p->waiting_before].waiting_next) = p->waiting_next;
+	*(p->waiting_before == MFS_DESTINATION_NONE ? &w->destination[p->destination].waiting
+						    : &w->pair[p->waiting_before].waiting_next) =
+		p->waiting_next;
 	if (p->waiting_next != MFS_DESTINATION_NONE)
 		w->pair[p->waiting_next].waiting_before = p->waiting_before;
 }
@@ -168,8 +168,7 @@ static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uin
 		return i;
 	i = mfs_slab_take(&w->destinations, key, 0);
 	d = &w->destination[i];
-	*d = (struct destination){
-		.record = d->record, .idle_ns = now_ns, .waiting = MFS_DESTINATION_NONE};
+	*d = (struct destination){.record = d->record, .idle_ns = now_ns, .waiting = MFS_DESTINATION_NONE};
 	begin(w, d);
 	trial_begin(d, now_ns);
 	return i;
