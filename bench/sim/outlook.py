@@ -68,8 +68,8 @@ def _reuse(rule: str, **changes: Any) -> ReuseConfig:
     return ReuseConfig(rule=rule, **changes)
 
 
-def _old(rule: str, age_s: float, placement: str = "random") -> ReuseConfig:
-    return ReuseConfig(rule=rule, placement=placement, outlook="coordinator", age_s=age_s)
+def _old(rule: str, age_s: float, **changes: Any) -> ReuseConfig:
+    return ReuseConfig(rule=rule, outlook="coordinator", age_s=age_s, **changes)
 
 
 MEASURED_SPREADS = {"conversations": 0.5, "agents": 1.0}
@@ -152,6 +152,17 @@ SECTIONS = {
             Row("the same, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog")),
             Row("`nocont`", "nocont"),
         ),
+    ),
+    "routed": Section(
+        "All of it, and prefill units chosen as requests arrive",
+        (QWEN["hot"]._replace(rate=0.1996), QWEN["fan-in"]._replace(rate=0.1711)),
+        (
+            Row("`static`", "static"),
+            Row("`mfs+fit`, `slo`, workers by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
+            Row("the same, units by `transfer`", "mfs+fit", _reuse("slo", placement="backlog", router="transfer")),
+            Row("both, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog", router="transfer")),
+        ),
+        seeds=10,
     ),
     "placement": Section(
         "Decode workers by what their ports owe",

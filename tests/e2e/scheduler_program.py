@@ -1,7 +1,8 @@
 """A vLLM in one process, for tests/e2e/test_scheduler.py: python scheduler_program.py MODE.
 
 MODE: plain, mfs, paused (plans that pause and cut whatever they can), failing (plans that raise), untested (another
-version of vLLM), or contract (names of vLLM only). Prints one line of JSON at the end.
+version of vLLM), off (switched off: what its methods cost beside those of vLLM's own scheduler), or contract (names of
+vLLM only). Prints one line of JSON at the end.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import statistics
 import sys
 import time
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 LENGTHS = (900, 300, 60, 700, 128, 40, 500, 1200, 80, 350)
 OUTPUTS = 24
+OUTPUTS_OFF = 700
 
 SCHEDULER_METHODS = {
     "schedule": ("throttle_prefills",),
@@ -152,6 +155,46 @@ def timed(scheduler: Any) -> dict[str, float]:
     return spent
 
 
+def alternating(scheduler: Any) -> dict[str, Any]:
+    """Every other step's scheduler is vLLM's own. Processor time of the two calls that a step makes, by class, and
+    seconds from one step to the next."""
+    kinds = type(scheduler), type(scheduler).__mro__[1]
+    spent: dict[str, Any] = {kind.__name__: [] for kind in kinds}
+    spent["steps"] = []
+    now = {"ns": 0, "begun_s": time.perf_counter(), "steps": 0}
+
+    def schedule(*arguments: Any, **keywords: Any) -> Any:
+        scheduler.__class__ = kinds[int(now["steps"]) % 2]
+        begun_s, begun_ns = time.perf_counter(), time.thread_time_ns()
+        spent["steps"].append(begun_s - now["begun_s"])
+        now["begun_s"] = begun_s
+        output = scheduler.__class__.schedule(scheduler, *arguments, **keywords)
+        now["ns"] = time.thread_time_ns() - begun_ns
+        return output
+
+    def update_from_output(*arguments: Any) -> Any:
+        begun_ns = time.thread_time_ns()
+        outputs = scheduler.__class__.update_from_output(scheduler, *arguments)
+        spent[scheduler.__class__.__name__].append(now["ns"] + time.thread_time_ns() - begun_ns)
+        now["steps"] += 1
+        return outputs
+
+    scheduler.schedule, scheduler.update_from_output = schedule, update_from_output
+    return spent
+
+
+def overhead(spent: dict[str, list[float]]) -> dict[str, float]:
+    own, switched_off = (statistics.median(spent[name]) for name in ("AsyncScheduler", "MfsScheduler"))
+    step_s = statistics.median(spent["steps"])
+    return {
+        "steps": len(spent["steps"]),
+        "step_ms": 1e3 * step_s,
+        "own_us": own / 1e3,
+        "off_us": switched_off / 1e3,
+        "share_of_step": (switched_off - own) / 1e9 / step_s,
+    }
+
+
 def main(mode: str) -> dict[str, Any]:
     if mode == "contract":
         return contract()
@@ -159,6 +202,8 @@ def main(mode: str) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     more: dict[str, Any] = {} if mode == "plain" else {"scheduler_cls": "mooncake_adapter.vllm_scheduler.MfsScheduler"}
+    if mode == "off":
+        more["additional_config"] = {"mfs_serve": {"enabled": False}}
     if mode == "untested":
         vllm.__version__ = "9.9.9"
     llm = LLM(
@@ -178,9 +223,10 @@ def main(mode: str) -> dict[str, Any]:
         interfering(scheduler, counted)
     elif mode == "failing":
         failing(scheduler)
+    outputs = OUTPUTS_OFF if mode == "off" else OUTPUTS
     words = ({"ttft_slo_ms": 300, "tbt_slo_ms": 50, "importance": "high", "session": "s"}, {"ttlt_slo_ms": 20_000})
     sampling = [
-        SamplingParams(temperature=0, max_tokens=OUTPUTS, ignore_eos=True, extra_args=words[at % 2])
+        SamplingParams(temperature=0, max_tokens=outputs, ignore_eos=True, extra_args=words[at % 2])
         for at in range(len(LENGTHS))
     ]
     prompts = [
@@ -189,6 +235,7 @@ def main(mode: str) -> dict[str, Any]:
     ]
     mfs = getattr(scheduler, "mfs", None)
     spent = timed(scheduler) if mode == "mfs" else {}
+    by_class = alternating(scheduler) if mode == "off" else {}
     begun_s = time.perf_counter()
     answers: list[Any] = llm.generate(prompts, sampling, use_tqdm=False)
     if spent:
@@ -201,6 +248,7 @@ def main(mode: str) -> dict[str, Any]:
         "gave_up": mfs.gave_up if mfs else None,
         "tiers": {name: [tier.met + tier.late, tier.tokens] for name, tier in mfs.tiers.items()} if mfs else None,
         "left": len(mfs.entries) if mfs else None,
+        "off": overhead(by_class) if by_class else None,
         "v2": bool(scheduler.use_v2_model_runner),
         **counted,
         **spent,
