@@ -161,6 +161,7 @@ SECTIONS = {
             Row("`mfs+fit`, `slo`, workers by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
             Row("the same, units by `transfer`", "mfs+fit", _reuse("slo", placement="backlog", router="transfer")),
             Row("both, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog", router="transfer")),
+            Row("`nocont`", "nocont"),
         ),
         seeds=10,
     ),
