@@ -85,8 +85,25 @@ def test_which_of_two_variables_counts(doctor: Any, checks: Checks) -> None:
 
 def test_nvshmems_class_is_dangerous_on_infiniband(doctor: Any, checks: Checks) -> None:
     doctor.host.environ = {"NVSHMEM_IB_TRAFFIC_CLASS": "138"}
+    doctor.device()
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
+    doctor.device("mlx5_1", "eth1", link_layer="InfiniBand")
+    findings = doctor(checks("environment"))
+    assert set(findings) == {"environment.class-infiniband"}, "one port is enough"
+    assert findings["environment.class-infiniband"].reason.endswith("=138, and mlx5_1 port 1 is InfiniBand")
+    doctor.host.environ = {"NVSHMEM_IB_TRAFFIC_CLASS": "106"}
+    assert set(doctor(checks("environment"))) == {"environment.class-infiniband"}, "another value is no remedy"
+
+
+def test_on_infiniband_nvshmem_is_asked_for_a_level_and_never_for_a_class(doctor: Any, checks: Checks) -> None:
+    doctor.host.environ = {"NVSHMEM_IB_ENABLE_IBGDA": "1"}
     doctor.device(link_layer="InfiniBand")
-    assert set(doctor(checks("environment"))) == {"environment.class-infiniband"}
+    findings = doctor(checks("environment"))
+    assert set(findings) == {"environment.level-missing"}
+    wanted = max(one.priority for one in doctor.host.profile.classes if one.dscp == 34)
+    assert f"NVSHMEM_IB_SL is not set; the policy's is {wanted}" in findings["environment.level-missing"].reason
+    doctor.host.environ = {**doctor.host.environ, "NVSHMEM_IB_SL": str(wanted)}
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
 
 
 def test_a_program_that_marks_is_held_to_the_fabrics_classes(doctor: Any, checks: Checks) -> None:
