@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mfsd.fabric.libraries import SERVICE_LEVELS, dangerous_classes, service_levels, traffic_classes, variables
+from mfsd.fabric.libraries import dangerous_classes, traffic_classes, variables
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.policy import PolicyError, Profile, load_profile
+from mfsd.fabric.service_levels import SERVICE_LEVELS, service_levels
 from mfsd.fabric.wire_table import wire_table
 from mfsd.node.config import RuleConfig
 from mfsd.node.config_file import ConfigError, load

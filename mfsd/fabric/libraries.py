@@ -52,10 +52,6 @@ LIBRARIES: Final = (
 )
 
 
-SERVICE_LEVELS: Final = "MFS_SERVICE_LEVELS"
-"""What the preloaded library reads: the service level of each DSCP's class (nccl_shim/src/service_level.c)."""
-
-
 class Variable(NamedTuple):
     library: Library
     name: str
@@ -77,11 +73,6 @@ def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]
         if dscp is not None:
             found[library.traffic_class] = str(traffic_class(dscp))
     return found
-
-
-def service_levels(profile: Profile) -> str:
-    """What MFS_SERVICE_LEVELS is under this profile: the priority of each class is its service level, too."""
-    return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
 
 
 def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
