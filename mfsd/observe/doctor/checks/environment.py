@@ -11,6 +11,7 @@ from pathlib import Path
 from mfsd.fabric.libraries import LIBRARIES, Library, dscps, traffic_class, variables
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.observe.doctor.checks.bypass import bypassing
+from mfsd.observe.doctor.checks.lanes import TRAFFIC_CLASS, asked_for
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
 from mfsd.policy.mark_text import VARIABLE, parse_marks
@@ -157,6 +158,8 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     of_stage, in_use = dscps(host.profile), bypassing(host)
     for library in (one for one in LIBRARIES if one not in broken):
         name = library.traffic_class
+        if name == TRAFFIC_CLASS and asked_for(environ):
+            continue  # with lanes no value is right: lanes.overridden
         value = _number(environ, name)
         wanted = of_stage[library.stage]
         if value is not None:
