@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mfsd.fabric.libraries import SERVICE_LEVELS, service_levels, traffic_classes, variables
+from mfsd.fabric.libraries import dangerous_classes, traffic_classes, variables
+from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.policy import PolicyError, Profile, load_profile
+from mfsd.fabric.service_levels import SERVICE_LEVELS, service_levels
 from mfsd.fabric.wire_table import wire_table
 from mfsd.node.config import RuleConfig
 from mfsd.node.config_file import ConfigError, load
@@ -60,6 +62,17 @@ def environment_of(marks: Marks, classes: Mapping[str, str], before: Mapping[str
 def classes_of(marks: Marks) -> dict[str, str]:
     """Variable and value of each library that reads the class of its RoCE packets from one."""
     return traffic_classes({stage: marks.dscp[marks.wire_class(stage)] for stage in Stage})
+
+
+def usable(classes: Mapping[str, str], before: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
+    """Those of them that the ports of this host allow; says which others are left out, or are set already, and why."""
+    dangerous = dangerous_classes(infiniband_ports())
+    for name, why in dangerous.items():
+        if before.get(name):
+            say(f"warning: {name}={before[name]} is set, unset it: {why}")
+        elif name in classes:
+            say(f"{name} is left out: {why}")
+    return {name: value for name, value in classes.items() if name not in dangerous}
 
 
 def levels_of(policy: str, policy_file: Path | None) -> dict[str, str]:

@@ -152,9 +152,9 @@ def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, 
     if mode != "mark":
         names.append("MFS_SOCKET")
     if marks is not None:
-        from nccl_shim.mark import classes_of, environment_of, names_communicators, unless_set
+        from nccl_shim.mark import classes_of, environment_of, names_communicators, unless_set, usable
 
-        classes = classes_of(marks) if levels is None else levels
+        classes = usable(classes_of(marks) if levels is None else levels, os.environ, say)
         added = environment_of(marks, classes, os.environ) if mode == "mark" else unless_set(classes, os.environ)
         os.environ.update(added)
         names += added
@@ -248,7 +248,8 @@ def main(
 
     With --mode mark there is no daemon, and no socket is opened: the shim gives each queue pair the DSCP of what it is
     for, adapters choose a lane for each transfer by its stage and size, and libraries that the shim does not see get
-    their traffic class by their own variables (NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS and the like), unless those are set.
+    their traffic class by their own variables (NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS and the like), unless those are set;
+    NVSHMEM's is left out where a port of this host is InfiniBand, as it ends some versions of NVSHMEM with an error.
     --policy sets the same variables with --mode enforce; mfsctl host env prints them for systemd and Kubernetes.
 
     \b

@@ -6,7 +6,7 @@ for what posts past libibverbs, where no daemon and no preloaded library can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mfsd.fabric.policy import Profile
@@ -29,22 +29,27 @@ class Library(NamedTuple):
     """It posts through libibverbs: the preloaded library marks what a rule knows, whatever the variable says."""
     otherwise: str = ""
     """The variable that it goes by where its own is not set."""
+    infiniband_breaks: bool = False
+    """On an InfiniBand port versions of it end the program with an error where its traffic class is set."""
 
 
 LIBRARIES: Final = (
     Library("NCCL", "NCCL_IB_TC", "NCCL_IB_SL", Stage.COLLECTIVE, seen=True),
     Library("NCCL's GIN and DeepEP V2", "NCCL_GIN_IB_TC", "", Stage.COLLECTIVE, seen=False, otherwise="NCCL_IB_TC"),
-    Library("NVSHMEM and DeepEP", "NVSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM_IB_SL", Stage.COLLECTIVE, seen=False),
+    Library(
+        "NVSHMEM and DeepEP",
+        "NVSHMEM_IB_TRAFFIC_CLASS",
+        "NVSHMEM_IB_SL",
+        Stage.COLLECTIVE,
+        seen=False,
+        infiniband_breaks=True,
+    ),
     Library("UCCL-EP", "UCCL_IB_TC", "UCCL_IB_SL", Stage.COLLECTIVE, seen=True),
     Library("MoRI", "MORI_RDMA_TC", "MORI_RDMA_SL", Stage.COLLECTIVE, seen=False),
     Library("Mooncake", "MC_IB_TC", "MC_IB_SL", Stage.P2D, seen=True),
     Library("UCX and NIXL", "UCX_IB_TRAFFIC_CLASS", "UCX_IB_SL", Stage.P2D, seen=False),
     Library("MoRI-IO", "MORI_IO_TC", "MORI_IO_SL", Stage.P2D, seen=True),
 )
-
-
-SERVICE_LEVELS: Final = "MFS_SERVICE_LEVELS"
-"""What the preloaded library reads: the service level of each DSCP's class (nccl_shim/src/service_level.c)."""
 
 
 class Variable(NamedTuple):
@@ -70,9 +75,15 @@ def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]
     return found
 
 
-def service_levels(profile: Profile) -> str:
-    """What MFS_SERVICE_LEVELS is under this profile: the priority of each class is its service level, too."""
-    return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
+def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
+    """The variables of classes that must not be set on a host with these ports of InfiniBand, and why. One port is
+    enough: a library may take any port of its host."""
+    return {
+        one.traffic_class: f"{ports[0]} of this host is InfiniBand, where a traffic class ends some versions of "
+        f"{one.name} with an error; --infiniband gives {one.service_level} in its place"
+        for one in LIBRARIES
+        if one.infiniband_breaks and ports
+    }
 
 
 def dscps(profile: Profile) -> dict[Stage, int]:

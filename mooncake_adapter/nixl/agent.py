@@ -11,7 +11,7 @@ from typing import Any
 from mfsd.policy.marks import CLASSES_MAX
 from mooncake_adapter.metadata import MetadataSources
 from mooncake_adapter.nixl import versions
-from mooncake_adapter.nixl.lanes import Backends, with_class
+from mooncake_adapter.nixl.lanes import Backends
 from mooncake_adapter.nixl.makers import Kinds, initialize_methods, list_methods, prepped_methods
 from mooncake_adapter.nixl.network import device_chosen, nic_of_ucx
 from mooncake_adapter.nixl.plugins import LANED, Plugins, asked_for, is_alias
@@ -98,14 +98,15 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         agent.plugins.load(backend)
         if not isinstance(self.backends, Backends):
             self.backends = Backends(self.backends)
-        if backend != LANED or not device_chosen() or not agent.lanes.allowed(initParams):
+        if backend != LANED or not device_chosen() or not agent.lanes.engine_class.allowed(initParams):
             with asked_for():
                 base.create_backend(self, backend, initParams)
             return
         lanes = agent.lanes
-        with asked_for(), lanes.classes_count():
+        with asked_for(), lanes.engine_class.counts():
             with agent.session.lane(lanes.own_class):
-                base.create_backend(self, backend, with_class(dict(initParams), lanes.mark(lanes.own_class)))
+                own = lanes.engine_class.parameters(dict(initParams), lanes.mark(lanes.own_class))
+                base.create_backend(self, backend, own)
             self.backends.lanes = lanes.open(self.agent, dict(initParams))
 
     return [__init__, create_backend]

@@ -6,37 +6,21 @@ read comes back in the responder's lane of the same name. All lanes are there be
 
 from __future__ import annotations
 
-import contextlib
-import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from mooncake_adapter.mooncake.lanes import shim_present
+from mooncake_adapter.nixl.engine_class import EngineClass
 from mooncake_adapter.nixl.plugins import LANED, alias
 from mooncake_adapter.session import Session, own_class
 from mooncake_adapter.warn_once import WarnOnce
 
-CONFIG = "engine_config"
-TRAFFIC_CLASS = "IB_TRAFFIC_CLASS"
 THREADS = "num_threads"
 """Each thread of an engine takes doorbell pages of the NIC, which are few; lanes do with the one that all have."""
 ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
 """For how long the marks are waited for where the shim's session comes with the first device."""
-HOST_WIDE = "UCX_IB_TRAFFIC_CLASS"
-"""Set in the environment it holds for every engine of the process, whatever their own configuration."""
-SET_BY_US = "MFS_SET_CLASSES"
-"""Names the variables that mfs-run has set."""
-
-
-def with_class(parameters: dict[str, str], dscp: int | None) -> dict[str, str]:
-    """The parameters of an engine whose packets carry this DSCP, unless they name a class themselves."""
-    config = parameters.get(CONFIG, "")
-    if dscp is None or TRAFFIC_CLASS in config:
-        return parameters
-    return {**parameters, CONFIG: ",".join(filter(None, (config, f"{TRAFFIC_CLASS}={dscp << 2}")))}
 
 
 def named_in(metadata: bytes, backend: str) -> bool:
@@ -61,7 +45,7 @@ class Lanes:
     def __init__(self, session: Session, once: WarnOnce) -> None:
         self._session, self._once = session, once
         self.own_class = own_class(session)
-        self._host_wide_is_ours = HOST_WIDE in os.environ.get(SET_BY_US, "").split()
+        self.engine_class = EngineClass(once)
         self.handles: dict[str, Any] = {}
         """By alias: NIXL's handle of the backend."""
         self._class_of: dict[int, str] = {}
@@ -84,29 +68,6 @@ class Lanes:
         while not self._session.scheduled and time.monotonic() < until_s:
             time.sleep(ATTACH_POLL_S)
 
-    def allowed(self, parameters: dict[str, str]) -> bool:
-        """Whether an engine's class would count; one warning says why not."""
-        if os.environ.get(HOST_WIDE) and not self._host_wide_is_ours:
-            self._once.warn(
-                "nixl-class",
-                "%s=%s holds for every engine of this process, so that transfers have no lanes: unset it",
-                HOST_WIDE,
-                os.environ[HOST_WIDE],
-            )
-            return False
-        return TRAFFIC_CLASS not in parameters.get(CONFIG, "")
-
-    @contextlib.contextmanager
-    def classes_count(self) -> Iterator[None]:
-        """Inside, engines carry their own class: `mfs-run --policy` has set one for all, for programs without an
-        adapter."""
-        host_wide = os.environ.pop(HOST_WIDE, None) if self._host_wide_is_ours else None
-        try:
-            yield
-        finally:
-            if host_wide is not None:
-                os.environ[HOST_WIDE] = host_wide
-
     def open(self, binding: Any, parameters: dict[str, str]) -> dict[str, Any]:
         """Creates an engine for every class that has a mark of its own; the handles by alias."""
         self._wait_for_marks()
@@ -117,7 +78,7 @@ class Lanes:
             if mark is None or mark == own:
                 continue
             if mark not in by_mark:
-                if not self._open_one(binding, wire_class, with_class(parameters, mark)):
+                if not self._open_one(binding, wire_class, self.engine_class.parameters(parameters, mark)):
                     break
                 by_mark[mark] = alias(wire_class)
             self._class_of[wire_class] = by_mark[mark]
@@ -192,4 +153,5 @@ class Lanes:
         certain."""
         if not self._peers.get(peer):
             return False
-        return self.own_class in self._session.classes_apart
+        apart = self.engine_class.apart(self.mark(self.own_class), self.mark(0))
+        return apart and self.own_class in self._session.classes_apart

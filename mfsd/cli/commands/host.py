@@ -12,9 +12,11 @@ import click
 from mfsd.cli import complete
 from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
-from mfsd.fabric.libraries import SERVICE_LEVELS, Variable, service_levels, variables
+from mfsd.fabric.libraries import Variable, dangerous_classes, variables
+from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
+from mfsd.fabric.service_levels import SERVICE_LEVELS, service_levels
 
 if TYPE_CHECKING:
     from mfsd.fabric.host import Host, Result
@@ -173,10 +175,15 @@ def env(policy: str, policy_file: Path | None, target: str | None, infiniband: b
     """Print the variables that libraries read their traffic class from, set by the fabric policy.
 
     For what posts past the preloaded library (GPU-initiated all-to-all, UCX on ConnectX), and for hosts without a
-    daemon. mfs-run --policy sets the same ones. A value that the operator has set should stay.
+    daemon. mfs-run --policy sets the same ones. A value that the operator has set should stay. Where a port of this
+    host is InfiniBand, NVSHMEM's class is left out: there it ends some versions of NVSHMEM with an error.
     """
     profile = load_profile(policy, policy_file)
-    found = [_plain(v) for v in variables(profile, infiniband=infiniband)]
+    of_libraries = variables(profile, infiniband=infiniband)
+    dangerous = dangerous_classes(infiniband_ports())
+    for name in (v.name for v in of_libraries if v.name in dangerous):
+        click.echo(f"{name} is left out: {dangerous[name]}", err=True)
+    found = [_plain(v) for v in of_libraries if v.name not in dangerous]
     if infiniband:
         found.append(_of_queue_pairs(service_levels(profile)))
     if target is not None:

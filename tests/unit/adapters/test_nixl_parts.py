@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mfsd.fabric import link_layer
 from mooncake_adapter.metadata import Metadata
 from mooncake_adapter.nixl import network
 from mooncake_adapter.nixl.descriptors import Prepared, rows_of
-from mooncake_adapter.nixl.lanes import Backends, named_in, with_class
+from mooncake_adapter.nixl.engine_class import EngineClass, with_class
+from mooncake_adapter.nixl.lanes import Backends, named_in
 from mooncake_adapter.nixl.pieces import by_owner, cut, shortened
 from mooncake_adapter.nixl.plugins import alias, is_alias
+from mooncake_adapter.warn_once import WarnOnce
 
 LENGTHS = st.lists(st.integers(1, 5000), min_size=1, max_size=60)
 
@@ -74,6 +79,59 @@ def test_an_engine_gets_its_class_beside_what_the_program_says() -> None:
     own = {"engine_config": "IB_TRAFFIC_CLASS=4"}
     assert with_class(own, 8) == own
     assert with_class({"a": "b"}, None) == {"a": "b"}
+
+
+@pytest.fixture
+def infiniband(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The NIC that UCX takes is InfiniBand."""
+    (tmp_path / "mlx5_0/ports/1").mkdir(parents=True)
+    (tmp_path / "mlx5_0/ports/1/link_layer").write_text("InfiniBand\n")
+    monkeypatch.setattr(link_layer, "DEVICES", tmp_path)
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
+    for name in ("UCX_TLS", "UCX_IB_SL", "UCX_IB_TRAFFIC_CLASS", "MFS_SET_CLASSES", "MFS_SERVICE_LEVELS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("infiniband")
+def test_a_lane_has_the_service_level_of_its_class_on_infiniband(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MFS_SERVICE_LEVELS", "46:5,34:4!,26:4")
+    engines = EngineClass(WarnOnce())
+    assert engines.allowed({}) and not engines.allowed({"engine_config": "IB_SL=3"})
+    assert engines.parameters({}, 46) == {"engine_config": "IB_TRAFFIC_CLASS=184,IB_SL=5"}
+    assert engines.parameters({}, 8) == {"engine_config": "IB_TRAFFIC_CLASS=32"}, "it has no level"
+    assert engines.apart(26, 46) and not engines.apart(26, 34) and not engines.apart(8, 46)
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_1:1")
+    roce = EngineClass(WarnOnce())
+    assert roce.parameters({}, 46) == {"engine_config": "IB_TRAFFIC_CLASS=184"}, "only where the NIC is InfiniBand"
+    assert roce.apart(26, 34)
+
+
+@pytest.mark.usefixtures("infiniband")
+def test_a_level_for_the_whole_process_takes_the_lanes_unless_mfs_run_has_set_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MFS_SERVICE_LEVELS", "46:5")
+    monkeypatch.setenv("UCX_IB_SL", "3")
+    assert not EngineClass(WarnOnce()).allowed({})
+    assert "UCX_IB_SL=3 holds for every engine of this process" in caplog.text
+    monkeypatch.setenv("MFS_SET_CLASSES", "NCCL_IB_SL UCX_IB_SL")
+    engines = EngineClass(WarnOnce())
+    assert engines.allowed({})
+    with engines.counts():
+        assert "UCX_IB_SL" not in os.environ
+    assert os.environ["UCX_IB_SL"] == "3", "what the program starts has it still"
+
+
+@pytest.mark.usefixtures("infiniband")
+@pytest.mark.parametrize("levels", [None, "46=5"])
+def test_lanes_without_levels_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, levels: str | None
+) -> None:
+    if levels is not None:
+        monkeypatch.setenv("MFS_SERVICE_LEVELS", levels)
+    assert EngineClass(WarnOnce()).allowed({})
+    assert "mlx5_0 is InfiniBand and MFS_SERVICE_LEVELS gives no service level" in caplog.text
+    assert levels is None or "'46=5' is not DSCP:LEVEL" in caplog.text
 
 
 def test_lanes_are_found_by_name_and_not_seen() -> None:

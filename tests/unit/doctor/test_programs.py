@@ -85,8 +85,64 @@ def test_which_of_two_variables_counts(doctor: Any, checks: Checks) -> None:
 
 def test_nvshmems_class_is_dangerous_on_infiniband(doctor: Any, checks: Checks) -> None:
     doctor.host.environ = {"NVSHMEM_IB_TRAFFIC_CLASS": "138"}
+    doctor.device()
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
+    doctor.device("mlx5_1", "eth1", link_layer="InfiniBand")
+    findings = doctor(checks("environment"))
+    assert set(findings) == {"environment.class-infiniband"}, "one port is enough"
+    assert findings["environment.class-infiniband"].reason.endswith("=138, and mlx5_1 port 1 is InfiniBand")
+    doctor.host.environ = {"NVSHMEM_IB_TRAFFIC_CLASS": "106"}
+    assert set(doctor(checks("environment"))) == {"environment.class-infiniband"}, "another value is no remedy"
+
+
+def test_on_infiniband_nvshmem_is_asked_for_a_level_and_never_for_a_class(doctor: Any, checks: Checks) -> None:
+    doctor.host.environ = {"NVSHMEM_IB_ENABLE_IBGDA": "1"}
     doctor.device(link_layer="InfiniBand")
-    assert set(doctor(checks("environment"))) == {"environment.class-infiniband"}
+    findings = doctor(checks("environment"))
+    assert set(findings) == {"environment.level-missing"}
+    wanted = max(one.priority for one in doctor.host.profile.classes if one.dscp == 34)
+    assert f"NVSHMEM_IB_SL is not set; the policy's is {wanted}" in findings["environment.level-missing"].reason
+    doctor.host.environ = {**doctor.host.environ, "NVSHMEM_IB_SL": str(wanted)}
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
+
+
+def test_a_class_for_the_whole_process_leaves_nixls_lanes_without_effect(doctor: Any, checks: Checks) -> None:
+    doctor.host.environ = {"MFS_NIXL": "1", "UCX_IB_SL": "3"}
+    assert set(doctor(checks("lanes"))) == {"lanes.clear"}, "a level is nothing to RoCE"
+    doctor.host.environ = {"MFS_NIXL": "1", "UCX_IB_TRAFFIC_CLASS": "32"}
+    findings = doctor(checks("lanes"))
+    assert set(findings) == {"lanes.overridden"} and findings["lanes.overridden"].remedy.startswith("unset it")
+    assert findings["lanes.overridden"].reason == "UCX_IB_TRAFFIC_CLASS=32 (this shell)"
+    assert set(doctor(checks("environment"))) == {"environment.clear"}, "no second remedy against the first"
+    doctor.host.environ = {"UCX_IB_TRAFFIC_CLASS": "106"}
+    assert set(doctor(checks("lanes"))) == {"lanes.overridden-if-asked"}
+    doctor.host.environ = {
+        "MFS_NIXL": "1",
+        "UCX_IB_TRAFFIC_CLASS": "106",
+        "MFS_SET_CLASSES": "MC_IB_TC UCX_IB_TRAFFIC_CLASS",
+    }
+    assert set(doctor(checks("lanes"))) == {"lanes.clear"}, "mfs-run has set it"
+    process(doctor, environ={"MFS_NIXL": "1", "MFS_MODE": "mark", "UCX_IB_TRAFFIC_CLASS": "auto"})
+    assert doctor(checks("lanes"))["lanes.overridden"].reason == f"UCX_IB_TRAFFIC_CLASS=auto (pid {PID})"
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, "lanes.no-levels"),
+        ({"MFS_SERVICE_LEVELS": "34:5,26:3"}, "lanes.clear"),
+        ({"MFS_SERVICE_LEVELS": "34=5"}, "lanes.levels-wrong"),
+        ({"MFS_SERVICE_LEVELS": "34:5", "UCX_IB_SL": "3"}, "lanes.overridden"),
+        ({"MFS_SERVICE_LEVELS": "34:5", "UCX_IB_SL": "3", "MFS_SET_CLASSES": "UCX_IB_SL"}, "lanes.clear"),
+        ({"MFS_NIXL": "0"}, "lanes.clear"),
+    ],
+)
+def test_on_infiniband_lanes_need_service_levels(
+    doctor: Any, checks: Checks, variables: dict[str, str], found: str
+) -> None:
+    doctor.device(link_layer="InfiniBand")
+    doctor.host.environ = {"MFS_NIXL": "1"} | variables
+    assert set(doctor(checks("lanes"))) == {found}
 
 
 def test_a_program_that_marks_is_held_to_the_fabrics_classes(doctor: Any, checks: Checks) -> None:
@@ -243,7 +299,12 @@ def test_a_process_and_what_the_daemon_knows_of_it(
     assert set(doctor(checks("process"))) == found
 
 
-UNKNOWN = {"environment": "environment.unreadable", "bypass": "bypass.unreadable", "limits": "limits.unreadable"}
+UNKNOWN = {
+    "environment": "environment.unreadable",
+    "bypass": "bypass.unreadable",
+    "limits": "limits.unreadable",
+    "lanes": "lanes.unreadable",
+}
 
 
 @pytest.mark.parametrize(("check", "found"), [*UNKNOWN.items(), ("process", "process.gone")])

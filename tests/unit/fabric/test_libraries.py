@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from mfsd.cli.commands.host import host
+from mfsd.fabric import link_layer
 from mfsd.fabric.libraries import LIBRARIES, variables
 from mfsd.fabric.policy import load_profile
 from mfsd.policy.types import Stage
@@ -63,6 +66,33 @@ def test_the_table_and_its_json() -> None:
         "seen": False,
     }
     assert printed("--policy", "paper-k8").splitlines()[0].split() == ["VARIABLE", "VALUE", "CLASS", "STAGE", "LIBRARY"]
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Gives this host's sysfs a port with a link layer."""
+    monkeypatch.setattr(link_layer, "DEVICES", tmp_path)
+
+    def make(device: str, layer: str) -> None:
+        folder = tmp_path / device / "ports/1"
+        folder.mkdir(parents=True)
+        (folder / "link_layer").write_text(layer + "\n")
+
+    return make
+
+
+def test_nvshmems_class_is_left_out_beside_any_port_of_infiniband(port: Callable[[str, str], None]) -> None:
+    port("mlx5_0", "Ethernet")
+    command = ["env", "--policy", "paper-k8", "--for", "shell"]
+    before = CliRunner().invoke(host, command)
+    assert "NVSHMEM_IB_TRAFFIC_CLASS" in before.stdout and not before.stderr
+    port("mlx5_1", "InfiniBand")
+    result = CliRunner().invoke(host, command)
+    assert "NVSHMEM" not in result.stdout and "export NCCL_IB_TC" in result.stdout
+    assert len(result.stdout.splitlines()) == len(LIBRARIES) - 1
+    assert result.stderr.startswith("NVSHMEM_IB_TRAFFIC_CLASS is left out: mlx5_1 port 1 of this host is InfiniBand")
+    levels = CliRunner().invoke(host, [*command, "--infiniband"])
+    assert "NVSHMEM_IB_SL" in levels.stdout and not levels.stderr
 
 
 def test_an_unknown_profile_is_named() -> None:

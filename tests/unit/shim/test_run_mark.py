@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,35 @@ def test_infiniband_has_service_levels_in_place_of_classes() -> None:
     marked = environment_of("--mode", "mark", "--policy", "paper-k8", "--infiniband")
     assert (marked["MFS_SERVICE_LEVELS"], marked["NCCL_IB_SL"]) == (seen["MFS_SERVICE_LEVELS"], priorities["56"])
     assert parse_marks(marked["MFS_MARK"]).dscp == class_dscps(load_profile("paper-k8"))
+
+
+WITH_PORTS = (
+    "import sys; from pathlib import Path; from mfsd.fabric import link_layer; from nccl_shim.run import main;"
+    "link_layer.DEVICES = Path(sys.argv.pop(1)); main()"
+)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "mark"])
+def test_nvshmems_class_is_left_out_beside_any_port_of_infiniband(tmp_path: Path, mode: str) -> None:
+    def started(*options: str, **variables: str) -> tuple[dict[str, str], str]:
+        command = [sys.executable, "-c", WITH_PORTS, str(tmp_path), "--mode", mode, "--policy", "paper-k8", *options]
+        clean = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        done = subprocess.run([*command, "env"], capture_output=True, text=True, env={**clean, **variables}, check=True)
+        return dict(line.partition("=")[::2] for line in done.stdout.splitlines()), done.stderr
+
+    for device, layer in (("mlx5_0", "Ethernet"), ("mlx5_1", "InfiniBand")):
+        folder = tmp_path / device / "ports/1"
+        folder.mkdir(parents=True)
+        (folder / "link_layer").write_text(layer)
+        seen, output = started()
+        assert ("NVSHMEM_IB_TRAFFIC_CLASS" in seen) is (layer == "Ethernet") and "NCCL_IB_TC" in seen
+    assert "NVSHMEM_IB_TRAFFIC_CLASS is left out: mlx5_1 port 1 of this host is InfiniBand" in output
+    assert "NVSHMEM_IB_TRAFFIC_CLASS" not in seen["MFS_SET_CLASSES"]
+    seen, output = started(NVSHMEM_IB_TRAFFIC_CLASS="104")
+    assert seen["NVSHMEM_IB_TRAFFIC_CLASS"] == "104", "what is set by hand stays"
+    assert "warning: NVSHMEM_IB_TRAFFIC_CLASS=104 is set, unset it: mlx5_1 port 1" in output
+    seen, output = started("--infiniband")
+    assert "NVSHMEM_IB_SL" in seen and "NVSHMEM_IB_TRAFFIC_CLASS" not in output
 
 
 @pytest.mark.parametrize(

@@ -107,12 +107,6 @@ def gids(host: Host, device: str, port: str) -> dict[int, str]:
     return {index: gid.type for index, gid in host.port(device, int(port)).gids.items()}
 
 
-def is_infiniband(host: Host, device: str) -> bool:
-    """Whether a port of the device has InfiniBand's link layer."""
-    ports = host.sys / "class/infiniband" / device / "ports"
-    return any(read_line(ports / port / "link_layer") == "InfiniBand" for port in names_in(ports))
-
-
 def _first_v2(host: Host, device: str, port: str) -> int:
     return next(i for i, kind in gids(host, device, port).items() if kind == ROCE_V2)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mfsd.fabric.libraries import LIBRARIES, Library, dscps, traffic_class
+from mfsd.fabric.libraries import LIBRARIES, Library, dscps, traffic_class, variables
+from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.observe.doctor.checks.bypass import bypassing
-from mfsd.observe.doctor.checks.devices import is_infiniband
+from mfsd.observe.doctor.checks.lanes import TRAFFIC_CLASS, asked_for
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
 from mfsd.policy.mark_text import VARIABLE, parse_marks
@@ -18,7 +19,6 @@ from mfsd.policy.types import Stage
 
 TITLE = "Environment"
 NCCL_CLEAR_TO_SEND = "NCCL_IB_FIFO_TC"
-NVSHMEM = "NVSHMEM_IB_TRAFFIC_CLASS"
 TRUE = ("1", "true", "yes", "on", "y")
 
 CLASS = Kind(
@@ -50,8 +50,15 @@ CLASS_OVERRIDES = Kind(
 CLASS_DANGEROUS = Kind(
     "environment.class-infiniband",
     "fail",
-    "NVSHMEM's traffic class on an InfiniBand port: versions of it end the program with an error there.",
+    "NVSHMEM's traffic class on a host with a port of InfiniBand: versions of it end the program with an error there.",
     "unset it and set NVSHMEM_IB_SL: mfsctl host env --infiniband",
+)
+LEVEL_MISSING = Kind(
+    "environment.level-missing",
+    "warn",
+    "The library posts past MFS on a host with a port of InfiniBand, where its traffic class must not be set, and "
+    "nothing gives its packets a service level: they go in level 0.",
+    "start the program with mfs-run --policy NAME --infiniband, or set what mfsctl host env --infiniband prints",
 )
 SHIM_OFF = Kind("environment.shim-off", "fail", "The shim does nothing in this environment.", "unset MFS_MODE")
 SHIM_OBSERVES = Kind(
@@ -141,14 +148,18 @@ def _nccl_files(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     owners = {d: c.name for c in host.profile.classes for d in (c.dscp, *c.also_dscp)}
-    if environ.get(NVSHMEM) and any(is_infiniband(host, device) for device in host.devices):
-        yield CLASS_DANGEROUS(f"{NVSHMEM}={environ[NVSHMEM]}", NVSHMEM)
+    ports = infiniband_ports(host.sys / "class/infiniband")
+    broken = [library for library in LIBRARIES if library.infiniband_breaks and ports]
+    for library in broken:
+        yield from _dangerous(host, library, environ, ports[0])
     if environ.get("MFS_MODE") == "mark":
         yield from _marks(environ.get(VARIABLE, ""), owners)
         return  # the variables are part of it, and what is set by hand stays by intent
     of_stage, in_use = dscps(host.profile), bypassing(host)
-    for library in LIBRARIES:
+    for library in (one for one in LIBRARIES if one not in broken):
         name = library.traffic_class
+        if name == TRAFFIC_CLASS and asked_for(environ):
+            continue  # with lanes no value is right: lanes.overridden
         value = _number(environ, name)
         wanted = of_stage[library.stage]
         if value is not None:
@@ -160,6 +171,16 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     if fifo is not None:
         text = environ[NCCL_CLEAR_TO_SEND]
         yield from _other_class(LIBRARIES[0], NCCL_CLEAR_TO_SEND, fifo, text, of_stage[Stage.CONTROL], owners)
+
+
+def _dangerous(host: Host, library: Library, environ: Mapping[str, str], port: str) -> Iterator[Finding]:
+    """Of a library whose class must not be set beside this port of InfiniBand: a service level has its place."""
+    name, level = library.traffic_class, library.service_level
+    if environ.get(name):
+        yield CLASS_DANGEROUS(f"{name}={environ[name]}, and {port} is InfiniBand", name)
+    if library in bypassing(host) and not environ.get(level):
+        wanted = next(one.value for one in variables(host.profile, infiniband=True) if one.name == level)
+        yield LEVEL_MISSING(f"{level} is not set; the policy's is {wanted}, and {port} is InfiniBand", level)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -1,0 +1,34 @@
+"""MFS_SERVICE_LEVELS: which service level of InfiniBand stands for a DSCP's class, as `46:5,34:4`.
+
+The preloaded library reads it (nccl_shim/src/service_level.c), and NIXL's lanes do. A `!` behind an entry lets the
+preloaded library set the level over one that the program has chosen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mfsd.fabric.policy import Profile
+
+SERVICE_LEVELS: Final = "MFS_SERVICE_LEVELS"
+DSCP_MAX, LEVEL_MAX = 63, 15
+
+
+def service_levels(profile: Profile) -> str:
+    """What the variable is under this profile: the priority of each class is its service level, too."""
+    return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
+
+
+def parse_levels(text: str) -> dict[int, int]:
+    """DSCP -> level. ValueError, in one line."""
+    return dict(_entry(part) for part in text.removesuffix(",").split(",")) if text else {}
+
+
+def _entry(part: str) -> tuple[int, int]:
+    dscp, _, level = part.removesuffix("!").partition(":")
+    if all(one.isascii() and one.isdigit() and len(one) <= 2 for one in (dscp, level)):
+        found = int(dscp), int(level)
+        if found[0] <= DSCP_MAX and found[1] <= LEVEL_MAX:
+            return found
+    raise ValueError(f"{SERVICE_LEVELS}: {part[:40]!r} is not DSCP:LEVEL; write entries with commas, as 46:5,34:4")
