@@ -15,7 +15,8 @@ from bench.report.page import page
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
     *("ring", "rmlq", "permit", "permits", "shim", "idle", "fluid", "plan"),
-    *("coordinator", "mooncake", "gate", "window", "nixl_beside", "gateway", "binding", "vectors"),
+    *("coordinator", "mooncake", "nixl", "nixl_plugin", "gate", "window", "nixl_beside"),
+    *("gateway", "binding", "vectors"),
 )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 ANOTHER_MACHINE = "internals/core.md#the-same-code-on-another-machine"
 """Of bars in time, and of those that a minute of a busy machine decides: older code beside the present one."""
+NIXL_COST = "nixl.md#what-it-costs"
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -145,6 +146,18 @@ BARS = (
         "%",
         1,
         why=ANOTHER_MACHINE,
+    ),
+    *(
+        Bar(
+            bench,
+            f"{transport}/overhead_percent",
+            f"{what}, of a 1 MiB write over {over} (median)",
+            "%",
+            1,
+            why=NIXL_COST,
+        )
+        for bench, what in (("nixl", "NIXL adapter"), ("nixl_plugin", "NIXL plugin, asking less switched off"))
+        for transport, over in (("rdma", "soft RoCE"), ("tcp", "loopback TCP"))
     ),
     Bar(
         "gate",

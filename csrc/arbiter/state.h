@@ -199,7 +199,7 @@ struct session {
 	uint32_t request_bucket[REQUEST_BUCKETS]; /* by id: slot + 1 */
 	struct request request[MFS_REQUESTS_MAX];
 	struct demand demand[MFS_DEMANDS_MAX];
-	uint64_t work_ns; /* processor time that its contexts have cost and that was not yet forgiven */
+	uint64_t work_ns; /* processor time that it has cost and that was not yet forgiven */
 	uint64_t work_read_ns;
 	struct mfs_message message[MESSAGES_PER_TURN]; /* taken from its rings and not yet processed */
 	uint32_t message_next, message_end;
@@ -456,7 +456,8 @@ static inline uint32_t active_rings(const struct session *session)
 	return session->rings | 1u << session->ring_next % MFS_SUBMIT_RINGS;
 }
 
-/* What contexts cost to read and to announce, roughly: clients are held to a share of the thread's time. */
+/* What messages cost, and contexts to read and to announce, roughly: clients are held to a share of the thread's time. */
+#define WORK_MESSAGE_NS 100 /* while others are polled, too */
 #define WORK_BATCH_NS 300
 #define WORK_REQUEST_NS 100
 #define WORK_DEMAND_NS 50

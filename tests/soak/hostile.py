@@ -50,6 +50,7 @@ class Hostile:
             self._dead_peer,
             self._permits_kept,
             self._flood,
+            self._messages,
         )
         attack = self._chance.choice(attacks)
         attack(time.monotonic() + EACH_S)
@@ -102,6 +103,16 @@ class Hostile:
             for task, _ in self._client.permits(500):
                 self._client.complete(task)
             time.sleep(0.01)
+
+    def _messages(self, until_s: float) -> None:
+        """As many as it can send: tasks that are given up at once, and a batch whose layer changes."""
+        batch = self._client.batch_begin(1, 500)
+        while time.monotonic() < until_s:
+            for layer in range(500):
+                if (task := self._submit(1)) is not None:
+                    self._client.cancel(task)
+                self._client.batch_layer(batch, layer)
+        self._client.batch_end(batch)
 
 
 def main() -> int:

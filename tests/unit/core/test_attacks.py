@@ -1,7 +1,7 @@
 """What other programs may take from one that does nothing wrong, by a virtual clock, whatever this host is doing.
 
-The scenarios are in tests/native/arbiter_virtual.c, queue pairs in arbiter_fifo.c, the ledger in ledger_chains.c,
-directions in arbiter_directions.c, NICs in arbiter_nics.c.
+The scenarios are in tests/native/arbiter_virtual.c, floods in arbiter_floods.c, queue pairs in arbiter_fifo.c, the
+ledger in ledger_chains.c, directions in arbiter_directions.c, NICs in arbiter_nics.c.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ KEPT = 0.9
 """Of what the victim moves alone, while others attack it or have bad luck."""
 GATE_MAX_US = 2000
 MESSAGE_US = 263
+MESSAGES_PER_TURN = 64
+FLOOD_READ = (0.3 / 4 + 0.001) * 1e9 / 100
+"""Messages of 100 ns in a quarter of 0.3 s, and in the millisecond that one may owe."""
 Figures = dict[str, int]
 Run = Callable[[str], Figures]
 
@@ -46,9 +49,7 @@ def output(program: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def run(build: Callable[..., Path]) -> Run:
-    program = build("arbiter_virtual")
+def scenarios(program: Path) -> Run:
     known: dict[str, Figures] = {}
 
     def one(scenario: str) -> Figures:
@@ -58,6 +59,16 @@ def run(build: Callable[..., Path]) -> Run:
         return known[scenario]
 
     return one
+
+
+@pytest.fixture(scope="module")
+def run(build: Callable[..., Path]) -> Run:
+    return scenarios(build("arbiter_virtual"))
+
+
+@pytest.fixture(scope="module")
+def flood(build: Callable[..., Path]) -> Run:
+    return scenarios(build("arbiter_floods"))
 
 
 @pytest.mark.parametrize(
@@ -121,6 +132,34 @@ def test_what_costs_the_arbiter_is_heard_less(run: Run) -> None:
     """Each message that claims to be the earliest of thousands walks past all of them: about 2,000 steps of 5 ns, in a
     quarter of the time. All 32 a step would be 19 million."""
     assert run("queue-backwards")["read"] < 500_000
+
+
+@pytest.mark.parametrize("scenario", ["tasks", "ends", "requests", "batches", "rereads"])
+def test_a_flood_takes_its_share_of_the_arbiter_and_no_permits_of_others(flood: Run, scenario: str) -> None:
+    """Of what is heard in a turn, which others wait for; of what is heard and read in all; and so of the victim's
+    permits, though a turn takes as long as what it reads."""
+    figures = flood(scenario)
+    assert 0.9 * MESSAGES_PER_TURN <= figures["most"] <= MESSAGES_PER_TURN
+    assert figures["heard"] + figures["reread"] <= FLOOD_READ + MESSAGES_PER_TURN
+    assert figures["permits"] >= KEPT * flood("alone")["permits"]
+    assert figures["given_up"] == 0
+    assert (figures["reread"] > 0) == (scenario == "rereads")
+
+
+@pytest.mark.parametrize("scenario", ["tasks", "ends", "requests", "batches"])
+def test_a_flood_is_heard_as_much_as_its_share_allows(flood: Run, scenario: str) -> None:
+    """Else the counts above would hold of one that is not heard at all."""
+    assert flood(scenario)["heard"] >= 0.9 * FLOOD_READ
+
+
+def test_who_is_there_alone_is_heard_as_fast_as_it_sends(flood: Run) -> None:
+    assert flood("nobody-else")["heard"] > 3 * FLOOD_READ
+
+
+def test_a_flood_of_what_is_no_message_is_heard_in_one_turn(flood: Run) -> None:
+    figures = flood("unknown")
+    assert (figures["given_up"], figures["permits"]) == (1, flood("alone")["permits"])
+    assert figures["heard"] <= MESSAGES_PER_TURN
 
 
 def test_a_permit_goes_to_the_first_of_a_queue_pair(build: Callable[..., Path]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.report.__main__ import NAMES
 from bench.report.bars import ANOTHER_MACHINE, BARS
 from bench.report.page import page
 
@@ -54,6 +55,25 @@ def test_a_bar_that_is_missed_says_where_it_is_said_why() -> None:
 
     assert line(0.96).endswith("| **missed**, [why](internals/shim.md#message-rate) |")
     assert line(0.98).endswith("| holds |")
+
+
+@pytest.mark.parametrize(
+    ("bench", "what"), [("nixl", "NIXL adapter"), ("nixl_plugin", "NIXL plugin, asking less switched off")]
+)
+def test_what_nixl_costs_is_held_to_its_bars(bench: str, what: str) -> None:
+    measured = {
+        "rdma": {"overhead_percent": 0.4, "overhead_percent_interval": [0.1, 0.7]},
+        "tcp": {"overhead_percent": 1.1, "overhead_percent_interval": [0.3, 1.9]},
+    }
+    lines = page({bench: {"machine": MACHINE, "results": measured}}).splitlines()
+    row = f"| {what}, of a 1 MiB write over {{}} (median) | <= 1 % |"
+    missed = "**missed**, within the interval, [why](nixl.md#what-it-costs)"
+    assert f"{row.format('soft RoCE')} 0.4 % (0.1 to 0.7) | holds |" in lines
+    assert f"{row.format('loopback TCP')} 1.1 % (0.3 to 1.9) | {missed} |" in lines
+
+
+def test_every_bar_is_of_a_benchmark_that_the_page_is_made_from() -> None:
+    assert {bar.bench for bar in BARS} <= {*NAMES}
 
 
 def test_the_page_that_is_in_the_tree_names_every_bar_and_why_it_is_missed() -> None:

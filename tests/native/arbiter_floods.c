@@ -1,0 +1,167 @@
+/* What a program that floods the arbiter takes from another: a victim sends as much as it is permitted, as in arbiter_virtual.c,
+ * and a turn takes as long as what it has read, at COST_NS each.
+ *
+ * arbiter_floods SCENARIO prints counts: the victim's permits, what was heard of the attacker in all and the most in one turn,
+ * requests that were read again, and whether the attacker was given up.
+ */
+#include "virtual_arbiter.h"
+
+#define END_NS 300000000ull
+#define COST_NS 100      /* of a message, and of a request that is read */
+#define CHANGE_NS 100000 /* all contexts change so often */
+
+static struct program victim, attacker;
+static uint64_t spent_ns, reread;
+
+static void victim_step(void)
+{
+	permits_take(&victim, true);
+	while (__builtin_popcountll(victim.busy) < DEPTH)
+		submit(&victim, MESSAGE, 0, 1, 0);
+}
+
+static void push(uint32_t ring, struct mfs_message message)
+{
+	struct mfs_segment *segment = attacker.session->segment;
+
+	message.submit_ns = now_ns;
+	mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, &message, 1);
+}
+
+/* For two messages. */
+static bool room(uint32_t ring)
+{
+	return attacker.session->segment->submit[ring].tail + 2 <= attacker.session->reader.ring[ring].head + MFS_SUBMIT_SLOTS;
+}
+
+/* The same into all rings, until they are full. */
+static void flood(enum mfs_message_kind kind, uint64_t task)
+{
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
+		while (room(ring))
+			push(ring, (struct mfs_message){.task = task, .kind = (uint8_t)kind});
+}
+
+static void alone(void)
+{
+}
+
+/* Each is given up at once. */
+static void tasks(void)
+{
+	static uint64_t next;
+
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
+		while (room(ring)) {
+			uint64_t task = (next / MFS_TASKS_MAX + 1) << 32 | next % MFS_TASKS_MAX;
+
+			next++;
+			push(ring, (struct mfs_message){.task = task,
+							.bytes = MESSAGE,
+							.peer = 5,
+							.batch = MFS_NONE_U32,
+							.kind = MFS_MESSAGE_SUBMIT,
+							.stage = MFS_STAGE_BACKGROUND});
+			push(ring, (struct mfs_message){.task = task, .kind = MFS_MESSAGE_CANCEL});
+		}
+}
+
+/* Of tasks that there never were. */
+static void ends(void)
+{
+	flood(MFS_MESSAGE_COMPLETE, 7);
+}
+
+static void requests(void)
+{
+	flood(MFS_MESSAGE_REQUEST, 7);
+}
+
+static void batches(void)
+{
+	flood(MFS_MESSAGE_BATCH, 0);
+}
+
+static void unknown(void)
+{
+	flood(UINT8_MAX, 0);
+}
+
+/* As many contexts as there may be, and messages that name each of them, all the while they change. */
+static void rereads(void)
+{
+	static uint32_t version[MFS_REQUESTS_MAX];
+	static uint64_t change_ns;
+	const uint32_t each = MFS_REQUESTS_MAX / MFS_BATCHES_MAX;
+
+	for (uint32_t slot = 0; slot < MFS_BATCHES_MAX && room(slot % MFS_SUBMIT_RINGS); slot++)
+		push(slot % MFS_SUBMIT_RINGS, (struct mfs_message){.batch = slot, .kind = MFS_MESSAGE_BATCH});
+	if (now_ns < change_ns)
+		return;
+	change_ns = now_ns + CHANGE_NS;
+	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++) {
+		bool read = attacker.session->request[i].version != version[i];
+
+		version[i] = attacker.session->request[i].version;
+		reread += read;
+		spent_ns += read ? COST_NS : 0;
+	}
+	for (uint32_t slot = 0; slot < MFS_BATCHES_MAX; slot++)
+		batch_write(attacker.session->segment, slot, slot * each, each);
+}
+
+static const struct scenario {
+	const char *name;
+	void (*step)(void);
+	bool nobody; /* else is there */
+} SCENARIOS[] = {
+	{"alone", alone, false},     {"tasks", tasks, false},	  {"ends", ends, false},       {"requests", requests, false},
+	{"batches", batches, false}, {"unknown", unknown, false}, {"rereads", rereads, false}, {"nobody-else", tasks, true},
+};
+
+/* Messages that were read of the program. */
+static uint64_t heard(const struct program *program)
+{
+	uint64_t messages = 0;
+
+	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
+		messages += program->session->reader.ring[ring].head;
+	return messages;
+}
+
+int main(int argc, char **argv)
+{
+	const struct scenario *scenario = SCENARIOS, *end = SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS);
+	uint64_t end_ns, most = 0;
+
+	must(argc == 2, "usage: arbiter_floods SCENARIO");
+	while (scenario < end && strcmp(scenario->name, argv[1]))
+		scenario++;
+	must(scenario < end, "the scenario is known");
+	arbiter_begin();
+	if (!scenario->nobody)
+		attach(&victim);
+	attach(&attacker);
+	end_ns = now_ns + END_NS;
+	while (now_ns < end_ns) {
+		uint64_t before = heard(&attacker), messages = arbiter->messages;
+
+		scenario->step();
+		if (victim.session)
+			victim_step();
+		turn(arbiter, true);
+		most = heard(&attacker) - before > most ? heard(&attacker) - before : most;
+		spent_ns += (arbiter->messages - messages) * COST_NS;
+		do {
+			wire_step();
+			now_ns += STEP_NS;
+			spent_ns -= spent_ns < STEP_NS ? spent_ns : STEP_NS;
+		} while (spent_ns >= STEP_NS);
+	}
+	must(!victim.session || victim.session->state == MFS_SEGMENT_ACTIVE, "the victim was not given up");
+	printf("permits %llu\nheard %llu\nmost %llu\nreread %llu\ngiven_up %d\n",
+	       (unsigned long long)(victim.session ? victim.session->grants : 0), (unsigned long long)heard(&attacker), (unsigned long long)most, (unsigned long long)reread,
+	       attacker.session->state != MFS_SEGMENT_ACTIVE);
+	mfs_arbiter_destroy(arbiter);
+	return 0;
+}
