@@ -301,7 +301,7 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session,
 
 /* What a client costs is the client's to choose: it may send messages without end, and one may have a thousand requests
  * read again. Each may take a quarter of the thread's time; one that has taken more is read later, and the others now.
- * Who is polled alone takes with plain messages nobody's time. */
+ * The plain messages of one that is polled alone take no other's time. */
 #define WORK_SHARE 4
 #define WORK_NS_MAX 1000000ull
 

@@ -1,7 +1,7 @@
 /* What a program that floods the arbiter takes from another: a victim sends as much as it is permitted, as in arbiter_virtual.c,
  * and a turn takes as long as what it has read, at COST_NS each.
  *
- * arbiter_floods SCENARIO prints counts: the victim's permits, what was heard of the attacker in all and the most in one turn,
+ * arbiter_floods SCENARIO prints counts: the victim's permits, messages received from the attacker in all and at most in one turn,
  * requests that were read again, and whether the attacker was given up.
  */
 #include "virtual_arbiter.h"
@@ -113,14 +113,14 @@ static void rereads(void)
 static const struct scenario {
 	const char *name;
 	void (*step)(void);
-	bool nobody; /* else is there */
+	bool by_itself; /* there is no victim */
 } SCENARIOS[] = {
 	{"alone", alone, false},     {"tasks", tasks, false},	  {"ends", ends, false},       {"requests", requests, false},
-	{"batches", batches, false}, {"unknown", unknown, false}, {"rereads", rereads, false}, {"nobody-else", tasks, true},
+	{"batches", batches, false}, {"unknown", unknown, false}, {"rereads", rereads, false}, {"by-itself", tasks, true},
 };
 
 /* Messages that were read of the program. */
-static uint64_t heard(const struct program *program)
+static uint64_t received(const struct program *program)
 {
 	uint64_t messages = 0;
 
@@ -139,18 +139,18 @@ int main(int argc, char **argv)
 		scenario++;
 	must(scenario < end, "the scenario is known");
 	arbiter_begin();
-	if (!scenario->nobody)
+	if (!scenario->by_itself)
 		attach(&victim);
 	attach(&attacker);
 	end_ns = now_ns + END_NS;
 	while (now_ns < end_ns) {
-		uint64_t before = heard(&attacker), messages = arbiter->messages;
+		uint64_t before = received(&attacker), messages = arbiter->messages;
 
 		scenario->step();
 		if (victim.session)
 			victim_step();
 		turn(arbiter, true);
-		most = heard(&attacker) - before > most ? heard(&attacker) - before : most;
+		most = received(&attacker) - before > most ? received(&attacker) - before : most;
 		spent_ns += (arbiter->messages - messages) * COST_NS;
 		do {
 			wire_step();
@@ -159,8 +159,9 @@ int main(int argc, char **argv)
 		} while (spent_ns >= STEP_NS);
 	}
 	must(!victim.session || victim.session->state == MFS_SEGMENT_ACTIVE, "the victim was not given up");
-	printf("permits %llu\nheard %llu\nmost %llu\nreread %llu\ngiven_up %d\n",
-	       (unsigned long long)(victim.session ? victim.session->grants : 0), (unsigned long long)heard(&attacker), (unsigned long long)most, (unsigned long long)reread,
+	printf("permits %llu\nreceived %llu\nmost %llu\nreread %llu\ngiven_up %d\n",
+	       (unsigned long long)(victim.session ? victim.session->grants : 0), (unsigned long long)received(&attacker),
+	       (unsigned long long)most, (unsigned long long)reread,
 	       attacker.session->state != MFS_SEGMENT_ACTIVE);
 	mfs_arbiter_destroy(arbiter);
 	return 0;

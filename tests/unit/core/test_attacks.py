@@ -136,30 +136,30 @@ def test_what_costs_the_arbiter_is_heard_less(run: Run) -> None:
 
 @pytest.mark.parametrize("scenario", ["tasks", "ends", "requests", "batches", "rereads"])
 def test_a_flood_takes_its_share_of_the_arbiter_and_no_permits_of_others(flood: Run, scenario: str) -> None:
-    """Of what is heard in a turn, which others wait for; of what is heard and read in all; and so of the victim's
-    permits, though a turn takes as long as what it reads."""
+    """Messages of a turn, which others wait for; messages and requests in all; and so the victim keeps its permits,
+    though a turn takes as long as what it reads."""
     figures = flood(scenario)
     assert 0.9 * MESSAGES_PER_TURN <= figures["most"] <= MESSAGES_PER_TURN
-    assert figures["heard"] + figures["reread"] <= FLOOD_READ + MESSAGES_PER_TURN
+    assert figures["received"] + figures["reread"] <= FLOOD_READ + MESSAGES_PER_TURN
     assert figures["permits"] >= KEPT * flood("alone")["permits"]
     assert figures["given_up"] == 0
     assert (figures["reread"] > 0) == (scenario == "rereads")
 
 
 @pytest.mark.parametrize("scenario", ["tasks", "ends", "requests", "batches"])
-def test_a_flood_is_heard_as_much_as_its_share_allows(flood: Run, scenario: str) -> None:
-    """Else the counts above would hold of one that is not heard at all."""
-    assert flood(scenario)["heard"] >= 0.9 * FLOOD_READ
+def test_a_flood_is_received_as_far_as_its_share_goes(flood: Run, scenario: str) -> None:
+    """Else the counts above would hold of one that is never read."""
+    assert flood(scenario)["received"] >= 0.9 * FLOOD_READ
 
 
-def test_who_is_there_alone_is_heard_as_fast_as_it_sends(flood: Run) -> None:
-    assert flood("nobody-else")["heard"] > 3 * FLOOD_READ
+def test_a_program_by_itself_is_received_as_fast_as_it_sends(flood: Run) -> None:
+    assert flood("by-itself")["received"] > 3 * FLOOD_READ
 
 
-def test_a_flood_of_what_is_no_message_is_heard_in_one_turn(flood: Run) -> None:
+def test_a_flood_of_what_is_no_message_is_received_in_one_turn(flood: Run) -> None:
     figures = flood("unknown")
     assert (figures["given_up"], figures["permits"]) == (1, flood("alone")["permits"])
-    assert figures["heard"] <= MESSAGES_PER_TURN
+    assert figures["received"] <= MESSAGES_PER_TURN
 
 
 def test_a_permit_goes_to_the_first_of_a_queue_pair(build: Callable[..., Path]) -> None:
