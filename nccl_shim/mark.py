@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mfsd.fabric.libraries import dangerous_classes, traffic_classes, variables
+from mfsd.fabric.libraries import dangerous_classes, service_levels, traffic_classes, variables
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.policy import PolicyError, Profile, load_profile
-from mfsd.fabric.service_levels import SERVICE_LEVELS, service_levels
 from mfsd.fabric.wire_table import wire_table
 from mfsd.node.config import RuleConfig
 from mfsd.node.config_file import ConfigError, load
@@ -16,6 +15,7 @@ from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.values import SizeBytes
 from mfsd.policy.mark_text import mark_text, parse_marks
 from mfsd.policy.marks import SIZED, MarkRule, Marks, checked
+from mfsd.policy.service_levels import SERVICE_LEVELS
 from mfsd.policy.types import Stage
 
 SET_BY_US = "MFS_SET_CLASSES"

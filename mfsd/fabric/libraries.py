@@ -75,6 +75,11 @@ def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]
     return found
 
 
+def service_levels(profile: Profile) -> str:
+    """What the variable is under this profile: the priority of each class is its service level, too."""
+    return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
+
+
 def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
     """The variables of classes that must not be set on a host with these ports of InfiniBand, and why. One port is
     enough: a library may take any port of its host."""

@@ -14,11 +14,6 @@ def infiniband_ports(devices: Path | None = None) -> list[str]:
     return [f"{file.parts[-4]} port {file.parts[-2]}" for file in files if _text(file) == INFINIBAND]
 
 
-def is_infiniband(device: str, devices: Path | None = None) -> bool:
-    """Whether a port of the device is InfiniBand."""
-    return any(port.rpartition(" port ")[0] == device for port in infiniband_ports(devices))
-
-
 def _text(file: Path) -> str:
     try:
         return file.read_text(errors="replace").strip()

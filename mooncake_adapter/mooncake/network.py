@@ -25,6 +25,15 @@ def guid_of(device: str) -> int:
         return 0
 
 
+def is_infiniband(device: str) -> bool:
+    """Whether a port of the RDMA device is InfiniBand; one that cannot be read is taken for Ethernet."""
+    try:
+        files = (DEVICES / device).glob("ports/*/link_layer")
+        return bool(device) and any(file.read_text().strip() == "InfiniBand" for file in files)
+    except (OSError, ValueError):
+        return False
+
+
 def device_of(choice: str) -> str:
     """The first RDMA device of a list by commas, of this host where the list is empty; "" where there is none."""
     first = choice.partition(",")[0].strip()

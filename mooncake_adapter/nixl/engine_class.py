@@ -10,8 +10,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from mfsd.fabric.link_layer import is_infiniband
-from mfsd.fabric.service_levels import SERVICE_LEVELS, parse_levels
+from mfsd.policy.service_levels import SERVICE_LEVELS, parse_levels
+from mooncake_adapter.mooncake.network import is_infiniband
 from mooncake_adapter.nixl.network import device_chosen
 from mooncake_adapter.warn_once import WarnOnce
 

@@ -12,11 +12,11 @@ import click
 from mfsd.cli import complete
 from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
-from mfsd.fabric.libraries import Variable, dangerous_classes, variables
+from mfsd.fabric.libraries import Variable, dangerous_classes, service_levels, variables
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
-from mfsd.fabric.service_levels import SERVICE_LEVELS, service_levels
+from mfsd.policy.service_levels import SERVICE_LEVELS
 
 if TYPE_CHECKING:
     from mfsd.fabric.host import Host, Result

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.fabric import link_layer
 from mooncake_adapter.metadata import Metadata
+from mooncake_adapter.mooncake import network as mooncake_network
 from mooncake_adapter.nixl import network
 from mooncake_adapter.nixl.descriptors import Prepared, rows_of
 from mooncake_adapter.nixl.engine_class import EngineClass, with_class
@@ -86,7 +86,7 @@ def infiniband(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The NIC that UCX takes is InfiniBand."""
     (tmp_path / "mlx5_0/ports/1").mkdir(parents=True)
     (tmp_path / "mlx5_0/ports/1/link_layer").write_text("InfiniBand\n")
-    monkeypatch.setattr(link_layer, "DEVICES", tmp_path)
+    monkeypatch.setattr(mooncake_network, "DEVICES", tmp_path)
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
     for name in ("UCX_TLS", "UCX_IB_SL", "UCX_IB_TRAFFIC_CLASS", "MFS_SET_CLASSES", "MFS_SERVICE_LEVELS"):
         monkeypatch.delenv(name, raising=False)

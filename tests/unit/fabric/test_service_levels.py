@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mfsd.fabric.libraries import service_levels
 from mfsd.fabric.policy import load_profile
-from mfsd.fabric.service_levels import parse_levels, service_levels
+from mfsd.policy.service_levels import parse_levels
 
 
 def test_a_profiles_levels_are_read_as_they_are_written() -> None:

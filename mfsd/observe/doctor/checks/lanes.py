@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mfsd.fabric.link_layer import infiniband_ports
-from mfsd.fabric.service_levels import SERVICE_LEVELS, parse_levels
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
+from mfsd.policy.service_levels import SERVICE_LEVELS, parse_levels
 
 TITLE = "NIXL's lanes"
 ASKS, SET_BY_US = "MFS_NIXL", "MFS_SET_CLASSES"

@@ -6,18 +6,10 @@ preloaded library set the level over one that the program has chosen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from mfsd.fabric.policy import Profile
+from typing import Final
 
 SERVICE_LEVELS: Final = "MFS_SERVICE_LEVELS"
 DSCP_MAX, LEVEL_MAX = 63, 15
-
-
-def service_levels(profile: Profile) -> str:
-    """What the variable is under this profile: the priority of each class is its service level, too."""
-    return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
 
 
 def parse_levels(text: str) -> dict[int, int]:
