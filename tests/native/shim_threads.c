@@ -148,6 +148,7 @@ static void million(void)
 
 /* The same, while the daemon opens and closes its gate, hangs, dies and comes back. */
 static struct daemon *unruly_daemon;
+static struct daemon_options unruly_options; /* of each that comes: nothing is held for long by any */
 static _Atomic bool streams_done;
 
 /* More than can have been permitted before: the streams go on as things are now. */
@@ -186,9 +187,7 @@ static void *unruly(void *unused)
 		case 3:
 			daemon_kill(d);
 			streams_go_on();
-			d = hold_daemon();
-			daemon_grant_all(d, true);
-			unruly_daemon = d;
+			unruly_daemon = daemon_start(&unruly_options);
 			break;
 		default:
 			break;
@@ -199,13 +198,13 @@ static void *unruly(void *unused)
 
 static void million_unruly(void)
 {
-	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
-					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .grant_all = true,
-					 .max_hold_ns = 15000000, .stale_after_ns = 50000000};
 	pthread_t trouble;
 	struct ibv_wc wc[4];
 
-	unruly_daemon = daemon_start(&options);
+	unruly_options = (struct daemon_options){.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+						 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE, .grant_all = true,
+						 .max_hold_ns = 15000000, .stale_after_ns = 50000000};
+	unruly_daemon = daemon_start(&unruly_options);
 	per_qp = (unsigned)atoi(getenv("PER_QP") ? getenv("PER_QP") : "250000");
 	shared = rig_open(4096);
 	fake_observer = observe_post;
