@@ -13,12 +13,11 @@ from mfsd.node.config import RuleConfig
 from mfsd.node.config_file import ConfigError, load
 from mfsd.node.rules import BUILT_IN, dscp_of
 from mfsd.node.values import SizeBytes
-from mfsd.policy.mark_text import mark_text, parse_marks
+from mfsd.policy.mark_text import SET_BY_US, mark_text, parse_marks
 from mfsd.policy.marks import SIZED, MarkRule, Marks, checked
 from mfsd.policy.service_levels import SERVICE_LEVELS
 from mfsd.policy.types import Stage
 
-SET_BY_US = "MFS_SET_CLASSES"
 """Names the variables that mfs-run has set: no operator has chosen their values."""
 
 

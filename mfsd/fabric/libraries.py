@@ -76,7 +76,7 @@ def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]
 
 
 def service_levels(profile: Profile) -> str:
-    """What the variable is under this profile: the priority of each class is its service level, too."""
+    """What MFS_SERVICE_LEVELS is under this profile: the priority of each class is its service level, too."""
     return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
 
 

@@ -17,6 +17,8 @@ from mfsd.policy.marks import CLASSES_MAX, ROLES, MarkRule, Marks, checked
 from mfsd.policy.types import Stage
 
 VARIABLE: Final = "MFS_MARK"
+SET_BY_US: Final = "MFS_SET_CLASSES"
+"""Names the variables of classes that mfs-run has set, by spaces."""
 PLAIN: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:"
 """What stands for itself in a rule: what names of files and addresses are made of."""
 BYTES_MAX: Final = 2**63 - 1

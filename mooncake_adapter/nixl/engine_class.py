@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from mfsd.policy.mark_text import SET_BY_US
 from mfsd.policy.service_levels import SERVICE_LEVELS, parse_levels
 from mooncake_adapter.mooncake.network import is_infiniband
 from mooncake_adapter.nixl.network import device_chosen
@@ -17,8 +18,6 @@ from mooncake_adapter.warn_once import WarnOnce
 
 CONFIG = "engine_config"
 TRAFFIC_CLASS, SERVICE_LEVEL = "IB_TRAFFIC_CLASS", "IB_SL"
-SET_BY_US = "MFS_SET_CLASSES"
-"""Names the variables that mfs-run has set."""
 
 
 def with_class(parameters: dict[str, str], dscp: int | None, level: int | None = None) -> dict[str, str]:

@@ -67,11 +67,11 @@ bool mfs_window_destination_give(struct mfs_window *window, uint16_t destination
 uint32_t mfs_window_destination_users(const struct mfs_window *window, uint16_t destination);
 
 /* Whether a task may enter. Something may always enter an empty window, however large. `at_ns` is written with
- * MFS_ROOM_NIC_FULL. With MFS_ROOM_DESTINATION_FULL the number waits until it is taken. */
+ * MFS_ROOM_NIC_FULL. After MFS_ROOM_DESTINATION_FULL the number is on its destination's list of those that wait. */
 enum mfs_room mfs_window_room(struct mfs_window *window, uint16_t destination, uint64_t bytes,
 			      uint64_t now_ns, uint64_t *at_ns);
-/* Takes one of the numbers that wait for the window which `destination` has, MFS_DESTINATION_NONE if none does. To be called
- * until then when a task has left it: there may be room. */
+/* Takes a number off the list of those that wait for the same destination; MFS_DESTINATION_NONE when it is empty. When a
+ * task has left, there may be room for each of them: call it until the list is empty. */
 uint16_t mfs_window_waiting_take(struct mfs_window *window, uint16_t destination);
 /* The task enters, whether or not there is room. */
 void mfs_window_enter(struct mfs_window *window, uint16_t destination, uint64_t bytes, uint64_t now_ns,

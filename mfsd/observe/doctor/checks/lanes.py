@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host
+from mfsd.policy.mark_text import SET_BY_US
 from mfsd.policy.service_levels import SERVICE_LEVELS, parse_levels
 
 TITLE = "NIXL's lanes"
-ASKS, SET_BY_US = "MFS_NIXL", "MFS_SET_CLASSES"
+ASKS = "MFS_NIXL"
 TRAFFIC_CLASS, SERVICE_LEVEL = "UCX_IB_TRAFFIC_CLASS", "UCX_IB_SL"
 
 OVERRIDDEN = Kind(
