@@ -19,6 +19,7 @@
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
 #define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
 #define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
+#define FULL 0.75       /* of what the link can carry: a larger window would take from others, or gain less than is asked */
 
 /* A trial changes the window, lets what entered before pass (settle), and compares the rate with the one before. */
 enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
@@ -34,6 +35,7 @@ struct destination {
 	uint32_t tasks; /* completed in this trial */
 	uint64_t bytes; /* completed in this trial */
 	uint64_t begun_ns;
+	uint64_t begun_bytes; /* completed to all destinations until then */
 	uint64_t least_ns; /* the quickest task of this trial */
 	double rate, rate_before;
 	double share; /* of the NIC that its bytes take while they go out: what waits beyond lets others by */
@@ -62,6 +64,7 @@ struct mfs_window {
 	double owed;  /* bytes that the NIC had to send at owed_ns */
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
+	uint64_t completed_bytes;
 	uint32_t newest, oldest; /* pairs that are not used */
 	struct mfs_slab pairs, destinations;
 	struct pair *pair; /* the records of these */
@@ -149,9 +152,10 @@ static void begin(const struct mfs_window *w, struct destination *d)
 	d->rest = 0;
 }
 
-static void trial_begin(struct destination *d, uint64_t now_ns)
+static void trial_begin(const struct mfs_window *w, struct destination *d, uint64_t now_ns)
 {
 	d->begun_ns = now_ns;
+	d->begun_bytes = w->completed_bytes;
 	d->bytes = 0;
 	d->tasks = 0;
 	d->least_ns = UINT64_MAX;
@@ -170,7 +174,7 @@ static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uin
 	d = &w->destination[i];
 	*d = (struct destination){.record = d->record, .idle_ns = now_ns, .waiting = MFS_DESTINATION_NONE};
 	begin(w, d);
-	trial_begin(d, now_ns);
+	trial_begin(w, d, now_ns);
 	return i;
 }
 
@@ -235,6 +239,12 @@ static bool waits_beyond(const struct mfs_window *w, const struct destination *d
 	return (double)d->least_ns > BEYOND * own_ns;
 }
 
+/* Whether the link was full in this trial. */
+static bool link_full(const struct mfs_window *w, const struct destination *d, uint64_t now_ns)
+{
+	return (double)(w->completed_bytes - d->begun_bytes) >= FULL * w->drain * (double)(now_ns - d->begun_ns);
+}
+
 static void try_window(struct destination *d, uint64_t window_bytes, enum phase settle)
 {
 	d->window_bytes = window_bytes;
@@ -279,7 +289,7 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 	case LESS:
 		if (rate >= 0.9 * d->rate_before) {
 			d->phase = WATCH;
-		} else if (d->window_before < w->window_bytes * GROWTH_MAX) {
+		} else if (d->window_before < w->window_bytes * GROWTH_MAX && !link_full(w, d, now_ns)) {
 			try_window(d, d->window_before * 2, SETTLE_MORE);
 		} else {
 			d->window_bytes = d->window_before;
@@ -299,7 +309,7 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 	}
 	d->rate = rate;
 	d->share = waits && rate < w->drain ? rate / w->drain : 1.0;
-	trial_begin(d, now_ns);
+	trial_begin(w, d, now_ns);
 }
 
 /* ---- the NIC's window ------------------------------------------------------------------------------------------------ */
@@ -353,7 +363,7 @@ void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t
 			if (d->phase != WATCH)
 				d->window_bytes = d->window_before;
 			d->phase = WATCH;
-			trial_begin(d, now_ns);
+			trial_begin(w, d, now_ns);
 		}
 	}
 	w->owed = backlog(w, now_ns) + (double)bytes * d->share;
@@ -387,6 +397,7 @@ void mfs_window_complete(struct mfs_window *w, const struct mfs_passage *passage
 	out(w, d, passage, now_ns);
 	if (d->patience_ns > MFS_WINDOW_PATIENCE_NS)
 		d->patience_ns /= 2;
+	w->completed_bytes += passage->bytes;
 	d->bytes += passage->bytes;
 	d->tasks++;
 	if (took_ns < d->least_ns)
@@ -458,7 +469,7 @@ int mfs_window_create(const struct mfs_window_config *config, struct mfs_window 
 	sizes_set(w);
 	w->destination[MFS_DESTINATION_SHARED].waiting = MFS_DESTINATION_NONE;
 	begin(w, &w->destination[MFS_DESTINATION_SHARED]);
-	trial_begin(&w->destination[MFS_DESTINATION_SHARED], 0);
+	trial_begin(w, &w->destination[MFS_DESTINATION_SHARED], 0);
 	*result = w;
 	return 0;
 }

@@ -92,3 +92,14 @@ def test_another_version_runs_as_the_plain_scheduler_with_one_warning() -> None:
     assert answer["plans"] is None
     assert answer["tokens"] == ran("plain")["tokens"]
     assert answer["log"].count("vLLM 9.9.9 was not tested") == 1
+
+
+def test_switched_off_steps_are_vllms_own() -> None:
+    """Every second step of the program with the class that is switched off, the others with vLLM's own."""
+    answer = ran("off")
+    assert answer["plans"] is None
+    assert len({tuple(tokens) for tokens in answer["tokens"]}) > 1
+    plain = ran("plain")["tokens"]
+    assert [tokens[: len(own)] for tokens, own in zip(answer["tokens"], plain, strict=True)] == plain
+    assert answer["off"]["steps"] > 700
+    print(json.dumps(answer["off"]))

@@ -108,7 +108,7 @@ def measured(size: int, slow: int, messages: int) -> tuple[float, float]:
 SIZES = st.sampled_from([16_384, 65_536, 262_144, 1_048_576])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     slow=st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.3, 0.5]), min_size=1, max_size=6).filter(
         lambda slow: sum(slow) < CROWDED
@@ -129,7 +129,7 @@ def test_slow_destinations_take_nothing_from_free_ones(
     assert sum(beside[len(slow) :]) + slack >= 0.9 * min(sum(alone[len(slow) :]), left)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     slow=st.lists(st.sampled_from([0.01, 0.1, 0.3, 0.5]), min_size=2, max_size=6).filter(
         lambda slow: sum(slow) >= CROWDED
@@ -142,8 +142,7 @@ def test_destinations_that_fill_the_link_leave_none_of_it_idle(
     slow: list[float], free: int, size: int, data: st.DataObject
 ) -> None:
     """Those that are urgent may leave nothing to free ones, so in any order it is the link that is as busy as without;
-    and free ones that are first get what they had. A single one with messages of 64 KiB may not
-    (docs/internals/window.md)."""
+    and free ones that are first get what they had."""
     shares = [*slow, *([1.0] * free)]
     order = data.draw(st.permutations(range(len(shares))))
     free_first = sorted(order, key=lambda destination: destination < len(slow))
@@ -154,5 +153,4 @@ def test_destinations_that_fill_the_link_leave_none_of_it_idle(
     assert sum(beside) + slack >= 0.9 * sum(alone)
     beside = scheduled(shares, size, start_s, end_s, free_first)
     assert sum(beside) + slack >= 0.9 * sum(alone)
-    if (free, size) != (1, 65_536):
-        assert sum(beside[len(slow) :]) + slack >= 0.9 * sum(alone[len(slow) :])
+    assert sum(beside[len(slow) :]) + slack >= 0.9 * sum(alone[len(slow) :])
