@@ -1332,13 +1332,16 @@ class KeptQueue:
     overdue_numbers: set[int]
 
     def __init__(
-        self, config: Any, low: list[list[tuple[float, int, Any]]], high: list[list[tuple[float, int, Any]]]
+        self, config: Any, rest: int, low: list[list[tuple[float, int, Any]]], high: list[list[tuple[float, int, Any]]]
     ) -> None:
-        """low, high: those that wait in the order of the least alpha and of the greatest, each as [rows, rows of those
-        that come last since their deadline has passed]."""
+        """rest: mfsd.policy.serve.fence.REST. low, high: those that wait in the order of the least alpha and of the
+        greatest, each as [rows, rows of those that come last since their deadline has passed]."""
 
-    def start(self, step: int, small: Any, large: Any, reserved: Any) -> None:
-        """From this step on, with these pieces of a Pace, and memory that is kept for this call."""
+    rest_steps: int
+    """So many steps keep memory for no other call, from when this one is in."""
+
+    def start(self, step: int, small: Any, large: Any, reserved: Any, rest_steps: int) -> None:
+        """From this step on, with these pieces of a Pace, memory that is kept for this call, and steps of rest."""
 
     @property
     def reserved_number(self) -> int | None:

@@ -147,9 +147,13 @@ cdef class KeptQueue:
     """Of the step that is planned."""
     cdef ServedCall reserved
     """plan.ServeState.reserved."""
+    cdef readonly int64_t rest_steps
+    """plan.ServeState.rest_steps."""
+    cdef int64_t rest
 
-    def __init__(self, config, list low, list high):
-        """low, high: rows and expired ones in the order of the least alpha, and of the greatest."""
+    def __init__(self, config, int64_t rest, list low, list high):
+        """low, high: rows and expired ones in the order of the least alpha, and of the greatest; rest: fence.REST."""
+        self.rest = rest
         self.hybrid, self.minds = config.policy.value == "hybrid", config.policy.value == "fit"
         self.fcfs, self.shortest_first = config.policy.value == "fcfs", config.policy.value == "srpf"
         self.sets_aside = config.relegation.value == "lost"
@@ -174,9 +178,9 @@ cdef class KeptQueue:
         """Brings `overdue_rows`, by deadline, and their numbers up to date; rows of calls that no longer wait may be
         among them."""
 
-    def start(self, int64_t step, small, large, ServedCall reserved):
-        """From this step on, with these pieces of a Pace, and memory that is kept for this call."""
-        self.step, self.reserved = step, reserved
+    def start(self, int64_t step, small, large, ServedCall reserved, int64_t rest_steps):
+        """From this step on, with these pieces of a Pace, memory that is kept for this call, and steps of rest."""
+        self.step, self.reserved, self.rest_steps = step, reserved, rest_steps
         _pace_read(&self.small, small)
         _pace_read(&self.large, large)
         self._measure()
@@ -260,6 +264,7 @@ cdef class KeptQueue:
                 walk.overdue, walk.done, walk.waiting = self.overdue_rows, self.overdue_numbers, self.waiting
         if self.reserved is not None:
             self._reserve(walk)
+        self.rest_steps = max(0, self.rest_steps - 1) if self.reserved is None else self.rest_steps + self.rest
         walk.first = first = self._first(begun, room, walk.done)
         chunk = self._chunk(loop, begun, room)
         if first:
@@ -498,7 +503,7 @@ cdef class KeptQueue:
             if live.state != SERVED_PROMPT:
                 others = 0 if kept is None or live is kept else kept.num_prompt_tokens + kept.num_output_tokens
                 if slots <= (others > 0) or not self._fits(loop, live, held + others, running == 0 and inside == 0):
-                    if self.reserved is None and walk.phase == 0 and self._ever_fits(loop, live):
+                    if self.reserved is None and not self.rest_steps and walk.phase == 0 and self._ever_fits(loop, live):
                         self.reserved = live
                     if self.fcfs:
                         slots = 0

@@ -18,6 +18,7 @@ from bench.sim.serving.planner import Asking, Decision
 from mfsd import _native
 from mfsd.policy.serve import Observed, Pace, Policy, Relegation, Request, ServeConfig, ServeState
 from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
+from mfsd.policy.serve.fence import REST
 from mfsd.policy.serve.pace import Piece as PacePiece
 from mfsd.policy.serve.pool import Book
 
@@ -80,7 +81,7 @@ class Kept(_native.KeptQueue):
         self._orders = {alpha: Order(config.policy, alpha) for alpha in alphas}
         """Where the key depends on load, those of both ends: it is mostly at one of them."""
         low, high = self._orders[alphas[0]], self._orders[alphas[-1]]
-        super().__init__(config, [low.rows, low.expired], [high.rows, high.expired])
+        super().__init__(config, REST, [low.rows, low.expired], [high.rows, high.expired])
         self._replica, self._config, self._asking = replica, config, asking
         self._hybrid, self._minds = hybrid, config.policy is Policy.FIT
         self._sets_aside = config.relegation is Relegation.LOST
@@ -90,7 +91,7 @@ class Kept(_native.KeptQueue):
 
     def _begin(self, state: ServeState) -> None:
         reserved = None if state.reserved is None else self._replica.waiting.get(state.reserved)
-        self.start(state.step, state.pace.small, state.pace.large, reserved)
+        self.start(state.step, state.pace.small, state.pace.large, reserved, state.rest_steps)
 
     @property
     def state(self) -> ServeState:
@@ -98,7 +99,13 @@ class Kept(_native.KeptQueue):
         return (
             before
             if before.step == self.step
-            else ServeState(step=self.step, pace=pace, book=self._book(before), reserved=self.reserved_number)
+            else ServeState(
+                step=self.step,
+                pace=pace,
+                book=self._book(before),
+                reserved=self.reserved_number,
+                rest_steps=self.rest_steps,
+            )
         )
 
     def joined(self, live: Live) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from mfsd.policy.serve.config import Policy, ServeConfig
 from mfsd.policy.serve.view import Request
 
+REST = 19
+"""Steps in which no memory is kept, for each in which it was: keeping it holds others back in a twentieth at most."""
+
 
 def held_tokens(request: Request) -> float:
     """What it holds at most: its prompt and the bound on its output."""
@@ -52,11 +55,13 @@ class Fence:
         self._slots -= 1
         return True
 
-    def kept_for(self, overdue: Iterable[Request]) -> int | None:
-        """For whom the next step keeps memory and a slot: the one for whom this did, if it is still not in, else the
-        first of these that was refused and could ever fit."""
+    def kept_for(self, overdue: Iterable[Request], rest_steps: int) -> int | None:
+        """For whom the next step keeps memory and a slot: the one for whom this did, if it is still not in, else,
+        where no steps of rest are left, the first of these that was refused and could ever fit."""
         if self._reserved is not None:
             return self._reserved.request_id
+        if rest_steps:
+            return None
         refused = set(self.refused)
         able = (r for r in overdue if self._whole is None or r.num_prompt_tokens <= self._whole)
         return next((r.request_id for r in able if r.request_id in refused), None)

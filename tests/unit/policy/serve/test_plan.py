@@ -25,6 +25,7 @@ from mfsd.policy.serve import (
     plan_step,
 )
 from mfsd.policy.serve.deadlines import next_token_due_s
+from mfsd.policy.serve.fence import REST
 from mfsd.policy.serve.fit import Step
 
 NOW = 1000.0
@@ -317,6 +318,40 @@ def test_no_request_starves_for_memory_or_a_slot(policy: Policy, slots: int) -> 
         if 0 not in waiting:
             return
     raise AssertionError(f"not begun after {now:.0f} s; {number} others were")
+
+
+@pytest.mark.parametrize("policy", [Policy.EDF, Policy.SRPF, Policy.FIT])
+def test_memory_is_kept_in_few_steps_and_none_starves(policy: Policy) -> None:
+    """Many long prompts that are overdue beside small ones that use up what becomes free: each begins, and of the steps
+    those that kept memory, and so held others back, stay few."""
+    config = ServeConfig(policy=policy, overdue_every=10, overdue_budgets=2.0)
+    state, now, number = ServeState(pace=PACE), 0.0, 8
+    waiting, running, kept_steps = dict[int, Request](), dict[int, Request](), 0
+    for n in range(8):
+        waiting[n] = Request(request_id=n, arrival_s=0.0, num_prompt_tokens=8_000, due_s=0.5 + 0.01 * n)
+    for step in range(8_000):
+        while sum(n >= 8 for n in waiting) < 6:
+            waiting[number] = Request(request_id=number, arrival_s=now, num_prompt_tokens=400, due_s=now + 0.4)
+            number += 1
+        used = sum(r.num_computed_tokens for r in running.values())
+        view = StepView(
+            waiting=tuple(waiting.values()), running=tuple(running.values()), kv_tokens=10_000, kv_used_tokens=used
+        )
+        kept_steps += state.reserved is not None
+        assert kept_steps <= step / (1 + REST) + 60, step
+        plan, state = plan_step(view, state, config, now)
+        now += plan.step_s
+        for s in plan.scheduled:
+            r = waiting.pop(s.request_id, None) or running[s.request_id]
+            computed = r.num_computed_tokens + s.num_tokens
+            output = r.num_output_tokens + (s.num_tokens >= r.prefill_left)
+            running[s.request_id] = msgspec.structs.replace(r, num_computed_tokens=computed, num_output_tokens=output)
+            if output == 10 + s.request_id % 30:
+                del running[s.request_id]
+        if min(waiting) >= 8:
+            assert kept_steps
+            return
+    raise AssertionError(f"{sum(n < 8 for n in waiting)} of 8 not begun after {now:.0f} s; {number} others were")
 
 
 @pytest.mark.parametrize("tbt_s", [None, 0.05])
