@@ -54,6 +54,9 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
         if options.trace:
             base = msgspec.structs.replace(base, workload=str(options.trace), arrivals=options.arrivals)
         top = results.knee(base, knee_name(setting, base), SETTINGS[setting].knee_seeds)
+        if not top:
+            print(f"{setting}: left out, no rate meets 90 % of its deadlines even without contention", file=sys.stderr)
+            continue
         load = options.load or load_of(setting)
         point = msgspec.structs.replace(base, rate=round(load * top, 4))
         rows: dict[str, list[dict[str, Any]]] = {}
@@ -77,6 +80,8 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             carried = {name: [capacity(results, base, name, seed, top) for seed in seeds] for name in wanted}
             compared = {name: compare_capacity(carried[name], carried[options.against]) for name in wanted}
             settings[setting]["capacity"] = msgspec.to_builtins(compared)
+    if not settings:
+        raise ConfigError(f"--setting {options.setting}: no rate meets 90 % of any one's deadlines; use another")
     return {
         "what": {
             "simulated": True, "requests": options.requests, "warmup": options.requests // 3,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.sim import choose, command, settings
+from bench.sim import choose, command, settings, study
 from bench.sim.capacity import compare_capacity
 from bench.sim.cluster import Cluster
 from bench.sim.compare import CHOOSING_SEED, compare, half_width
@@ -106,3 +106,18 @@ def test_a_study_of_a_recorded_trace_says_what_each_policy_carries(
     workloads = {json.loads(line)["point"]["workload"] for line in file.read_text().splitlines()}
     assert workloads == {str(trace)}
     assert settings.SETTINGS[name].workload == "qwen-a"
+
+
+def test_a_study_leaves_out_a_setting_that_no_rate_is_right_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compute alone misses its deadlines, at any rate."""
+    never, file = "deepseek-v3.qwen-a.bursts", tmp_path / "s.jsonl"
+    base = settings.base_of(never, "", "", 9, 8, "loaded")
+    file.with_suffix(".knees.json").write_text(json.dumps({study.knee_name(never, base): 0.0}))
+    arguments = ["study", str(file), "--fabric-classes", "8", "--requests", "9", "--policy", "mfs", "--seeds", "1"]
+    assert command.main([*arguments, "--setting", f"{never},egress"]) == 0
+    text, log = capsys.readouterr()
+    assert f"{never}: left out, no rate" in log and never not in text and "egress" in text
+    assert command.main([*arguments, "--setting", never]) == 2
+    assert f"--setting {never}: no rate meets 90 %" in capsys.readouterr().err
