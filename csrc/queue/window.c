@@ -19,7 +19,7 @@
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
 #define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
 #define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
-#define FULL 0.75       /* of what the link can carry: a larger window would take from others, or gain less than is asked */
+#define FULL 0.75       /* of what the link can carry: more for one would be less for others */
 
 /* A trial changes the window, lets what entered before pass (settle), and compares the rate with the one before. */
 enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
@@ -36,7 +36,7 @@ struct destination {
 	uint64_t bytes; /* completed in this trial */
 	uint64_t begun_ns;
 	uint64_t begun_bytes; /* completed to all destinations until then */
-	uint64_t least_ns; /* the quickest task of this trial */
+	uint64_t least_ns;    /* the quickest task of this trial */
 	double rate, rate_before;
 	double share; /* of the NIC that its bytes take while they go out: what waits beyond lets others by */
 	uint64_t window_before;
@@ -242,7 +242,8 @@ static bool waits_beyond(const struct mfs_window *w, const struct destination *d
 /* Whether the link was full in this trial. */
 static bool link_full(const struct mfs_window *w, const struct destination *d, uint64_t now_ns)
 {
-	return (double)(w->completed_bytes - d->begun_bytes) >= FULL * w->drain * (double)(now_ns - d->begun_ns);
+	return (double)(w->completed_bytes - d->begun_bytes) >=
+	       FULL * w->drain * (double)(now_ns - d->begun_ns);
 }
 
 static void try_window(struct destination *d, uint64_t window_bytes, enum phase settle)
