@@ -1332,10 +1332,14 @@ class KeptQueue:
     overdue_numbers: set[int]
 
     def __init__(
-        self, config: Any, rest: int, low: list[list[tuple[float, int, Any]]], high: list[list[tuple[float, int, Any]]]
+        self,
+        config: Any,
+        rest_each: int,
+        low: list[list[tuple[float, int, Any]]],
+        high: list[list[tuple[float, int, Any]]],
     ) -> None:
-        """rest: mfsd.policy.serve.fence.REST. low, high: those that wait in the order of the least alpha and of the
-        greatest, each as [rows, rows of those that come last since their deadline has passed]."""
+        """rest_each: mfsd.policy.serve.fence.REST_STEPS. low, high: those that wait in the order of the least alpha and
+        of the greatest, each as [rows, rows of those that come last since their deadline has passed]."""
 
     rest_steps: int
     """So many steps keep memory for no other call, from when this one is in."""

@@ -149,11 +149,11 @@ cdef class KeptQueue:
     """plan.ServeState.reserved."""
     cdef readonly int64_t rest_steps
     """plan.ServeState.rest_steps."""
-    cdef int64_t rest
+    cdef int64_t rest_each
 
-    def __init__(self, config, int64_t rest, list low, list high):
-        """low, high: rows and expired ones in the order of the least alpha, and of the greatest; rest: fence.REST."""
-        self.rest = rest
+    def __init__(self, config, int64_t rest_each, list low, list high):
+        """low, high: rows and expired ones in the order of the least alpha, and of the greatest; rest_each: fence.REST_STEPS."""
+        self.rest_each = rest_each
         self.hybrid, self.minds = config.policy.value == "hybrid", config.policy.value == "fit"
         self.fcfs, self.shortest_first = config.policy.value == "fcfs", config.policy.value == "srpf"
         self.sets_aside = config.relegation.value == "lost"
@@ -264,7 +264,7 @@ cdef class KeptQueue:
                 walk.overdue, walk.done, walk.waiting = self.overdue_rows, self.overdue_numbers, self.waiting
         if self.reserved is not None:
             self._reserve(walk)
-        self.rest_steps = max(0, self.rest_steps - 1) if self.reserved is None else self.rest_steps + self.rest
+        self.rest_steps = max(0, self.rest_steps - 1) if self.reserved is None else self.rest_steps + self.rest_each
         walk.first = first = self._first(begun, room, walk.done)
         chunk = self._chunk(loop, begun, room)
         if first:

@@ -18,7 +18,7 @@ from bench.sim.serving.planner import Asking, Decision
 from mfsd import _native
 from mfsd.policy.serve import Observed, Pace, Policy, Relegation, Request, ServeConfig, ServeState
 from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
-from mfsd.policy.serve.fence import REST
+from mfsd.policy.serve.fence import REST_STEPS
 from mfsd.policy.serve.pace import Piece as PacePiece
 from mfsd.policy.serve.pool import Book
 
@@ -81,7 +81,7 @@ class Kept(_native.KeptQueue):
         self._orders = {alpha: Order(config.policy, alpha) for alpha in alphas}
         """Where the key depends on load, those of both ends: it is mostly at one of them."""
         low, high = self._orders[alphas[0]], self._orders[alphas[-1]]
-        super().__init__(config, REST, [low.rows, low.expired], [high.rows, high.expired])
+        super().__init__(config, REST_STEPS, [low.rows, low.expired], [high.rows, high.expired])
         self._replica, self._config, self._asking = replica, config, asking
         self._hybrid, self._minds = hybrid, config.policy is Policy.FIT
         self._sets_aside = config.relegation is Relegation.LOST

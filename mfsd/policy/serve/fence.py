@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from mfsd.policy.serve.config import Policy, ServeConfig
 from mfsd.policy.serve.view import Request
 
-REST = 19
-"""Steps in which no memory is kept, for each in which it was: keeping it holds others back in a twentieth at most."""
+REST_STEPS = 19
+"""Steps in which no memory is kept, for each in which it was: in the long run it is kept in a twentieth at most."""
 
 
 def held_tokens(request: Request) -> float:

@@ -16,7 +16,7 @@ from mfsd.policy.serve import pool
 from mfsd.policy.serve.chunk import chunk_tokens
 from mfsd.policy.serve.config import Policy, Preemption, Relegation, ServeConfig
 from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
-from mfsd.policy.serve.fence import REST, Fence
+from mfsd.policy.serve.fence import REST_STEPS, Fence
 from mfsd.policy.serve.fit import Step, fill
 from mfsd.policy.serve.pace import Pace, alone, learn, prefill_s_per_token
 from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
@@ -99,7 +99,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
         decode_tokens=int(regulation.decode_tokens) if regulation else config.requests_max,
         requests_max=slots,
     )
-    rest_steps = max(0, state.rest_steps - 1) if reserved is None else state.rest_steps + REST
+    rest_steps = max(0, state.rest_steps - 1) if reserved is None else state.rest_steps + REST_STEPS
     after = ServeState(
         step=state.step + 1,
         pace=pace,

@@ -25,7 +25,7 @@ from mfsd.policy.serve import (
     plan_step,
 )
 from mfsd.policy.serve.deadlines import next_token_due_s
-from mfsd.policy.serve.fence import REST
+from mfsd.policy.serve.fence import REST_STEPS
 from mfsd.policy.serve.fit import Step
 
 NOW = 1000.0
@@ -286,6 +286,30 @@ def test_no_request_starves(policy: Policy, relegation: Relegation) -> None:
     raise AssertionError(f"{queue[0].num_computed_tokens} of 5000 tokens after {now:.0f} s")
 
 
+OUTPUTS_MOST = 40
+LONGEST_STEPS = OUTPUTS_MOST + 20
+"""That memory is kept for one: until those that run have ended, and the step after."""
+
+
+def memory_step(
+    waiting: dict[int, Request], running: dict[int, Request], state: ServeState, config: ServeConfig, now: float
+) -> tuple[ServeState, float]:
+    """One step of an engine with memory for 10,000 tokens: the state after it, and when it ends."""
+    used = sum(r.num_computed_tokens for r in running.values())
+    view = StepView(
+        waiting=tuple(waiting.values()), running=tuple(running.values()), kv_tokens=10_000, kv_used_tokens=used
+    )
+    plan, after = plan_step(view, state, config, now)
+    for s in plan.scheduled:
+        r = waiting.pop(s.request_id, None) or running[s.request_id]
+        computed = r.num_computed_tokens + s.num_tokens
+        output = r.num_output_tokens + (s.num_tokens >= r.prefill_left)
+        running[s.request_id] = msgspec.structs.replace(r, num_computed_tokens=computed, num_output_tokens=output)
+        if output == OUTPUTS_MOST - s.request_id % 30:
+            del running[s.request_id]
+    return after, now + plan.step_s
+
+
 @pytest.mark.parametrize("policy", Policy)
 @pytest.mark.parametrize("slots", [8, 1024])
 def test_no_request_starves_for_memory_or_a_slot(policy: Policy, slots: int) -> None:
@@ -302,19 +326,7 @@ def test_no_request_starves_for_memory_or_a_slot(policy: Policy, slots: int) -> 
         while len(waiting) < 6:
             waiting[number] = Request(request_id=number, arrival_s=now, num_prompt_tokens=400, due_s=now + 0.4)
             number += 1
-        used = sum(r.num_computed_tokens for r in running.values())
-        view = StepView(
-            waiting=tuple(waiting.values()), running=tuple(running.values()), kv_tokens=10_000, kv_used_tokens=used
-        )
-        plan, state = plan_step(view, state, config, now)
-        now += plan.step_s
-        for s in plan.scheduled:
-            r = waiting.pop(s.request_id, None) or running[s.request_id]
-            computed = r.num_computed_tokens + s.num_tokens
-            output = r.num_output_tokens + (s.num_tokens >= r.prefill_left)
-            running[s.request_id] = msgspec.structs.replace(r, num_computed_tokens=computed, num_output_tokens=output)
-            if output == 10 + s.request_id % 30:
-                del running[s.request_id]
+        state, now = memory_step(waiting, running, state, config, now)
         if 0 not in waiting:
             return
     raise AssertionError(f"not begun after {now:.0f} s; {number} others were")
@@ -333,21 +345,9 @@ def test_memory_is_kept_in_few_steps_and_none_starves(policy: Policy) -> None:
         while sum(n >= 8 for n in waiting) < 6:
             waiting[number] = Request(request_id=number, arrival_s=now, num_prompt_tokens=400, due_s=now + 0.4)
             number += 1
-        used = sum(r.num_computed_tokens for r in running.values())
-        view = StepView(
-            waiting=tuple(waiting.values()), running=tuple(running.values()), kv_tokens=10_000, kv_used_tokens=used
-        )
         kept_steps += state.reserved is not None
-        assert kept_steps <= step / (1 + REST) + 60, step
-        plan, state = plan_step(view, state, config, now)
-        now += plan.step_s
-        for s in plan.scheduled:
-            r = waiting.pop(s.request_id, None) or running[s.request_id]
-            computed = r.num_computed_tokens + s.num_tokens
-            output = r.num_output_tokens + (s.num_tokens >= r.prefill_left)
-            running[s.request_id] = msgspec.structs.replace(r, num_computed_tokens=computed, num_output_tokens=output)
-            if output == 10 + s.request_id % 30:
-                del running[s.request_id]
+        assert kept_steps <= step / (1 + REST_STEPS) + LONGEST_STEPS, step
+        state, now = memory_step(waiting, running, state, config, now)
         if min(waiting) >= 8:
             assert kept_steps
             return
