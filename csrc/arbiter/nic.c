@@ -132,9 +132,11 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	struct session_direction *share = session_direction_at(task->session, task->direction);
 
 	share->in_flight_tasks--;
-	share->in_flight_bytes -= task->bytes;
+	word_add(&share->in_flight_bytes, -task->bytes);
 	if (complete)
 		direction->carried_bytes[task->wire_class] += task->bytes;
+	else
+		word_add(&share->permitted_bytes, -task->bytes);
 	if (complete && arbiter->measures_load)
 		load_count(arbiter, task);
 	if (!task->counted)
@@ -212,7 +214,8 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	nic_waits_no_more(arbiter, task);
 	session->grants++;
 	share->in_flight_tasks++;
-	share->in_flight_bytes += task->bytes;
+	word_add(&share->in_flight_bytes, task->bytes);
+	word_add(&share->permitted_bytes, task->bytes);
 	arbiter->grants++;
 	flight_append(direction, task);
 	direction->in_flight_bytes += task->bytes;

@@ -131,10 +131,12 @@ struct demand {
 #define RINGS_ALL ((1u << MFS_SUBMIT_RINGS) - 1)
 #define MESSAGES_PER_TURN 64 /* of one client, so that a busy one cannot keep the others waiting */
 
-/* What one client has on one direction. */
+/* What one client has on one direction. The atomic words are written by the arbiter's thread alone, and read by bypass.c on
+ * another: relaxed, since each means something without the other. */
 struct session_direction {
 	uint32_t in_flight_tasks;
-	uint64_t in_flight_bytes;
+	_Atomic uint64_t in_flight_bytes;
+	_Atomic uint64_t permitted_bytes;     /* since it attached, less what has ended without being sent */
 	uint64_t critical_ns;                 /* its last critical or pruned flow; 0: none yet */
 	uint64_t overdue_ns;                  /* when a task of it was last written off; 0: never */
 	uint32_t destinations;                /* numbers of the table that its tasks use */
@@ -143,6 +145,16 @@ struct session_direction {
 	/* place in the table of those that have used it lately, plus one; 0: it has not */
 	uint32_t holder;
 };
+
+static inline uint64_t word_read(const _Atomic uint64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static inline void word_add(_Atomic uint64_t *word, uint64_t count)
+{
+	atomic_store_explicit(word, word_read(word) + count, memory_order_relaxed);
+}
 
 /* One client on one NIC. */
 struct session_nic {
@@ -252,11 +264,11 @@ struct gate {
 	struct session *member[MFS_CLIENTS_MAX];
 };
 
-/* Posted by programs since the daemon started. */
+/* Given to a NIC by programs since the daemon started. */
 struct nic_posted {
-	uint64_t unscheduled_bytes; /* of stages that never wait */
-	uint64_t others_bytes;
-	uint64_t outstanding_bytes; /* of both, not completed */
+	uint64_t unscheduled_bytes; /* of stages that never wait, in each direction */
+	uint64_t others_bytes[MFS_DIRECTIONS];
+	uint64_t outstanding_bytes; /* of all, not completed */
 };
 
 struct nic {

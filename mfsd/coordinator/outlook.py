@@ -78,8 +78,8 @@ def question(body: bytes) -> TransferQuestion:
 
 def passing_by_bytes_per_s(cluster: Cluster, port: Port) -> int:
     """What goes through the port without any daemon's order, such as all-to-alls that GPUs post: those send as much as
-    they receive. Of what bypasses MFS at a NIC the rest goes one way, which is mostly what peers read from it or write to
-    it: that is owed, and counts there."""
+    they receive. The rest of what bypasses MFS at a NIC is mostly what peers read from it or write to it: that is owed,
+    and counts there."""
     name, _, direction = port.name.rpartition("/")
     other = cluster.ports.find(f"{name}/{'in' if direction == 'out' else 'out'}")
     if other is None:
