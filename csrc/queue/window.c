@@ -275,7 +275,7 @@ static bool try_more(const struct mfs_window *w, struct destination *d, uint64_t
 	return true;
 }
 
-static void watched(struct mfs_window *w, struct destination *d, bool waits, uint64_t now_ns)
+static void watched(const struct mfs_window *w, struct destination *d, bool waits)
 {
 	if (d->rest) {
 		d->rest--;
@@ -289,8 +289,6 @@ static void watched(struct mfs_window *w, struct destination *d, bool waits, uin
 	else if (d->window_bytes < w->window_bytes && !waits_beyond(w, d))
 		d->window_bytes =
 			d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
-	else if (d->limited)
-		try_more(w, d, now_ns);
 }
 
 /* A smaller window that completes as fast as a larger one leaves more of the order to the queue. Where it does not, time
@@ -308,7 +306,7 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 	}
 	switch ((enum phase)d->phase) {
 	case WATCH:
-		watched(w, d, waits, now_ns);
+		watched(w, d, waits);
 		break;
 	case SETTLE_LESS:
 		d->phase = LESS;
