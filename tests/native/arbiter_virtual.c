@@ -13,13 +13,14 @@
 static struct program victim, attacker[ATTACKERS_MAX];
 static bool victim_wanders; /* to another peer with every message */
 static bool victim_sleeps;
+static uint64_t victim_still; /* slots of what it sends to a peer that is stopped */
 
 static void victim_step(void)
 {
 	static uint32_t peers;
 
 	permits_take(&victim, true);
-	while (!victim_sleeps && __builtin_popcountll(victim.busy) < DEPTH)
+	while (!victim_sleeps && __builtin_popcountll(victim.busy & ~victim_still) < DEPTH)
 		submit(&victim, MESSAGE, 0, victim_wanders ? 1000000000 + ++peers : 1, 0);
 }
 
@@ -66,6 +67,29 @@ static void dead_peer_large(uint64_t step)
 	permits_take(&attacker[0], false);
 	while (__builtin_popcountll(attacker[0].busy) < SLOTS && step % 10 == 0)
 		submit(&attacker[0], 4u << 20, 1, 77, 0);
+}
+
+/* The victim's own: it has always some for a peer that is stopped, and gives each up after its hold. */
+static void own_peer_stopped(uint64_t step)
+{
+	static uint64_t since_ns[SLOTS];
+	(void)step;
+
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (victim_still >> slot & 1 && now_ns - since_ns[slot] >= 250000000) {
+			victim_still &= ~(1ull << slot);
+			victim.busy &= ~(1ull << slot);
+			send_message(&victim,
+				     (struct mfs_message){.task = (uint64_t)victim.generation[slot] << 32 | slot,
+							  .batch = MFS_NONE_U32,
+							  .kind = MFS_MESSAGE_CANCEL});
+		}
+	while (__builtin_popcountll(victim_still) < 2 * DEPTH) {
+		int slot = submit(&victim, MESSAGE, STOPPED, 77, 0);
+
+		victim_still |= 1ull << slot;
+		since_ns[slot] = now_ns;
+	}
 }
 
 /* Asks at the victim's destination, keeps each permit for so long, and completes; there are always more that wait. */
@@ -350,6 +374,7 @@ static const struct scenario {
 	{"dead-peer", dead_peer},
 	{"dead-peer-shared", dead_peer_shared},
 	{"dead-peer-large", dead_peer_large},
+	{"own-peer-stopped", own_peer_stopped},
 	{"cycle-60ms", cycle_60ms},
 	{"cycle-40ms", cycle_40ms},
 	{"cycle-small", cycle_small},

@@ -77,7 +77,7 @@ def flood(build: Callable[..., Path]) -> Run:
         *("dead-peer", "dead-peer-shared", "dead-peer-large", "cycle-60ms", "cycle-40ms", "cycle-small"),
         *("byte-now-and-then", "byte-always", "gigabyte-on-credit", "clear-to-send", "comes-and-goes"),
         *("batches", "batches-change", "demands-change", "queues", "queue-backwards"),
-        *("queue-pair-split", "queue-pair-both-ways", "several"),
+        *("queue-pair-split", "queue-pair-both-ways", "several", "own-peer-stopped"),
     ],
 )
 def test_a_victim_keeps_what_it_has_alone(run: Run, scenario: str) -> None:
