@@ -141,7 +141,11 @@ struct session_direction {
 	uint64_t overdue_ns;                  /* when a task of it was last written off; 0: never */
 	uint32_t destinations;                /* numbers of the table that its tasks use */
 	uint64_t credit, credit_class_marked; /* as written in its segment */
-	uint64_t used_ns;                     /* when a task of it was last submitted there */
+	uint64_t credit_late,
+		credit_late_ns;   /* of what was taken back: so much may be read that was taken before */
+	uint64_t credit_ended_ns; /* when some was last taken back; 0: never */
+	uint64_t taken_bytes;     /* went on credit and are in the window */
+	uint64_t used_ns;         /* when a task of it was last submitted there */
 	/* place in the table of those that have used it lately, plus one; 0: it has not */
 	uint32_t holder;
 };
@@ -513,6 +517,8 @@ void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
  * changed. Directions of which there is nothing left to do are visited no more. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
 bool at_rest(struct mfs_arbiter *arbiter); /* nothing waits, and no client has asked for a while */
+/* How much of a task that went on credit is believed to be in flight. Not in flight yet. */
+uint64_t credit_believed(struct mfs_arbiter *arbiter, struct task *task);
 /* Notes whether a flow that may go has a class which its client could not have known. */
 void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
 

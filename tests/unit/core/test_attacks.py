@@ -76,6 +76,7 @@ def flood(build: Callable[..., Path]) -> Run:
     [
         *("dead-peer", "dead-peer-shared", "dead-peer-large", "cycle-60ms", "cycle-40ms", "cycle-small"),
         *("byte-now-and-then", "byte-always", "gigabyte-on-credit", "clear-to-send", "comes-and-goes"),
+        "credit-stream",
         *("batches", "batches-change", "demands-change", "queues", "queue-backwards"),
         *("queue-pair-split", "queue-pair-both-ways", "several"),
     ],
@@ -84,6 +85,14 @@ def test_a_victim_keeps_what_it_has_alone(run: Run, scenario: str) -> None:
     attacked, alone = run(scenario), run("alone")
     assert attacked["victim"] >= KEPT * alone["victim"]
     assert attacked["given_up"] == 0  # a program in trouble looks like this, too
+
+
+def test_credit_used_again_and_again_fills_no_window(run: Run) -> None:
+    """Of a victim with bytes in flight to a slow destination, too: what is claimed to have gone in no time is not
+    taken for theirs."""
+    attacked, alone = run("credit-churn"), run("alone-slowly")
+    assert attacked["victim"] >= KEPT * alone["victim"]
+    assert attacked["slow"] >= KEPT * alone["slow"]
 
 
 @pytest.mark.parametrize("scenario", ["cycle-40ms", "cycle-60ms", "dead-peer-shared", "gigabyte-on-credit"])
