@@ -14,6 +14,7 @@
  *   fifo.c       queue pairs: which of their tasks is first
  *   credit.c     permits in advance where nothing waits
  *   active.c     which clients are polled in each turn
+ *   work.c       what they cost, and which of them are read first
  *   session.c    sessions: segments and what the daemon writes there
  *   bypass.c     what goes past the programs that the arbiter knows
  *   watch.c      observers of all of them: accounts of requests, events for a recorder
@@ -140,7 +141,11 @@ struct session_direction {
 	uint64_t overdue_ns;                  /* when a task of it was last written off; 0: never */
 	uint32_t destinations;                /* numbers of the table that its tasks use */
 	uint64_t credit, credit_class_marked; /* as written in its segment */
-	uint64_t used_ns;                     /* when a task of it was last submitted there */
+	uint64_t credit_late,
+		credit_late_ns;   /* of what was taken back: so much may be read that was taken before */
+	uint64_t credit_ended_ns; /* when some was last taken back; 0: never */
+	uint64_t taken_bytes;     /* went on credit and are in the window */
+	uint64_t used_ns;         /* when a task of it was last submitted there */
 	/* place in the table of those that have used it lately, plus one; 0: it has not */
 	uint32_t holder;
 };
@@ -212,6 +217,11 @@ struct session {
 	struct demand demand[MFS_DEMANDS_MAX];
 	uint64_t work_ns; /* processor time that it has cost and that was not yet forgiven */
 	uint64_t work_read_ns;
+	uint64_t work_seen_ns; /* of it, what is in beyond_ns */
+	uint64_t beyond_ns;    /* that it has cost beyond its part of what all may that cost something */
+	uint64_t part_read_ns; /* the arbiter's part_ns when that was last forgiven */
+	bool debtor;           /* there was some, of late: it is one of `debtors` */
+	bool behind;           /* it is read behind the others in this turn */
 	struct mfs_message message[MESSAGES_PER_TURN]; /* taken from its rings and not yet processed */
 	uint32_t message_next, message_end;
 	uint32_t fifo_bucket[FIFO_BUCKETS];
@@ -322,6 +332,12 @@ struct mfs_arbiter {
 	bool measures_load;    /* the policy has levels, which depend on it */
 	/* when the rings of a client that cost too much are read again; MFS_TIME_NEVER: there is none */
 	uint64_t resume_ns;
+	uint32_t debtors; /* clients that have cost something lately */
+	uint64_t part_ns; /* that each of them was forgiven, since there is an arbiter */
+	uint64_t part_read_ns;
+	uint64_t turn_left_ns;  /* what they may still cost in this turn, all together */
+	uint32_t turn_place;    /* where the next turn goes on with them, among those that are polled */
+	uint32_t refresh_place; /* where the next heartbeat goes on reading contexts, among the sessions */
 	uint64_t key_secret;
 	uint32_t next_client_id;
 	uint32_t sessions; /* in use, at the front of the table */
@@ -512,6 +528,8 @@ void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
  * changed. Directions of which there is nothing left to do are visited no more. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
 bool at_rest(struct mfs_arbiter *arbiter); /* nothing waits, and no client has asked for a while */
+/* How much of a task that went on credit is believed to be in flight. Not in flight yet. */
+uint64_t credit_believed(struct mfs_arbiter *arbiter, struct task *task);
 /* Notes whether a flow that may go has a class which its client could not have known. */
 void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
 
@@ -527,6 +545,19 @@ void bells_poll(struct mfs_arbiter *arbiter); /* now and then */
 void slice_next(struct mfs_arbiter *arbiter);
 /* something lies in its rings, or a slot of them is torn */
 bool session_unread(const struct session *session);
+
+/* work.c */
+void work_turn(struct mfs_arbiter *arbiter); /* one begins */
+/* It has cost more than its part: others are read first. */
+bool work_beyond(struct mfs_arbiter *arbiter, struct session *session);
+/* It has cost so much that it is not read before `resume_ns`. */
+bool work_owes(struct mfs_arbiter *arbiter, struct session *session);
+/* By those that are read behind the others. */
+static inline void work_turn_spend(struct mfs_arbiter *arbiter, uint64_t ns)
+{
+	arbiter->turn_left_ns -= ns < arbiter->turn_left_ns ? ns : arbiter->turn_left_ns;
+}
+void work_forget(struct mfs_arbiter *arbiter, struct session *session); /* it is polled no more */
 
 /* fifo.c */
 /* a task that waits; 0: of no queue pair */
