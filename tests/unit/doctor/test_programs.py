@@ -17,6 +17,7 @@ import pytest
 
 from mfsd.node.control import ClientStatus, DaemonStatus, NicStatus, PortStatus, StatusReply
 from mfsd.observe.doctor.checks import Check
+from mfsd.observe.doctor.checks.daemon import one_cpu
 from mfsd.observe.doctor.checks.limits import read_limits
 from mfsd.observe.doctor.elf import read_elf
 from mfsd.observe.doctor.launching import INTERPOSED
@@ -566,3 +567,24 @@ def test_reports_are_json(doctor: Any) -> None:
     report = examine(doctor.host)
     assert msgspec.json.decode(msgspec.json.encode(report))["schema"] == 1
     assert {"fail", "warn", "unknown", "info", "ok"} == set(report.counts)
+
+
+@pytest.mark.parametrize(
+    ("policy", "arbiter", "beater", "found"),
+    [
+        (2, "3", "3", ["daemon.one-cpu"]),
+        (0, "3", "3", []),
+        (2, "2-3", "2-3", []),
+        (2, "3", "0-3", []),
+    ],
+)
+def test_a_real_time_arbiter_on_the_only_processor_of_its_heartbeats(
+    doctor: Any, policy: int, arbiter: str, beater: str, found: list[str]
+) -> None:
+    for thread, (name, number, cpus) in enumerate([("mfs-arbiter", policy, arbiter), ("mfs-heartbeat", 0, beater)]):
+        task = f"proc/{PID}/task/{PID + thread}"
+        doctor.write(f"{task}/comm", name)
+        doctor.write(f"{task}/stat", f"{PID + thread} ({name}) S " + "7 " * 37 + f"{number} 0 0")
+        doctor.write(f"{task}/status", f"Name:\t{name}\nCpus_allowed_list:\t{cpus}")
+    doctor.write(f"proc/{PID}/task/{PID + 2}/comm", "mfsd")
+    assert [one.id for one in one_cpu(doctor.host, PID)] == found
