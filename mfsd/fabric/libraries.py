@@ -6,11 +6,13 @@ for what posts past libibverbs, where no daemon and no preloaded library can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mfsd.fabric.library_files import Setting
 from mfsd.fabric.policy import Profile
 from mfsd.fabric.wire_table import wire_table
+from mfsd.policy.mark_text import SET_BY_US
 from mfsd.policy.types import Stage
 
 ECN_CAPABLE: Final = 2
@@ -89,6 +91,22 @@ def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
         for one in LIBRARIES
         if one.infiniband_breaks and ports
     }
+
+
+def operators(environ: Mapping[str, str], files: Mapping[str, Setting]) -> dict[str, str]:
+    """The variables that the operator has set, and how: in words. Those that mfs-run has set are not among them."""
+    ours = environ.get(SET_BY_US, "").split()
+    found = {name: f"{one.file} sets {name}={one.value}" for name, one in files.items()}
+    return found | {name: f"{name}={value} is set" for name, value in environ.items() if value and name not in ours}
+
+
+def kept(names: Collection[str], of_operator: Mapping[str, str]) -> dict[str, str]:
+    """Those of these variables that would go before what the operator has set, and why."""
+    found = {name: of_operator[name] for name in names if name in of_operator}
+    for one in LIBRARIES:
+        if one.traffic_class in names and one.otherwise in of_operator:
+            found.setdefault(one.traffic_class, f"{of_operator[one.otherwise]}, and {one.name} goes by that, too")
+    return found
 
 
 def dscps(profile: Profile) -> dict[Stage, int]:
