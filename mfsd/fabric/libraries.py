@@ -31,13 +31,23 @@ class Library(NamedTuple):
     """It posts through libibverbs: the preloaded library marks what a rule knows, whatever the variable says."""
     otherwise: str = ""
     """The variable that it goes by where its own is not set."""
+    level_otherwise: str = ""
+    """The same for service levels."""
     infiniband_breaks: bool = False
     """On an InfiniBand port versions of it end the program with an error where its traffic class is set."""
 
 
 LIBRARIES: Final = (
     Library("NCCL", "NCCL_IB_TC", "NCCL_IB_SL", Stage.COLLECTIVE, seen=True),
-    Library("NCCL's GIN and DeepEP V2", "NCCL_GIN_IB_TC", "", Stage.COLLECTIVE, seen=False, otherwise="NCCL_IB_TC"),
+    Library(
+        "NCCL's GIN and DeepEP V2",
+        "NCCL_GIN_IB_TC",
+        "",
+        Stage.COLLECTIVE,
+        seen=False,
+        otherwise="NCCL_IB_TC",
+        level_otherwise="NCCL_IB_SL",
+    ),
     Library(
         "NVSHMEM and DeepEP",
         "NVSHMEM_IB_TRAFFIC_CLASS",
@@ -113,6 +123,12 @@ def dscps(profile: Profile) -> dict[Stage, int]:
     """The DSCP in which a stage travels where transfers of one library cannot be told apart."""
     table = wire_table(profile)
     return {stage: table.dscp[classes[0]] for stage, classes in table.stages.items()}
+
+
+def levels(profile: Profile) -> dict[Stage, int]:
+    """The service level of each stage, which is the priority of its class."""
+    priority = {fabric_class.dscp: fabric_class.priority for fabric_class in profile.classes}
+    return {stage: priority[dscp] for stage, dscp in dscps(profile).items()}
 
 
 def variables(profile: Profile, *, infiniband: bool = False) -> list[Variable]:
