@@ -431,6 +431,19 @@ def test_a_peer_without_mfs_is_sent_to_as_ever(any_version: WorldProcess) -> Non
     any_version.run(stock_peer)
 
 
+def notified_alone(world: World) -> None:
+    assert world.own._mfs.lanes.handles
+    for peer in ("peer", "stock"):
+        world.own.send_notif(peer, b"one")
+        assert eventually(world.agents[peer].get_new_notifs) == {"own": [b"one"]}
+        world.agents[peer].send_notif("own", b"other")
+        assert eventually(world.own.get_new_notifs) == {peer: [b"other"]}
+
+
+def test_a_notification_without_a_transfer_arrives(any_version: WorldProcess) -> None:
+    any_version.run(notified_alone)
+
+
 def mismatch(world: World) -> None:
     """The peer's metadata names a lane that it does not have for its memory."""
     world.fill(31)
