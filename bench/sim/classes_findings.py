@@ -82,10 +82,12 @@ def node(data: Data) -> str:
     found = gains(data, "node")
     if not found:
         return ""
-    said = ", ".join(f"{setting.removeprefix('node-')} {gain(f)} (x{f.ttft_ratio:.2f})" for setting, f in found.items())
+    figures = ", ".join(
+        f"{setting.removeprefix('node-')} {gain(f)} (x{f.ttft_ratio:.2f})" for setting, f in found.items()
+    )
     return (
         "**A server whose eight GPUs share a NIC** and keep nothing they fetch, by workload and Gbit/s a GPU, with "
-        f"mean TTFT: {said}."
+        f"mean TTFT: {figures}."
     )
 
 
@@ -94,18 +96,18 @@ def missed(data: Data) -> str:
     every = {**gains(data, "served"), **gains(data, "stress"), **gains(data, "node")}
     lower = [f"{s} ({gain(f)})" for s, f in every.items() if f.gain < LEAST_GAIN]
     longer = [f"{s} (x{f.ttft_ratio:.2f})" for s, f in every.items() if f.ttft_ratio > LONGEST + 0.005]
-    said = (
+    line = (
         f"**Asked for** of `mfs` in every setting, with eight classes: not below {LEAST_GAIN:+.1f} points, mean TTFT "
         f"not above x{LONGEST}. "
     )
-    said += f"Missed in points: {', '.join(lower) or 'nowhere'}; in mean TTFT: {', '.join(longer) or 'nowhere'}. "
+    line += f"Missed in points: {', '.join(lower) or 'nowhere'}; in mean TTFT: {', '.join(longer) or 'nowhere'}. "
     asked = {"fan-in": 4.0, "bursts": 3.0, "egress": 1.0}
     bars = [
         f"{s} {bar:g} ({'held by the whole interval' if f.gain - (f.gain_half or 0) >= bar else gain(f)})"
         for s, bar in asked.items()
         if (f := gains(data, "stress").get(s))
     ]
-    return said + (f"Points asked for: {', '.join(bars)}." if bars else "")
+    return line + (f"Points asked for: {', '.join(bars)}." if bars else "")
 
 
 def worse(data: Data) -> str:
@@ -139,64 +141,70 @@ def capacities(data: Data) -> str:
     if not have:
         return ""
     lower = [f"{setting} (x{one.ratio:.2f})" for setting, one in have.items() if one.ratio < 0.995]
-    ratios = span([one.ratio for one in have.values()], ".2f")
+    seeds = max(len(one.loads) for one in data.carried if one.section == "served")
+    ratios = times([one.ratio for one in have.values()])
     return (
-        f"**Capacity** (the load up to which 90 % are in time) with `mfs` is x{ratios} of that "
-        f"with `dscp-size` in {len(have)} settings as served, below it in: {', '.join(lower) or 'none'}."
+        f"**Capacity** (the load up to which 90 % are in time) with `mfs` is {ratios} "
+        f"of that with `dscp-size` in {len(have)} settings as served, above it with the whole interval, which is wide "
+        f"with {seeds} seeds, in {sum(one.above for one in have.values())}, and below it in "
+        f"{', '.join(lower) or 'none'}."
     )
 
 
 def reference(data: Data) -> str:
     """What of the gain of an exact order the classes keep."""
-    said = []
+    parts = []
     for section in ("served", "stress", "node"):
         exact = gains(data, section, exact=True)
         ours = {s: f for s, f in gains(data, section).items() if s in exact}
         if ours:
             kept = statistics.fmean(f.gain for f in ours.values())
             most = statistics.fmean(f.gain for f in exact.values())
-            said.append(f"{section} {most:+.1f}, of which classes have {kept:+.1f} (mean of {len(ours)} settings)")
-    return f"**`mfs` in exact order**, the reference, against the same `dscp-size`: {'; '.join(said)}." if said else ""
+            parts.append(f"{section} {most:+.1f}, of which classes have {kept:+.1f} (mean of {len(ours)} settings)")
+    return (
+        f"**`mfs` in exact order**, the reference, against the same `dscp-size`: {'; '.join(parts)}." if parts else ""
+    )
 
 
 def competitors(data: Data) -> str:
-    """Other policies in exact order, beside `mfs` with classes."""
-    said = []
+    """Other policies in exact order, beside `mfs` with classes and in exact order."""
+    parts = []
     for policy in EXACT:
         pairs = [
-            (theirs.gain, ours.gain)
+            (theirs.gain, ours.gain, exact.gain)
             for section in ("served", "stress", "node")
             for setting, theirs in gains(data, section, policy, exact=True).items()
             if (ours := gains(data, section).get(setting))
+            and (exact := data.against(section, setting, "mfs", exact=True))
         ]
         if policy != "mfs" and pairs:
-            better = sum(a > b for a, b in pairs)
-            said.append(
-                f"`{policy}` {statistics.fmean(a for a, _ in pairs):+.1f} points, above in {better} of {len(pairs)}"
-            )
-    if not said:
+            above = sum(theirs > ours for theirs, ours, _ in pairs)
+            above_exact = sum(theirs > exact for theirs, _, exact in pairs)
+            mean = statistics.fmean(theirs for theirs, _, _ in pairs)
+            parts.append(f"`{policy}` {mean:+.1f} points, {above} and {above_exact} of {len(pairs)}")
+    if not parts:
         return ""
     return (
-        "**Others in exact order**, which no fabric gives them, against `dscp-size` with classes, and in how many "
-        f"settings they are above `mfs` with eight classes: {'; '.join(said)}."
+        "**Others in exact order**, which no fabric gives them: mean against `dscp-size` with classes, and in how many "
+        f"settings they are above `mfs` with eight classes and above `mfs` in exact order: {'; '.join(parts)}."
     )
 
 
 def stages(data: Data) -> str:
-    said = []
+    parts = []
     for section in ("served", "stress", "node"):
         found = [f for policy in STAGES for f in gains(data, section, policy).values()]
         if found:
-            said.append(f"{section} {span([f.gain for f in found], '+.1f')}")
-    if not said:
+            parts.append(f"{section} {span([f.gain for f in found], '+.1f')}")
+    if not parts:
         return ""
-    where = "; ".join(said)
+    where = "; ".join(parts)
     return f"**Classes by stage** (`dscp`, `static`), with which most operators begin, against marks by size: {where}."
 
 
 def not_run(data: Data) -> str:
     """What a section asks for and no row has; of what earlier rules gave instead, the figures."""
-    said = []
+    parts = []
     for name, section in SECTIONS.items():
         wanted = [(policy, False) for policy in section.policies] + [(policy, True) for policy in section.exact]
         found = [(policy, exact, len(gains(data, name, policy, exact))) for policy, exact in wanted]
@@ -207,11 +215,11 @@ def not_run(data: Data) -> str:
             if have < most
         ]
         if left:
-            said.append(f"{name}: {', '.join(left)}")
+            parts.append(f"{name}: {', '.join(left)}")
     old = [f"{one.setting} {one.gain:+.1f} ± {one.gain_half:.1f} x{one.ttft_ratio:.2f}" for one in _left(data)]
     if old:
-        said.append(f"under the rules of commit {BEFORE} `mfs` was at {', '.join(old)}")
-    return f"**Not run**: {'; '.join(said)}; capacities where no table has them." if said else ""
+        parts.append(f"under the rules of commit {BEFORE} `mfs` was at {', '.join(old)}")
+    return f"**Not run**: {'; '.join(parts)}; capacities where no table has them." if parts else ""
 
 
 def _left(data: Data) -> list[Before]:

@@ -81,15 +81,15 @@ def text(data: Data) -> str:
 
 
 def _how(data: Data, name: str, section: Section) -> str:
-    said = f"{section.requests // 3} + {section.requests} requests, seeds {FIRST_SEED}-{FIRST_SEED + section.seeds - 1}"
+    line = f"{section.requests // 3} + {section.requests} requests, seeds {FIRST_SEED}-{FIRST_SEED + section.seeds - 1}"
     if section.load:
-        said += f", load {section.load:g} of the knee"
+        line += f", load {section.load:g} of the knee"
     if carried := [one for one in data.carried if one.section == name]:
         seeds = len(carried[0].loads)
-        said += (
+        line += (
             f"; cap: seeds {FIRST_SEED}-{FIRST_SEED + seeds - 1}, of {' and '.join(f'`{p}`' for p in _who(carried))}"
         )
-    return f"{said} (`--section {name}`)."
+    return f"{line} (`--section {name}`)."
 
 
 def _who(carried: list[Carried]) -> list[str]:
@@ -136,10 +136,11 @@ def _plain(data: Data, name: str, setting: str) -> str:
     figure, carried = data.against(name, setting, AGAINST), data.capacity(name, setting, AGAINST)
     if figure is None:
         return "-"
-    said = f"{figure.attainment:.1f}, {1e3 * figure.ttft_s:.0f} ms, {1e3 * figure.p99_s:.0f} ms"
-    return said + (f", cap {carried.load:.2f}" if carried else "")
+    line = f"{figure.attainment:.1f}, {1e3 * figure.ttft_s:.0f} ms, {1e3 * figure.p99_s:.0f} ms"
+    return line + (f", cap {carried.load:.2f}" if carried else "")
 
 
 def _cell(data: Data, name: str, setting: str, policy: str, exact: bool) -> str:
     figure = data.against(name, setting, policy, exact)
-    return cell(figure, None if exact else data.capacity(name, setting, policy)) if figure else "-"
+    carried = None if exact else data.capacity(name, setting, policy)
+    return cell(figure, carried if carried and carried.ratio else None) if figure else "-"
