@@ -49,8 +49,8 @@ DBRX, QwenA, 384 GPUs ([the settings](../simulation-model.md#settings)).
 ## A model in a node
 
 Llama3-8B on one server whose eight GPUs share 100 or 200 Gbit/s (12.5 or 25 a GPU), with caches that keep nothing they
-fetch. Most budgets of QwenA at 12.5 are below 0.2 s: what a deadline can still decide there is little. Under the rules
-of commit 2cf2f9f6 even an exact order by stage was 25.7 ± 10.8 points below marks by size there.
+fetch. Most budgets of QwenA at 12.5 are below 0.2 s. Under the rules of commit 2cf2f9f6 an exact order by stage
+(`static-exact`) was 25.7 ± 10.8 points below marks by size there.
 """,
 }
 OTHERS = """
@@ -86,9 +86,7 @@ def _how(data: Data, name: str, section: Section) -> str:
         line += f", load {section.load:g} of the knee"
     if carried := [one for one in data.carried if one.section == name]:
         seeds = len(carried[0].loads)
-        line += (
-            f"; cap: seeds {FIRST_SEED}-{FIRST_SEED + seeds - 1}, of {' and '.join(f'`{p}`' for p in _who(carried))}"
-        )
+        line += f"; cap: seeds {FIRST_SEED}-{FIRST_SEED + seeds - 1}, of {', '.join(f'`{p}`' for p in _who(carried))}"
     return f"{line} (`--section {name}`)."
 
 

@@ -29,7 +29,8 @@ def test_the_page_is_what_its_rows_say(data: Data) -> None:
 def quoted(data: Data) -> list[str]:
     """What others say of the page: the range as served, the gains that they name under stress and in a node."""
     served = [figure.gain for figure in gains(data, "served").values()]
-    named = [("stress", "fan-in"), ("stress", "bursts"), ("stress", "egress"), ("node", "node-qwen-a-12.5")]
+    stress, node = ("fan-in", "bursts", "egress"), ("node-qwen-a-12.5", "node-agent-12.5")
+    named = [*(("stress", setting) for setting in stress), *(("node", setting) for setting in node)]
     figures = [data.against(section, setting, "mfs") for section, setting in named]
     return [f"{span(served, '+.1f')} points", *(gain(figure) for figure in figures if figure)]
 
