@@ -226,8 +226,8 @@ def _pauses(before: PortStatus, after: PortStatus, elapsed_s: float) -> Cell:
     """Frames in a second, sent and received."""
     if after.pauses is None and after.incoming_pauses is None:
         return Cell(0.0, "-")
-    counts = ((port.pauses or 0) + (port.incoming_pauses or 0) for port in (before, after))
-    return _per_s(*counts, elapsed_s)
+    earlier, now = ((port.pauses or 0) + (port.incoming_pauses or 0) for port in (before, after))
+    return _per_s(earlier, now, elapsed_s)
 
 
 VIEWS = (
