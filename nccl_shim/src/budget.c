@@ -73,10 +73,10 @@ uint64_t shim_budget_ns(const struct shim_qp *q, uint64_t max_hold_ns)
 /* Until when a work request may be held, whether its queue pair is served or stands still; 0: nothing says so. */
 uint64_t shim_hold_until_ns(const struct shim_qp *q, const struct shim_held *held)
 {
-	uint64_t said_ns = held->tag.hold_until_ns;
+	uint64_t named_ns = held->tag.hold_until_ns;
 	uint64_t ns = q->gives_up_ns ? held->enqueued_ns + q->gives_up_ns / HELD_PARTS : 0;
 
-	return !ns || (said_ns && said_ns < ns) ? said_ns : ns;
+	return !ns || (named_ns && named_ns < ns) ? named_ns : ns;
 }
 
 bool shim_budget_over(const struct shim_qp *q)

@@ -275,7 +275,7 @@ def test_memory_that_is_limited_is_an_answer_and_not_a_crash(folder: Path) -> No
 
 
 @pytest.mark.parametrize("cpus_count", [1, 2])
-def test_one_processor_for_both_threads_of_the_arbiter_is_said(folder: Path, cpus_count: int) -> None:
+def test_one_processor_for_both_threads_of_the_arbiter_is_reported(folder: Path, cpus_count: int) -> None:
     cpus = sorted(os.sched_getaffinity(0))[:cpus_count]
     if len(cpus) < cpus_count:
         pytest.skip("this process may use one processor")
@@ -283,9 +283,9 @@ def test_one_processor_for_both_threads_of_the_arbiter_is_said(folder: Path, cpu
     with Daemon(folder, config) as daemon:
         daemon.process.terminate()
         assert daemon.wait_end() == 0
-    said = [line for line in daemon.lines if "event=one-cpu-for-heartbeats" in line]
-    assert len(said) == (cpus_count == 1)
-    assert all(f"cpu={cpus[0]}" in line and "arbiter.cpus" in line for line in said)
+    found = [line for line in daemon.lines if "event=one-cpu-for-heartbeats" in line]
+    assert len(found) == (cpus_count == 1)
+    assert all(f"cpu={cpus[0]}" in line and "arbiter.cpus" in line for line in found)
 
 
 def test_the_configured_rate_goes_before_what_a_client_says(folder: Path) -> None:
