@@ -74,7 +74,6 @@ struct task {
 	bool taken;         /* went on credit */
 	bool placed;        /* it has a reference to its destination */
 	uint8_t tier;       /* that its bytes count in while it waits */
-	bool own;           /* which is its program's alone */
 	uint16_t destination;
 	uint16_t fifo_next, fifo_prev; /* waiting tasks of the same queue pair: slot + 1; 0: none */
 	uint32_t fifo;                 /* of its queue pair, slot + 1 in the table of them; 0: none */

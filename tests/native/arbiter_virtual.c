@@ -13,6 +13,7 @@
 static struct program victim, attacker[ATTACKERS_MAX];
 static bool victim_wanders; /* to another peer with every message */
 static bool victim_sleeps;
+static uint64_t victim_still; /* slots of what it sends to a peer that is stopped */
 static bool victim_sends_slowly; /* to a slow destination, too */
 
 static int slow_in_flight(void)
@@ -31,7 +32,7 @@ static void victim_step(void)
 	permits_take(&victim, true);
 	for (unsigned n = 0; victim_sends_slowly && n < 2 && slow_in_flight() < DEPTH; n++)
 		submit(&victim, MESSAGE, 1, 2, 0);
-	while (!victim_sleeps && __builtin_popcountll(victim.busy) - slow_in_flight() < DEPTH)
+	while (!victim_sleeps && __builtin_popcountll(victim.busy & ~victim_still) - slow_in_flight() < DEPTH)
 		submit(&victim, MESSAGE, 0, victim_wanders ? 1000000000 + ++peers : 1, 0);
 }
 
@@ -134,6 +135,29 @@ static void claims_1gib(uint64_t step)
 {
 	(void)step;
 	claims(1u << 30);
+}
+
+/* The victim's own: it has always some for a peer that is stopped, and gives each up after its hold. */
+static void own_peer_stopped(uint64_t step)
+{
+	static uint64_t since_ns[SLOTS];
+	(void)step;
+
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (victim_still >> slot & 1 && now_ns - since_ns[slot] >= 250000000) {
+			victim_still &= ~(1ull << slot);
+			victim.busy &= ~(1ull << slot);
+			send_message(&victim,
+				     (struct mfs_message){.task = (uint64_t)victim.generation[slot] << 32 | slot,
+							  .batch = MFS_NONE_U32,
+							  .kind = MFS_MESSAGE_CANCEL});
+		}
+	while (__builtin_popcountll(victim_still) < 2 * DEPTH) {
+		int slot = submit(&victim, MESSAGE, STOPPED, 77, 0);
+
+		victim_still |= 1ull << slot;
+		since_ns[slot] = now_ns;
+	}
 }
 
 /* Asks at the victim's destination, keeps each permit for so long, and completes; there are always more that wait. */
@@ -469,6 +493,7 @@ static const struct scenario {
 	{"claims-4mib", claims_4mib},
 	{"claims-background", claims_background},
 	{"claims-1gib", claims_1gib},
+	{"own-peer-stopped", own_peer_stopped},
 	{"cycle-60ms", cycle_60ms},
 	{"cycle-40ms", cycle_40ms},
 	{"cycle-small", cycle_small},

@@ -78,7 +78,7 @@ def flood(build: Callable[..., Path]) -> Run:
         *("byte-now-and-then", "byte-always", "gigabyte-on-credit", "clear-to-send", "comes-and-goes"),
         "credit-stream",
         *("batches", "batches-change", "demands-change", "queues", "queue-backwards"),
-        *("queue-pair-split", "queue-pair-both-ways", "several"),
+        *("queue-pair-split", "queue-pair-both-ways", "several", "own-peer-stopped"),
     ],
 )
 def test_a_victim_keeps_what_it_has_alone(run: Run, scenario: str) -> None:
