@@ -220,6 +220,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	word_add(&share->in_flight_bytes, task->bytes);
 	word_add(&share->permitted_bytes, task->bytes);
 	arbiter->grants++;
+	turn_went(arbiter, task);
 	flight_append(direction, task);
 	direction->in_flight_bytes += task->bytes;
 	nic->in_flight_class_bytes[wire_class] += task->bytes;

@@ -11,6 +11,7 @@
  *   request.c    requests and the bytes that they will move, pruning
  *   nic.c        NICs: permits, windows, load
  *   gate.c       collectives: whether held flows may go beside them
+ *   turn.c       in which turn tasks go that nothing else orders
  *   fifo.c       queue pairs: which of their tasks is first
  *   credit.c     permits in advance where nothing waits
  *   active.c     which clients are polled in each turn
@@ -50,6 +51,7 @@ enum task_phase {
 struct task {
 	struct session *session;
 	uint64_t bytes;
+	uint64_t turn; /* stands for its arrival */
 	uint64_t submit_ns;
 	mfs_flow_handle handle; /* 0: permitted past a full queue */
 	uint64_t request_id;    /* as submitted */
@@ -146,6 +148,7 @@ struct session_direction {
 	uint64_t credit_ended_ns; /* when some was last taken back; 0: never */
 	uint64_t taken_bytes;     /* went on credit and are in the window */
 	uint64_t used_ns;         /* when a task of it was last submitted there */
+	uint64_t turn;            /* where its next task stands at the earliest: turn.c */
 	/* place in the table of those that have used it lately, plus one; 0: it has not */
 	uint32_t holder;
 };
@@ -242,6 +245,8 @@ struct direction {
 	uint64_t closed_ns;   /* since when collectives have held its first flow up; 0: they do not */
 	double aged_bytes;    /* that went all the same since */
 	uint64_t shut_ns;     /* when credit was last taken back */
+	uint64_t turn;        /* that the last one to go had */
+	uint64_t turn_ns;     /* when that was */
 	uint32_t holders;     /* clients that have used it lately */
 	bool dirty;           /* something changed that may allow a permit; set by direction_touch */
 	bool waits;           /* its first flow waits for collectives to end */
@@ -545,6 +550,11 @@ void bells_poll(struct mfs_arbiter *arbiter); /* now and then */
 void slice_next(struct mfs_arbiter *arbiter);
 /* something lies in its rings, or a slot of them is torn */
 bool session_unread(const struct session *session);
+
+/* turn.c */
+/* Of a task that is submitted: what stands for its arrival. */
+uint64_t turn_of(struct mfs_arbiter *arbiter, const struct task *task);
+void turn_went(struct mfs_arbiter *arbiter, const struct task *task); /* it is in flight from now on */
 
 /* work.c */
 void work_turn(struct mfs_arbiter *arbiter); /* one begins */

@@ -66,6 +66,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	gate_forget(arbiter, session);
 	credit_forget(arbiter, session);
 	active_remove(arbiter, session);
+	work_forget(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&mfs_gate_of(segment, i)->word, 0, memory_order_release);
@@ -144,6 +145,7 @@ static void task_read(struct mfs_arbiter *arbiter, struct session *session, stru
 			request_submitted(arbiter, session, task->request - 1, task->direction);
 	}
 	nic_place(arbiter, task, message->peer);
+	task->turn = turn_of(arbiter, task);
 }
 
 /* False: the queue is full, and the task goes without its order. */
@@ -160,6 +162,7 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 		.layer = task->layer,
 		.stage = task->stage,
 		.destination = task->destination,
+		.turn = task->turn,
 	};
 
 	nic_waits(arbiter, task);

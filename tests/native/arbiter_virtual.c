@@ -81,6 +81,62 @@ static void dead_peer_large(uint64_t step)
 		submit(&attacker[0], 4u << 20, 1, 77, 0);
 }
 
+/* Each to a peer of its own; nothing of it moves, and each is complete 40 ms after its permit. */
+static void claims_at(uint32_t bytes, uint64_t hold_ns, enum mfs_stage stage)
+{
+	static uint64_t since_ns[SLOTS];
+	struct mfs_segment *segment = attacker[0].session->segment;
+	struct mfs_grant grant;
+
+	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
+		since_ns[(uint32_t)grant.task] = now_ns;
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (since_ns[slot] && now_ns - since_ns[slot] >= hold_ns) {
+			since_ns[slot] = 0;
+			complete(&attacker[0], slot);
+		}
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (!(attacker[0].busy >> slot & 1))
+			submit_message(&attacker[0],
+				       (struct mfs_message){.bytes = bytes, .peer = 100 + slot, .stage = (uint8_t)stage}, 1);
+}
+
+static void claims(uint32_t bytes)
+{
+	claims_at(bytes, 40000000, MFS_STAGE_P2D);
+}
+
+static void claims_small(uint64_t step)
+{
+	(void)step;
+	claims(MESSAGE);
+}
+
+static void claims_2mb(uint64_t step)
+{
+	(void)step;
+	claims(2000000);
+}
+
+/* After all else, and each is complete when it would be. */
+static void claims_background(uint64_t step)
+{
+	(void)step;
+	claims_at(2000000, 2000000, MFS_STAGE_BACKGROUND);
+}
+
+static void claims_4mib(uint64_t step)
+{
+	(void)step;
+	claims(4u << 20);
+}
+
+static void claims_1gib(uint64_t step)
+{
+	(void)step;
+	claims(1u << 30);
+}
+
 /* The victim's own: it has always some for a peer that is stopped, and gives each up after its hold. */
 static void own_peer_stopped(uint64_t step)
 {
@@ -432,6 +488,11 @@ static const struct scenario {
 	{"dead-peer", dead_peer},
 	{"dead-peer-shared", dead_peer_shared},
 	{"dead-peer-large", dead_peer_large},
+	{"claims-small", claims_small},
+	{"claims-2mb", claims_2mb},
+	{"claims-4mib", claims_4mib},
+	{"claims-background", claims_background},
+	{"claims-1gib", claims_1gib},
 	{"own-peer-stopped", own_peer_stopped},
 	{"cycle-60ms", cycle_60ms},
 	{"cycle-40ms", cycle_40ms},

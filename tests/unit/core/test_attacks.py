@@ -87,6 +87,21 @@ def test_a_victim_keeps_what_it_has_alone(run: Run, scenario: str) -> None:
     assert attacked["given_up"] == 0  # a program in trouble looks like this, too
 
 
+@pytest.mark.parametrize("scenario", ["claims-small", "claims-2mb", "claims-4mib", "claims-1gib"])
+def test_who_claims_what_it_does_not_move_has_a_fair_share_of_the_link(run: Run, scenario: str) -> None:
+    """64 tasks to as many peers, complete 40 ms after their permits, look like those of an honest program, which would
+    have half of the link, however many its tasks are."""
+    assert run(scenario)["victim"] >= KEPT * run("alone")["victim"] / 2
+
+
+def test_tasks_of_two_milliseconds_leave_a_message_between_them(run: Run) -> None:
+    """Each goes as soon as the victim's one destination is full, and is complete when it could be: one message of the
+    victim's to each of them."""
+    figures = run("claims-background")
+    assert figures["victim"] >= 0.1 * run("alone")["victim"]
+    assert figures["longest_us"] < GATE_MAX_US + 3 * MESSAGE_US
+
+
 def test_credit_used_again_and_again_fills_no_window(run: Run) -> None:
     """Of a victim with bytes in flight to a slow destination, too: what is claimed to have gone in no time is not
     taken for theirs."""
