@@ -134,7 +134,10 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = field(name="spin", default=DurationNs.parse("50us"))
     cpus: Annotated[
         CpuList,
-        doc("CPUs that the thread, and the one that writes its heartbeats when it is late, may use; empty: any"),
+        doc(
+            "CPUs that the thread, and the one that writes its heartbeats when it is late, may use: two at least; "
+            "empty: any"
+        ),
     ] = CpuList()
     torn_slot_ns: Annotated[
         DurationNs,
