@@ -355,6 +355,29 @@ def test_a_handle_that_the_program_loses_is_released_when_it_has_arrived(any_ver
     any_version.run(dropped)
 
 
+def failed(world: World) -> None:
+    world.fill(12)
+    scheduling = world.own._mfs.scheduling
+    binding = scheduling._binding
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda *_: "failed") if name == "postXferReq" else getattr(binding, name)
+
+    handle = world.handle("WRITE", "peer", MIB)
+    scheduling._binding = Failing()
+    try:
+        assert world.own.transfer(handle) == "ERR"
+    finally:
+        scheduling._binding = binding
+    assert world.session.tasks[0].life[-1] == "cancel"
+    world.own.release_xfer_handle(handle)
+
+
+def test_the_permit_of_what_fails_is_given_back_and_not_as_arrived(any_version: WorldProcess) -> None:
+    any_version.run(failed)
+
+
 # ---- lanes -----------------------------------------------------------------------------------------------------------
 
 
