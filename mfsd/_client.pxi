@@ -408,6 +408,12 @@ cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t time
     if rc == -ENODEV:
         raise LookupError(task.nic)
     if rc < 0:
+        if rc == -EAGAIN:  # no slot: others that do not end have all, so waiting for one would let those hold up this
+            mfs_client_count_open(client, MFS_OPEN_OVERFLOW)
+        elif rc == -ETIMEDOUT:
+            mfs_client_count_open(client, MFS_OPEN_HOLD)
+        elif rc != -EALREADY:  # that does not wait here
+            mfs_client_count_open(client, MFS_OPEN_STALE)
         if task_id[0] != 0:
             mfs_client_cancel(client, task_id[0], True)
             task_id[0] = 0

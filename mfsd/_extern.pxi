@@ -7,7 +7,7 @@ cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
 cdef extern from "errno.h":
-    int EAGAIN, EBUSY, EINVAL, ENODEV, ENOTCONN, ETIMEDOUT
+    int EAGAIN, EALREADY, EBUSY, EINVAL, ENODEV, ENOTCONN, ETIMEDOUT
 
 cdef extern from * nogil:
     """

@@ -51,15 +51,15 @@ static uint32_t destinations_each(const struct mfs_arbiter *arbiter)
 	return (MFS_DESTINATIONS_MAX - 1) / (arbiter->sessions + 1);
 }
 
-static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer, bool own)
+/* `alone`: in a window that no other program has. */
+static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer, bool alone)
 {
 	struct mfs_window *window = direction_at(arbiter, task->direction)->window;
 	struct session *session = task->session;
-	uint64_t key = key_mix(session->key_salt, own ? 0 : peer);
+	uint64_t key = key_mix(alone ? ~session->key_salt : session->key_salt, peer);
 
-	task->own = own;
 	task->destination =
-		mfs_window_destination(window, key, own ? key : key_mix(arbiter->key_secret, peer),
+		mfs_window_destination(window, key, alone ? key : key_mix(arbiter->key_secret, peer),
 				       arbiter->now_ns);
 	task->placed = true;
 	if (mfs_window_destination_users(window, task->destination) == 1)
@@ -74,15 +74,15 @@ void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
 	task->placed = false;
 }
 
-/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end,
- * that names more peers than its part of the table, or that does not say where its tasks go, has a window of its own: it can fill
- * that. */
+/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end has
+ * windows of its own, which it can fill: one for each peer still, since most often it is one peer that does not answer. One that
+ * names more peers than its part of the table has a single one for the others, as for tasks that do not say where they go. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
 {
 	const struct session_direction *share = session_direction_at(task->session, task->direction);
 
 	place(arbiter, task, peer, !peer || session_suspect(arbiter, task->session, task->direction));
-	if (task->own || share->destinations <= destinations_each(arbiter))
+	if (!peer || share->destinations <= destinations_each(arbiter))
 		return;
 	nic_unplace(arbiter, task);
 	place(arbiter, task, 0, true);
@@ -109,6 +109,8 @@ static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 	uint16_t waits;
 
 	task->counted = false;
+	if (task->taken)
+		session_direction_at(task->session, task->direction)->taken_bytes -= task->passage.bytes;
 	direction->in_flight_bytes -= task->bytes;
 	flight_remove(direction, task);
 	arbiter->nic[task->direction / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
@@ -132,9 +134,11 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	struct session_direction *share = session_direction_at(task->session, task->direction);
 
 	share->in_flight_tasks--;
-	share->in_flight_bytes -= task->bytes;
+	word_add(&share->in_flight_bytes, -task->bytes);
 	if (complete)
 		direction->carried_bytes[task->wire_class] += task->bytes;
+	else
+		word_add(&share->permitted_bytes, -task->bytes);
 	if (complete && arbiter->measures_load)
 		load_count(arbiter, task);
 	if (!task->counted)
@@ -203,6 +207,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	struct nic *nic = &arbiter->nic[task->direction / MFS_DIRECTIONS];
 	struct direction *direction = direction_at(arbiter, task->direction);
 	struct session_direction *share = session_direction_at(session, task->direction);
+	uint64_t bytes = task->taken ? credit_believed(arbiter, task) : task->bytes;
 
 	fifo_remove(session, task);
 	task->phase = TASK_IN_FLIGHT;
@@ -212,17 +217,16 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	nic_waits_no_more(arbiter, task);
 	session->grants++;
 	share->in_flight_tasks++;
-	share->in_flight_bytes += task->bytes;
+	word_add(&share->in_flight_bytes, task->bytes);
+	word_add(&share->permitted_bytes, task->bytes);
 	arbiter->grants++;
+	turn_went(arbiter, task);
 	flight_append(direction, task);
 	direction->in_flight_bytes += task->bytes;
 	nic->in_flight_class_bytes[wire_class] += task->bytes;
-	/* What went on credit is what the client says: no more of it is believed than the credit is. */
-	mfs_window_enter(direction->window, task->destination,
-			 task->taken && task->bytes > mfs_window_bytes(direction->window) / 2
-				 ? mfs_window_bytes(direction->window) / 2
-				 : task->bytes,
-			 arbiter->now_ns, &task->passage);
+	mfs_window_enter(direction->window, task->destination, bytes, arbiter->now_ns, &task->passage);
+	if (task->taken)
+		share->taken_bytes += task->passage.bytes;
 	nic->granted_bytes[wire_class] += task->bytes;
 	nic->grants[wire_class]++;
 	if (!task->taken && arbiter->now_ns > task->submit_ns)
@@ -295,7 +299,7 @@ static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_
 	uint8_t wire_class = pick->wire_class;
 
 	/* A queue pair has one peer: tasks that contradict it have no order. One peer may have two destinations: a client
-	 * whose tasks were written off has one of its own for what it sends from then on. */
+	 * whose tasks were written off has another one there for what it sends from then on. */
 	if (first->direction == chosen->direction && first->peer != chosen->peer)
 		return chosen;
 	/* of the queue of the other direction, perhaps */

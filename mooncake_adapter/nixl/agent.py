@@ -170,10 +170,12 @@ def metadata_methods(base: Any) -> list[Any]:
         return base.check_remote_xfer_done(self, remote_agent_name, lookup_tag, names, tag_is_prefix)
 
     def send_notif(self: Any, remote_agent_name: Any, notif_msg: bytes, backend: str | None = None) -> None:
-        own = list(self.backends)
-        if backend is None and len(own) == 1:
-            backend = own[0]  # and not a lane's
-        base.send_notif(self, remote_agent_name, notif_msg, backend)
+        own, agent = list(self.backends), agent_of(self)
+        if backend is not None or len(own) != 1 or agent is None or not agent.lanes.handles:
+            base.send_notif(self, remote_agent_name, notif_msg, backend)
+            return
+        # not by a lane; NIXL's own method hands its binding no list where a backend is named, and fails
+        self.agent.genNotif(remote_agent_name, notif_msg, [self.backends[own[0]]])
 
     return [
         *(add_remote_agent, remove_remote_agent, get_partial_agent_metadata, make_connection),

@@ -311,7 +311,10 @@ class Scheduling:
     def _ended(self, transfer: Transfer, part: Part, arrived: bool) -> None:
         part.state = State.DONE if arrived else State.ERR
         transfer.failed = transfer.failed or not arrived
-        part.task.complete()
+        if arrived:
+            part.task.complete()
+        else:
+            part.task.cancel()  # of its request these bytes are still to come, and its peer is not a quick one
         transfer.posted = part.handle
         if not transfer.whole:
             if self.measures:

@@ -355,6 +355,29 @@ def test_a_handle_that_the_program_loses_is_released_when_it_has_arrived(any_ver
     any_version.run(dropped)
 
 
+def failed(world: World) -> None:
+    world.fill(12)
+    scheduling = world.own._mfs.scheduling
+    binding = scheduling._binding
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda *_: "failed") if name == "postXferReq" else getattr(binding, name)
+
+    handle = world.handle("WRITE", "peer", MIB)
+    scheduling._binding = Failing()
+    try:
+        assert world.own.transfer(handle) == "ERR"
+    finally:
+        scheduling._binding = binding
+    assert world.session.tasks[0].life[-1] == "cancel"
+    world.own.release_xfer_handle(handle)
+
+
+def test_the_permit_of_what_fails_is_given_back_and_not_as_arrived(any_version: WorldProcess) -> None:
+    any_version.run(failed)
+
+
 # ---- lanes -----------------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +452,19 @@ def stock_peer(world: World) -> None:
 
 def test_a_peer_without_mfs_is_sent_to_as_ever(any_version: WorldProcess) -> None:
     any_version.run(stock_peer)
+
+
+def notified_alone(world: World) -> None:
+    assert world.own._mfs.lanes.handles
+    for peer in ("peer", "stock"):
+        world.own.send_notif(peer, b"one")
+        assert eventually(world.agents[peer].get_new_notifs) == {"own": [b"one"]}
+        world.agents[peer].send_notif("own", b"other")
+        assert eventually(world.own.get_new_notifs) == {peer: [b"other"]}
+
+
+def test_a_notification_without_a_transfer_arrives(any_version: WorldProcess) -> None:
+    any_version.run(notified_alone)
 
 
 def mismatch(world: World) -> None:

@@ -12,6 +12,7 @@
 #define DEPTH 8
 #define SLOTS 64 /* of the task table: those that a program here uses */
 #define DESTINATIONS 8
+#define STOPPED -1 /* a destination that takes nothing: no byte to it is seen on the link */
 
 /* ---- the link: fair among what is posted, each destination at its own rate at most ------------------------------------ */
 
@@ -109,7 +110,7 @@ static inline void permits_take(struct program *program, bool posts)
 	struct mfs_grant grant;
 
 	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
-		if (posts)
+		if (posts && program->slot_destination[(uint32_t)grant.task] != STOPPED)
 			post(program, (uint32_t)grant.task);
 }
 

@@ -331,14 +331,29 @@ def test_a_timeout_falls_open(serve, session) -> None:
     assert server.arbiter.opened()["bypass"] == 1
 
 
+def test_a_permit_that_does_not_come_in_time_is_counted(serve, session) -> None:
+    server = serve()
+    s = session()
+    nic = s.nic("a", rate_bytes_per_s=SLOW)
+    first = fill(s, nic)
+    permit = s.permit(WINDOW, stage=Stage.P2D, nic=nic, timeout_s=0.0)
+    assert permit.wire_class == s.classes - 2
+    (client_id,) = server.segments
+    assert server.arbiter.client_stats(client_id)["bypassed_hold"] == 1
+    permit.complete()
+    first.complete()
+
+
 def test_a_full_table_falls_open(serve, session) -> None:
     server = serve()
     s = session()
     nic = s.nic("a", rate_bytes_per_s=SLOW)
     tasks = [s.submit(1, stage=Stage.BACKGROUND, nic=nic) for _ in range(TASKS_MAX + 3)]
     assert [t.wire_class for t in tasks[-3:]] == [s.classes - 2] * 3
+    permit = s.permit(1, stage=Stage.BACKGROUND, nic=nic)
+    assert permit.wire_class == s.classes - 2
     (client_id,) = server.segments
-    assert server.arbiter.client_stats(client_id)["bypassed_overflow"] == 3
+    assert server.arbiter.client_stats(client_id)["bypassed_overflow"] == 4
 
 
 def test_observing_never_waits(serve, session) -> None:
