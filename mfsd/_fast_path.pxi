@@ -44,11 +44,11 @@ cdef class FastPath:
     cdef object context
     cdef list owned
     cdef dict courses
-    cdef uint64_t version, course_ns, timeout_ns
+    cdef uint64_t version, course_ns, timeout_ns, give_up_ns
     cdef int64_t size_max_bytes
 
     def __init__(self, Settled settled, *, context, list owned, course, route, failed, slot_of, peer_of,
-                 int64_t size_max_bytes, uint64_t timeout_ns, uint64_t course_ns):
+                 int64_t size_max_bytes, uint64_t timeout_ns, uint64_t give_up_ns, uint64_t course_ns):
         self.settled = settled
         self.context = context
         self.owned = owned
@@ -59,6 +59,7 @@ cdef class FastPath:
         self.peer_of = peer_of
         self.size_max_bytes = size_max_bytes
         self.timeout_ns = timeout_ns
+        self.give_up_ns = give_up_ns
         self.course_ns = course_ns
         self.courses = {}
 
@@ -148,6 +149,8 @@ cdef class FastPath:
                 if result == 0:
                     return result
                 self.failed(peer)
+                if mfs_native_now_ns() - now_ns >= self.give_up_ns:
+                    return result  # its caller has given it up
             return method(engine, peer, address, peer_address, length)
         finally:
             client_done(client, &task, task_id, True)

@@ -1005,13 +1005,14 @@ class FastPath:
         failed: Callable[[str], None],
         size_max_bytes: int,
         timeout_ns: int,
+        give_up_ns: int,
         course_ns: int,
     ) -> None:
         """`slot_of` knows the slot of a batch, `peer_of` the number of a port's name; `context` holds None or (request,
         stage or None, layer, deadline_ns, batch); where one of `owned` is not empty, addresses may have owners, and
         nothing goes this way. `route` is asked for the lane of a class that the course does not know; `failed` is
         called for of a peer that a lane does not reach: the engine itself then tries once more, and its answer
-        counts."""
+        counts, unless `give_up_ns` have gone by since the call began."""
 
     def changed(self) -> None:
         """What `course` answers has changed."""

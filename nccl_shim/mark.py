@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mfsd.fabric.libraries import dangerous_classes, service_levels, traffic_classes, variables
+from mfsd.fabric.libraries import dangerous_classes, kept, operators, service_levels, traffic_classes, variables
+from mfsd.fabric.library_files import set_in_files
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.policy import PolicyError, Profile, load_profile
 from mfsd.fabric.wire_table import wire_table
@@ -17,8 +18,6 @@ from mfsd.policy.mark_text import SET_BY_US, mark_text, parse_marks
 from mfsd.policy.marks import SIZED, MarkRule, Marks, checked
 from mfsd.policy.service_levels import SERVICE_LEVELS
 from mfsd.policy.types import Stage
-
-"""Names the variables that mfs-run has set: no operator has chosen their values."""
 
 
 class MarkError(ValueError):
@@ -64,14 +63,19 @@ def classes_of(marks: Marks) -> dict[str, str]:
 
 
 def usable(classes: Mapping[str, str], before: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
-    """Those of them that the ports of this host allow; says which others are left out, or are set already, and why."""
+    """Those of them that the ports of this host allow and that go before nothing that the operator has set, in the
+    environment or in a library's file; says which others are left out, and why."""
     dangerous = dangerous_classes(infiniband_ports())
     for name, why in dangerous.items():
         if before.get(name):
             say(f"warning: {name}={before[name]} is set, unset it: {why}")
         elif name in classes:
             say(f"{name} is left out: {why}")
-    return {name: value for name, value in classes.items() if name not in dangerous}
+    of_operator = kept([name for name in classes if name not in dangerous], operators(before, set_in_files(before)))
+    for name, why in of_operator.items():
+        if not before.get(name):
+            say(f"{name} is left out: {why}")
+    return {name: value for name, value in classes.items() if name not in dangerous | of_operator}
 
 
 def levels_of(policy: str, policy_file: Path | None) -> dict[str, str]:

@@ -23,6 +23,7 @@ from bench.sim.workload import TraceError
 COMMANDS = {  # imported when asked for: they bring plotting
     "figure": "bench.sim.figures",
     "choose": "bench.sim.choose",
+    "classes": "bench.sim.classes",
     "study": "bench.sim.study",
     "overview": "bench.sim.overview",
     "sensitivity": "bench.sim.sensitivity",
@@ -43,6 +44,7 @@ examples:
   python -m bench sim figure 10 --quick
   python -m bench sim choose out/choose.jsonl
   python -m bench sim study out/study.jsonl --setting contended
+  python -m bench sim classes out/classes.jsonl --section served
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
   python -m bench sim optimality-gap --setting hot
   python -m bench sim linearity

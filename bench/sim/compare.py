@@ -52,6 +52,10 @@ class Results:
             raise ConfigError(f"{file}: holds something else than points; name another file") from error
         file.parent.mkdir(parents=True, exist_ok=True)
 
+    def found(self, point: Point) -> dict[str, Any] | None:
+        """The point's result when an earlier run has it."""
+        return self.rows.get(json.dumps(points.described(point), sort_keys=True))
+
     def of(self, point: Point) -> dict[str, Any]:
         """The point's result, now or from an earlier run."""
         described = points.described(point)
@@ -67,12 +71,16 @@ class Results:
 
     def knee(self, base: Point, name: str, seeds: int = 1) -> float:
         """The rate at which `nocont` meets 90 % on seeds of its own, kept beside the points."""
-        memory = self.file.with_suffix(".knees.json")
-        known: dict[str, float] = json.loads(memory.read_text()) if memory.exists() else {}
+        known = self.knees()
         if name not in known:
             known[name] = points.knee(msgspec.structs.replace(base, seed=CHOOSING_SEED), seeds=seeds)
-            memory.write_text(json.dumps(known, indent=1))
+            self.file.with_suffix(".knees.json").write_text(json.dumps(known, indent=1))
         return known[name]
+
+    def knees(self) -> dict[str, float]:
+        """Those that are known."""
+        memory = self.file.with_suffix(".knees.json")
+        return dict(json.loads(memory.read_text())) if memory.exists() else {}
 
 
 class Comparison(msgspec.Struct, frozen=True):

@@ -61,7 +61,8 @@ class Report(NamedTuple):
     head: str  # what the tables are of
     first_seed: int
     why_seed: str
-    without_static: str
+    without_marks: str  # below a table without marks by size, if all of its rows are of one order
+    with_stages: str = ""  # below one that has the order by stage beside it
 
 
 def _reuse(rule: str, **changes: Any) -> ReuseConfig:
@@ -281,11 +282,17 @@ def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
     return f"{figures.attainment:.1f} % met, {study.cell(figures)}, {_again(rows):.0%} computed again"
 
 
-STATIC = ("`static`", "`dscp-size`")
-WITHOUT_STATIC = (
+WITHOUT_MARKS = (
     "Without static marking: the rows differ in what is computed again, all under `mfs`. The same settings under a "
     "fixed order: first table and [fixed priorities](#fixed-priorities-beside-it-everything-fetched); with classes on "
     "the wire: [eight classes](classes.md)."
+)
+WITH_STAGES = (
+    "Without static marking: `static` is the order by stage on links that know it exactly; marks without a daemon were "
+    "not run on these. On eight classes they are beside `mfs` [below](#with-the-eight-classes-that-ship) (agents at "
+    "1/s, hot, fan-in, conversations, as served), in [eight classes](classes.md) (egress, bursts) and "
+    "[beside routers](routers.md#marks-by-size-beside-it-2048-gpus) (hot at 2,048 GPUs); agents at 1.4/s and at 2,048 "
+    "GPUs, and QwenB, nowhere."
 )
 
 
@@ -307,8 +314,10 @@ def tables(data: dict[str, Any], report: Report) -> str:
         for at, first in enumerate(columns[0]["rows"]):
             cells = [_cell(column["rows"][at], first=not at) for column in columns]
             lines.append(f"| {first['row']} | " + " | ".join(cells) + " |")
-        if not any(row["row"].startswith(STATIC) for row in columns[0]["rows"]):
-            lines += ["", report.without_static]
+        rows = [row["row"] for row in columns[0]["rows"]]
+        if not any(row.startswith("`dscp") for row in rows):
+            by_stage = any(row.startswith("`static") for row in rows)
+            lines += ["", report.with_stages if by_stage else report.without_marks]
     return "\n".join(lines)
 
 
@@ -347,7 +356,8 @@ def _defaults(sections: Mapping[str, Section], field: str) -> str:
 def main(arguments: list[str]) -> int:
     head = "exact order on every link"
     why = "311 and up chose between rules"
-    return write(Report("python -m bench sim outlook", __doc__, SECTIONS, head, 411, why, WITHOUT_STATIC), arguments)
+    prog = "python -m bench sim outlook"
+    return write(Report(prog, __doc__, SECTIONS, head, 411, why, WITHOUT_MARKS, WITH_STAGES), arguments)
 
 
 def _with_kept(page: Path, sections: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:

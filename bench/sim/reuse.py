@@ -160,7 +160,8 @@ class ReuseDecisions:
         self.timeout_s = config.timeout_s
         self.recomputed = self.expired = self.waited = 0
         self.loads: list[tuple[float, float]] = []  # what a fetch was expected to take, and what it took
-        self._expected: dict[State, tuple[float, float]] = {}  # when it was, and how long it takes
+        self.asked: list[tuple[float, float]] = []  # the same by the coordinator alone, as a router asks it
+        self._expected: dict[State, tuple[float, float, float]] = {}  # when it was, how long it takes, as in both
         self._loading: dict[State, None] = {}
         self._unshipped: dict[State, None] = {}
         self._placed: deque[tuple[float, int, float]] = deque()  # when, worker, bytes: since what is known
@@ -210,15 +211,17 @@ class ReuseDecisions:
             self.waited += 1
             self.simulation.at(self.simulation.now + self.config.recheck_s, self._decide_again, state)
         else:
+            asked_s = self._fetch_s(state, self._far() if self.config.outlook == "coordinator" else None)
             self._loading[state] = None
             if view.fetch_s is not None:
-                self._expected[state] = (self.simulation.now, view.fetch_s)
+                self._expected[state] = (self.simulation.now, view.fetch_s, asked_s)
 
     def fetched(self, state: State) -> None:
         """All of its reuse is there."""
         if state in self._expected:
-            since_s, expected_s = self._expected.pop(state)
+            since_s, expected_s, asked_s = self._expected.pop(state)
             self.loads.append((expected_s, self.simulation.now - since_s))
+            self.asked.append((asked_s, self.simulation.now - since_s))
 
     def _decide_again(self, state: State) -> None:
         self.decide(state)
@@ -249,19 +252,20 @@ class ReuseDecisions:
             waiting=len(waiting),
         )
 
-    def _fetch_s(self, state: State) -> float:
-        """As far as the outlook knows: what the busiest port on the way owes to loads, and the request's own."""
+    def _fetch_s(self, state: State, near: Backlog | None = None) -> float:
+        """As far as the outlook knows: what the busiest port on the way owes to loads, and the request's own. `near`:
+        what is known of the own node's ports, if not what they owe now."""
         cluster, request = state.cluster, state.request
         path = cluster.reuse_path(request)
         own_s = request.remote_tokens * cluster.kv_bytes * cluster.model.layers / path.isolated_rate
-        return own_s + self._ahead_s(path, state)
+        return own_s + self._ahead_s(path, state, near)
 
-    def _ahead_s(self, path: Path, state: State) -> float:
+    def _ahead_s(self, path: Path, state: State, near: Backlog | None) -> float:
         kind, cluster, request = self.config.outlook, state.cluster, state.request
         topology = cluster.topology
         if kind == "none":
             return 0.0
-        near = self._owed()
+        near = self._owed() if near is None else near
         far = near if self.current else self._far()
         owed_s = 0.0
         own = {topology.nics + topology.port(n) for n in cluster.group_nics(request.unit, request.group)}

@@ -95,7 +95,7 @@ SECTIONS = {
     ),
     "marks-full": Section("Marks by size beside it: 2,048 GPUs", FULL, MARKED, SEEDS, 1024),
 }
-WITHOUT_STATIC = (
+WITHOUT_MARKS = (
     "Without static marking: the rows differ in which unit computes. The same settings under marks by size are in "
     "[the table of theirs](#units-by-what-ports-owe-under-marks-by-size) and in "
     "[those beside it](#marks-by-size-beside-it)."
@@ -106,4 +106,4 @@ def main(arguments: list[str]) -> int:
     head = "the production queue at every sending NIC and eight classes on the wire"
     why = "701 to 706 chose between forms of the rule"
     prog = "python -m bench sim routers"
-    return outlook.write(Report(prog, __doc__, SECTIONS, head, FIRST_SEED, why, WITHOUT_STATIC), arguments)
+    return outlook.write(Report(prog, __doc__, SECTIONS, head, FIRST_SEED, why, WITHOUT_MARKS), arguments)

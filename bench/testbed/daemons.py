@@ -33,7 +33,9 @@ STRETCH_MOST = 10.0
 class Daemons:
     """The daemons of a mode's leg, ended when the `with` block is left. Nothing for modes that schedule nothing."""
 
-    def __init__(self, hosts: Hosts, names: list[str], mode: Mode, device: str, scale: Scale) -> None:
+    def __init__(self, hosts: Hosts, names: list[str], mode: Mode, device: str, scale: Scale, web: str = "") -> None:
+        """`web`: where the coordinator answers routers; empty: nowhere."""
+        self._web = web
         self._hosts, self._names, self._mode = hosts, names, mode
         self._device, self._scale = device, scale
         self._cleanup = ExitStack()
@@ -97,8 +99,9 @@ class Daemons:
         config = self._hosts.folder / "coordinator.toml"
         # Ports that no daemon tells of (the pool's, the decode workers') are as fast as all others.
         heartbeat = stretched(DEFAULTS.coordinator.heartbeat_ns, self._scale)
+        web = f'web = "{self._web}"\n' if self._web else ""
         config.write_text(
-            self._policy() + f'[coordinator]\nrate_default = "{self._rate()}"\nheartbeat = "{heartbeat}"\n'
+            self._policy() + f'[coordinator]\nrate_default = "{self._rate()}"\nheartbeat = "{heartbeat}"\n{web}'
         )
         listen = f"{CONTROL_ADDRESS}:{COORDINATOR_PORT}"
         command = [_tool("mfsd"), "--coordinator", "--listen", listen, "--advertise", listen, "--config", str(config)]

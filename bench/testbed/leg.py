@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bench.testbed.daemons import Daemons
 from bench.testbed.hosts import Hosts, PortSample
 from bench.testbed.marks import classes_of
 from bench.testbed.modes import Mode
+from bench.testbed.oracle import WEB, Oracle
 from bench.testbed.processes import LegError, Switchboard, Worker
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import PREFILL_HOSTS, RANKS, UNITS, Scenario
@@ -59,6 +61,8 @@ class Load(msgspec.Struct):
     """How long it was to take, by the outlook page of the reader's daemon; None: unknown."""
     begun_ns: int
     ended_ns: int = 0
+    asked_ns: int | None = None
+    """What the coordinator answers, asked at the same moment as a router asks it; None: not asked, or unknown."""
 
 
 class LegResult(msgspec.Struct):
@@ -87,11 +91,21 @@ class Leg:
     """Owns the programs of a leg. Use as a context manager; `run` serves the requests."""
 
     def __init__(
-        self, hosts: Hosts, program: Path, mode: Mode, scenario: Scenario, cluster: Cluster, scale: Scale
+        self,
+        hosts: Hosts,
+        program: Path,
+        mode: Mode,
+        scenario: Scenario,
+        cluster: Cluster,
+        scale: Scale,
+        oracle: bool = False,
     ) -> None:
+        """`oracle`: the coordinator is asked, too, how long each load will take."""
         self.hosts, self.program, self.mode = hosts, program, mode
         self.scenario, self.cluster, self.scale = scenario, cluster, scale
         self.workers: list[Worker] = []
+        self._oracle = Oracle() if oracle and mode.coordinator else None
+        self._asked: dict[int, Future[int | None]] = {}
         self._cleanup = ExitStack()
         self._classes_of = classes_of(mode, scenario, cluster)
         self._units = [Unit(cluster, scale, u, mode.scheduler) for u in range(UNITS)]
@@ -120,7 +134,7 @@ class Leg:
     def _start(self) -> None:
         tools = Path(sys.executable).parent
         prefill = self.hosts.names[:PREFILL_HOSTS]
-        self.daemons = self._cleanup.enter_context(Daemons(self.hosts, prefill, self.mode, DEVICE, self.scale))
+        self.daemons = self._cleanup.enter_context(self._daemons(prefill))
         for index, name in enumerate(self.hosts.names):
 
             def launch(control: int, index: int = index, name: str = name) -> list[str]:
@@ -135,6 +149,11 @@ class Leg:
         self._board = Switchboard(self.workers)
         self._cleanup.callback(self._board.close)
         self._introduce()
+
+    def _daemons(self, names: list[str]) -> Daemons:
+        if self._oracle:
+            self._cleanup.callback(self._oracle.close)
+        return Daemons(self.hosts, names, self.mode, DEVICE, self.scale, WEB if self._oracle else "")
 
     def _asks(self, index: int) -> bool:
         """Whether the host posts work requests that a daemon schedules; the pool and decode workers post none."""
@@ -248,6 +267,9 @@ class Leg:
         end_ns = time.monotonic_ns()
         if not events:
             self.daemons.check()
+        for number, load in self._loads.items():
+            if number in self._asked:
+                load.asked_ns = self._asked[number].result()
         return LegResult(
             mode=self.mode.name,
             seed=self.scenario.seed,
@@ -317,10 +339,12 @@ class Leg:
             return
         self._undecided[request.number] = state
         needed_ns = max(1, zero_ns + self.scale.ns(unit.needed_s(state, self._now_s(zero_ns))))
-        self.workers[rank_host(unit.number, request.group)].tell(
-            f"forecast {request.number} {owner_host(request)} "
-            f"{unit.load_bytes(request) * self.cluster.model.layers} {needed_ns}"
-        )
+        owner, reader = owner_host(request), rank_host(unit.number, request.group)
+        size = unit.load_bytes(request) * self.cluster.model.layers
+        self.workers[reader].tell(f"forecast {request.number} {owner} {size} {needed_ns}")
+        if self._oracle:
+            ends = [self.hosts.address(self.hosts.names[host]) for host in (owner, reader)]
+            self._asked[request.number] = self._oracle.ask(ends[0], ends[1], size, needed_ns)
 
     def _decide(self, number: int, forecast_ns: int, zero_ns: int) -> None:
         state = self._undecided.pop(number)

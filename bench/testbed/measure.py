@@ -50,20 +50,21 @@ def _of_loads(leg: LegResult) -> Result:
     if not leg.loads and not leg.recomputed:
         return {}
     ended = [load for load in leg.loads if load.ended_ns]
-    return {
-        "recomputed": leg.recomputed,
-        "loads": [
-            [
-                None if load.forecast_ns is None else round(load.forecast_ns / 1e9, 4),
-                round((load.ended_ns - load.begun_ns) / 1e9, 4),
-            ]
-            for load in ended
-        ],
-    }
+
+    def beside(forecasts: Sequence[int | None]) -> list[list[float | None]]:
+        return [
+            [None if forecast is None else round(forecast / 1e9, 4), round((load.ended_ns - load.begun_ns) / 1e9, 4)]
+            for load, forecast in zip(ended, forecasts, strict=True)
+        ]
+
+    found: Result = {"recomputed": leg.recomputed, "loads": beside([load.forecast_ns for load in ended])}
+    if any(load.asked_ns is not None for load in ended):
+        found["loads_asked"] = beside([load.asked_ns for load in ended])
+    return found
 
 
 class ForecastError(msgspec.Struct, frozen=True):
-    """How far the outlook page's forecasts of loads were from what the loads took."""
+    """How far forecasts of loads were from what the loads took."""
 
     loads: int
     """That had a forecast."""

@@ -3,7 +3,8 @@
 Two scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides, and
 agents whose reused KV comes from one owner that has too little rate for all of it. FILE keeps every leg; a run that was
 stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds beside,
-and the error of the outlook page's forecasts."""
+and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for the
+error of its answers alone."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ from mfsd.playground.sandbox import SandboxError, run_sandboxed
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "outlook.md"
 BEGIN, END = "<!-- begin of the testbed's tables -->", "<!-- end of the testbed's tables -->"
 SEEDS = "1,2,3,4,5"
+ASKED_SIMULATED = "asked in the simulator"
+KINDS = ("measured", "simulated", "planned", "asked", ASKED_SIMULATED)
 
 
 class Case(NamedTuple):
@@ -58,9 +61,9 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.content: dict[str, Any] = {"machine": machine(), "measured": {}, "simulated": {}, "planned": {}}
+        self.content: dict[str, Any] = {"machine": machine(), **{kind: {} for kind in KINDS}}
         if path.exists():
-            self.content = json.loads(path.read_text())
+            self.content |= json.loads(path.read_text())
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def of(self, kind: str, case: str) -> list[Result]:
@@ -77,26 +80,30 @@ class Kept:
         beside.replace(self.path)
 
 
-def measure(console: Console, kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> None:
-    """Runs the legs that are missing."""
-    scale = Scale()
+def measure(console: Console, kept: Kept, names: Sequence[str], seeds: Sequence[int], asked: bool) -> None:
+    """Runs the legs that are missing. `asked`: those that have a coordinator, which is asked."""
+    scale, kind = Scale(), "asked" if asked else "measured"
     for name in names:
         for seed in seeds:
             modes = rotated(parse_modes(CASES[name].modes), seed)
-            missing = [mode for mode in modes if kept.lacks("measured", name, mode.name, seed)]
+            missing = [
+                mode for mode in modes if kept.lacks(kind, name, mode.name, seed) and (mode.coordinator or not asked)
+            ]
 
             def keep(result: Result, _: LegResult, name: str = name) -> None:
-                kept.add("measured", name, result)
+                kept.content.setdefault(f"{kind} on", machine())
+                kept.add(kind, name, result)
                 console.print(show.line(result), highlight=False)
 
             if missing:
-                run_rounds(CASES[name].scenario, [seed], missing, scale, lambda _: None, keep)
+                run_rounds(CASES[name].scenario, [seed], missing, scale, lambda _: None, keep, oracle=asked)
 
 
-def simulate(kept: Kept, names: Sequence[str], seeds: Sequence[int]) -> None:
+def simulate(kept: Kept, names: Sequence[str], kinds: dict[str, Sequence[int]]) -> None:
+    """By kind of result the seeds."""
     for name in names:
         for mode in parse_modes(CASES[name].modes):
-            for kind, many in (("simulated", seeds), ("planned", PLANNING_SEEDS)):
+            for kind, many in kinds.items():
                 for seed in many:
                     if kept.lacks(kind, name, mode.name, seed):
                         one = msgspec.structs.replace(CASES[name].scenario, seed=seed)
@@ -113,7 +120,10 @@ def tables(kept: Kept) -> str:
     ]
     for name in names:
         lines += ["", f"### On the testbed: {name}", "", *_case(kept, name)]
-    return "\n".join([*lines, "", "### How far forecasts are off", "", *_forecasts(kept, names)])
+    lines += ["", "### How far forecasts are off", "", *_forecasts(kept, names)]
+    if asked := [name for name in CASES if kept.of("asked", name)]:
+        lines += ["", "### How far the coordinator's answers are off", "", *_answers(kept, asked)]
+    return "\n".join(lines)
 
 
 def _case(kept: Kept, name: str) -> list[str]:
@@ -147,29 +157,57 @@ def _case(kept: Kept, name: str) -> list[str]:
     return lines
 
 
+HEAD = (
+    "",
+    "| | loads | took, median | error, median | p90 | share, median | p90 | mean of forecast less taken |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+
 def _forecasts(kept: Kept, names: Sequence[str]) -> list[str]:
     lines = [
         "Of loads that were fetched: the forecast of the reader's outlook page when the request came, against what the "
         "load took. Seconds of the testbed, and shares of what the load took.",
-        "",
-        "| | loads | took, median | error, median | p90 | share, median | p90 | mean of forecast less taken |",
-        "|---|---|---|---|---|---|---|---|",
+        *HEAD,
     ]
     for name in names:
         for kind, title in (("measured", "testbed"), ("simulated", "simulator")):
             rows = kept.of(kind, name)
             for mode in dict.fromkeys(row["mode"] for row in rows):
-                error = forecast_error([pair for row in rows if row["mode"] == mode for pair in row.get("loads", [])])
-                if error is not None:
-                    cells = [
-                        f"{name}, `{mode}`, {title}",
-                        str(error.loads),
-                        *(f"{value:.2f} s" for value in (error.took_median_s, error.median_s, error.p90_s)),
-                        *(f"{share:.0%}" for share in (error.share_median, error.share_p90)),
-                        f"{error.bias_s:+.2f} s",
-                    ]
-                    lines.append(f"| {' | '.join(cells)} |")
+                lines += _error_row(f"{name}, `{mode}`, {title}", rows, mode, "loads")
     return lines
+
+
+def _answers(kept: Kept, names: Sequence[str]) -> list[str]:
+    seeds = sorted({row["seed"] for name in names for row in kept.of("asked", name)})
+    lines = [
+        "Of the same loads in legs of their own: the page's forecast, and what `POST /v1/transfer-time` answers a "
+        f"router at the same moment, with the time left until the load is needed (seeds {', '.join(map(str, seeds))}; "
+        f"{kept.content.get('asked on', kept.content['machine'])}).",
+        *HEAD,
+    ]
+    for name in names:
+        for kind, title in (("asked", "testbed"), (ASKED_SIMULATED, "simulator")):
+            rows = kept.of(kind, name)
+            for mode in dict.fromkeys(row["mode"] for row in rows):
+                for by, field in (("page", "loads"), ("coordinator", "loads_asked")):
+                    lines += _error_row(f"{name}, `{mode}`, {title}, {by}", rows, mode, field)
+    return lines
+
+
+def _error_row(title: str, rows: Sequence[Result], mode: str, field: str) -> list[str]:
+    """Nothing where no load had a forecast."""
+    error = forecast_error([pair for row in rows if row["mode"] == mode for pair in row.get(field, [])])
+    if error is None:
+        return []
+    cells = [
+        title,
+        str(error.loads),
+        *(f"{value:.2f} s" for value in (error.took_median_s, error.median_s, error.p90_s)),
+        *(f"{share:.0%}" for share in (error.share_median, error.share_p90)),
+        f"{error.bias_s:+.2f} s",
+    ]
+    return [f"| {' | '.join(cells)} |"]
 
 
 def write(kept: Kept, page: Path) -> None:
@@ -182,8 +220,9 @@ def write(kept: Kept, page: Path) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--what", default=",".join(CASES), show_default=True, help="Which scenarios.")
 @click.option("--seed", default=SEEDS, show_default=True, help="A round for each.")
+@click.option("--asked", is_flag=True, help="Ask the coordinator, too, in legs that only its answers' error is of.")
 @click.option("--page", is_flag=True, help=f"Write the tables to {PAGE.name}, too.")
-def main(file: Path, what: str, seed: str, page: bool) -> None:
+def main(file: Path, what: str, seed: str, asked: bool, page: bool) -> None:
     """What requests add to the network on the testbed, the simulator beside it."""
     console = Console()
     kept = Kept(file)
@@ -193,7 +232,7 @@ def main(file: Path, what: str, seed: str, page: bool) -> None:
         try:
             if unknown := [name for name in names if name not in CASES]:
                 raise ConfigError(f"--what {','.join(unknown)}: use {', '.join(CASES)}")
-            measure(console, kept, names, parse_seeds(seed))
+            measure(console, kept, names, parse_seeds(seed), asked)
         except (ConfigError, LegError, BuildError, OSError) as error:
             print(f"requests: {error}", file=sys.stderr)
             return 2
@@ -206,7 +245,12 @@ def main(file: Path, what: str, seed: str, page: bool) -> None:
         sys.exit(f"requests: {error}")
     if page:
         kept = Kept(file)
-        simulate(kept, what.split(","), parse_seeds(seed))
+        seeds = parse_seeds(seed)
+        simulate(
+            kept,
+            what.split(","),
+            {ASKED_SIMULATED: seeds} if asked else {"simulated": seeds, "planned": PLANNING_SEEDS},
+        )
         write(kept, PAGE)
         console.print(tables(kept), highlight=False, markup=False)
 

@@ -42,9 +42,11 @@ def run_rounds(
     tell: Tell,
     keep: Callable[[Result, LegResult], None],
     watch: tuple[str, ...] = (),
+    oracle: bool = False,
 ) -> None:
     """Interleaves the modes: their order rotates from round to round, so that a drift of the machine hits all alike.
-    `keep` gets every leg's figures as soon as it has ended. Must run in a sandbox (mfsd.playground.sandbox)."""
+    `keep` gets every leg's figures as soon as it has ended. `oracle`: the coordinator is asked how long each load
+    will take, too. Must run in a sandbox (mfsd.playground.sandbox)."""
     program = build_worker()
     legs = len(seeds) * len(modes)
     done = 0
@@ -61,7 +63,7 @@ def run_rounds(
                 def progress(served: int, _: int, moment: Moment = moment) -> None:
                     tell(msgspec.structs.replace(moment, served=served))
 
-                with Leg(hosts, program, mode, this, cluster, scale) as leg:
+                with Leg(hosts, program, mode, this, cluster, scale, oracle) as leg:
                     result = leg.run(requests, progress, watch)
                 keep(result_of(result, this, load), result)
                 done += 1

@@ -56,5 +56,6 @@ def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
         result[figure] = {name: value * scale.time for name, value in result[figure].items()}
     if simulation.reuse is not None:
         result["recomputed"] = simulation.reuse.recomputed
-        result["loads"] = [[expected * scale.time, took * scale.time] for expected, took in simulation.reuse.loads]
+        for name, pairs in (("loads", simulation.reuse.loads), ("loads_asked", simulation.reuse.asked)):
+            result[name] = [[expected * scale.time, took * scale.time] for expected, took in pairs]
     return {"mode": mode.name, "rate": scenario.rate, "seed": scenario.seed, **result}

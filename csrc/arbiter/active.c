@@ -55,6 +55,7 @@ void active_remove(struct mfs_arbiter *arbiter, struct session *session)
 
 	if (!session->active)
 		return;
+	work_forget(arbiter, session);
 	last = arbiter->active[--arbiter->actives];
 	arbiter->active[session->active - 1] = last;
 	last->active = session->active;

@@ -30,20 +30,54 @@
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
+static bool rings_of_read(struct mfs_arbiter *arbiter, struct session *session, bool whole)
+{
+	bool worked = session_drain(arbiter, session, whole ? RINGS_ALL : active_rings(session));
+
+	session->ring_next++;
+	return worked;
+}
+
+/* Those that cost much: where the last turn ended, and as far as this one's time goes. */
+static bool behind_read(struct mfs_arbiter *arbiter, bool whole)
+{
+	uint32_t places = arbiter->actives;
+	bool worked = false;
+
+	for (uint32_t n = 0; n < places && arbiter->actives; n++) {
+		struct session *session;
+
+		if (arbiter->turn_left_ns == 0) {
+			arbiter->behind = true;
+			break;
+		}
+		arbiter->turn_place %= arbiter->actives;
+		session = arbiter->active[arbiter->turn_place++];
+		if (session->behind)
+			worked |= rings_of_read(arbiter, session, whole);
+	}
+	return worked;
+}
+
 /* Reads the rings of clients that need not ring; and when a heartbeat is due, those of some others. */
 static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 {
-	bool worked = false;
+	bool worked = false, behind = false;
 
 	arbiter->resume_ns = MFS_TIME_NEVER;
+	work_turn(arbiter);
 	/* one that is detached leaves its place to one that was read */
 	for (uint32_t i = arbiter->actives; i-- > 0;) {
 		struct session *session = arbiter->active[i];
 
 		active_prefetch(arbiter, i);
-		worked |= session_drain(arbiter, session, whole ? RINGS_ALL : active_rings(session));
-		session->ring_next++;
+		session->behind = work_beyond(arbiter, session);
+		behind |= session->behind;
+		if (!session->behind)
+			worked |= rings_of_read(arbiter, session, whole);
 	}
+	if (behind)
+		worked |= behind_read(arbiter, whole);
 	if (arbiter->now_ns < arbiter->heartbeat_due_ns)
 		return worked;
 	for (uint32_t i = arbiter->slice; i < arbiter->slice_end && i < arbiter->sessions; i++) {
@@ -51,6 +85,7 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 
 		if (session->active || session->state != MFS_SEGMENT_ACTIVE)
 			continue;
+		session->behind = false;
 		worked |= session_drain(arbiter, session, RINGS_ALL);
 		if (session->state == MFS_SEGMENT_ACTIVE && session_unread(session))
 			active_add(arbiter, session);

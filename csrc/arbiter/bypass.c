@@ -8,51 +8,60 @@
 
 #include <errno.h>
 
-static void usage_add(const struct session *session, uint32_t index, struct nic_posted *posted)
+/* Of one client. What it posts through libibverbs is counted by its preloaded library, whether it has permits or not; what
+ * it has permits for may be posted past the library (UCX's rc_mlx5), where the arbiter knows of the permits alone. Of a
+ * client that does both the larger counts. */
+static void session_add(const struct session *session, uint32_t index, struct nic_posted *posted)
 {
+	const struct session_direction *in = &session->nic[index].direction[MFS_DIRECTION_IN];
+	const struct session_direction *out = &session->nic[index].direction[MFS_DIRECTION_OUT];
+	uint64_t in_flight = word_read(&in->in_flight_bytes) + word_read(&out->in_flight_bytes);
+	uint64_t permitted_in = word_read(&in->permitted_bytes);
+	uint64_t permitted_out = word_read(&out->permitted_bytes);
+	uint64_t others = 0, outstanding = 0;
+
 	for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
 		/* completed first: then no more seems completed than posted */
 		uint64_t completed = mfs_usage_completed(session->segment, index, s);
 		uint64_t bytes = mfs_usage_posted(session->segment, index, s);
 
-		*(MFS_STAGES_UNSCHEDULED >> s & 1 ? &posted->unscheduled_bytes : &posted->others_bytes) +=
-			bytes;
+		*(MFS_STAGES_UNSCHEDULED >> s & 1 ? &posted->unscheduled_bytes : &others) += bytes;
 		if (bytes > completed)
-			posted->outstanding_bytes += bytes - completed;
+			outstanding += bytes - completed;
 	}
+	/* The library's counters know no direction: what never waits comes in as much as it goes out, tasks know theirs, and
+	 * the rest goes out. */
+	others = others > permitted_in ? others - permitted_in : 0;
+	posted->others_bytes[MFS_DIRECTION_IN] += permitted_in;
+	posted->others_bytes[MFS_DIRECTION_OUT] += others > permitted_out ? others : permitted_out;
+	posted->outstanding_bytes += outstanding > in_flight ? outstanding : in_flight;
 }
 
 /* What the client has posted stays counted. */
 void bypass_session_ended(struct mfs_arbiter *arbiter, const struct session *session)
 {
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
-		struct nic_posted last = {0};
+		struct nic_posted *ended = &arbiter->nic[i].ended;
 
-		usage_add(session, i, &last);
-		arbiter->nic[i].ended.unscheduled_bytes += last.unscheduled_bytes;
-		arbiter->nic[i].ended.others_bytes += last.others_bytes;
+		session_add(session, i, ended);
+		ended->outstanding_bytes = 0;
 	}
 }
 
 struct counted_argument {
 	uint32_t nic;
 	struct mfs_nic_counted *counted;
-	uint64_t incoming_bytes;
 };
 
 static int run_counted(struct mfs_arbiter *arbiter, void *argument)
 {
 	struct counted_argument *a = argument;
-	const struct nic *nic = &arbiter->nic[a->nic];
 
 	if (a->nic >= arbiter->nics)
 		return -ENOENT;
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
 		for (unsigned c = 0; c < MFS_CLASSES_MAX; c++)
-			a->counted->class_bytes[d][c] = nic->direction[d].carried_bytes[c];
-	a->incoming_bytes = nic->direction[MFS_DIRECTION_IN].in_flight_bytes;
-	for (unsigned c = 0; c < MFS_CLASSES_MAX; c++)
-		a->incoming_bytes += a->counted->class_bytes[MFS_DIRECTION_IN][c];
+			a->counted->class_bytes[d][c] = arbiter->nic[a->nic].direction[d].carried_bytes[c];
 	return 0;
 }
 
@@ -68,16 +77,12 @@ int mfs_arbiter_counted(struct mfs_arbiter *arbiter, uint32_t index, struct mfs_
 	pthread_mutex_lock(&arbiter->control);
 	posted = arbiter->nic[index].ended;
 	for (uint32_t i = 0; i < arbiter->sessions; i++)
-		usage_add(arbiter->session[i], index, &posted);
+		session_add(arbiter->session[i], index, &posted);
 	pthread_mutex_unlock(&arbiter->control);
-	/* The counters know no direction: what never waits comes in as much as it goes out, tasks know theirs, and the rest goes
-	 * out. */
 	counted->unscheduled_bytes = posted.unscheduled_bytes;
 	counted->outstanding_bytes = posted.outstanding_bytes;
-	counted->posted_bytes[MFS_DIRECTION_IN] = posted.unscheduled_bytes + a.incoming_bytes;
-	counted->posted_bytes[MFS_DIRECTION_OUT] =
-		posted.unscheduled_bytes +
-		(posted.others_bytes > a.incoming_bytes ? posted.others_bytes - a.incoming_bytes : 0);
+	for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
+		counted->posted_bytes[d] = posted.unscheduled_bytes + posted.others_bytes[d];
 	return 0;
 }
 

@@ -16,6 +16,8 @@
 /* for each that would get it: about sixteen times what giving it and taking it back costs */
 #define SHUT_NS 1600ull
 #define CRITICAL_NS 1000000000ull /* after its last flow with such a class */
+/* a report that is later than this was not stuck in a ring, nor its thread between the credit and the ring */
+#define LATE_NS 1000000000ull
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
 {
@@ -28,6 +30,16 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 		return 0;
 	return mfs_window_bytes(nic->direction[0].window) / 2 /
 	       nic->direction[index % MFS_DIRECTIONS].holders;
+}
+
+/* What was taken before may be read until the next heartbeat. Once in that time: nobody gains by having it end often. */
+static void credit_ends(const struct mfs_arbiter *arbiter, struct session_direction *share)
+{
+	if (arbiter->now_ns - share->credit_late_ns >= arbiter->config.heartbeat_ns) {
+		share->credit_late = share->credit_class_marked;
+		share->credit_late_ns = arbiter->now_ns;
+	}
+	share->credit_ended_ns = arbiter->now_ns;
 }
 
 static void credit_write(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)
@@ -43,8 +55,34 @@ static void credit_write(struct mfs_arbiter *arbiter, struct session *session, u
 				      memory_order_relaxed);
 	if (share->credit != any)
 		atomic_store_explicit(&gate->credit[index % MFS_DIRECTIONS], any, memory_order_relaxed);
+	if (class_marked < share->credit_class_marked)
+		credit_ends(arbiter, share);
 	share->credit_class_marked = class_marked;
 	share->credit = any;
+}
+
+/* What a client says that it has taken is believed within its credit: in all, and of what was taken back once more, as long as
+ * that may have been on its way. An honest one may seem to have more, since its rings are read in any order, and any rest
+ * of the credit admits a task: what is beyond goes uncounted, and is no reason to suspect it. To take where there has
+ * been no credit for long is. */
+uint64_t credit_believed(struct mfs_arbiter *arbiter, struct task *task)
+{
+	struct session_direction *share = session_direction_at(task->session, task->direction);
+	uint64_t credit = share->credit_class_marked, late_ns = arbiter->now_ns - share->credit_ended_ns;
+	uint64_t bytes = credit > share->taken_bytes ? credit - share->taken_bytes : 0;
+
+	if (!credit && (!share->credit_ended_ns || late_ns >= LATE_NS))
+		share->overdue_ns = arbiter->now_ns;
+	if (bytes >= task->bytes)
+		return task->bytes;
+	if (share->credit_ended_ns && late_ns < arbiter->config.heartbeat_ns) {
+		uint64_t rest = task->bytes - bytes,
+			 late = rest < share->credit_late ? rest : share->credit_late;
+
+		share->credit_late -= late;
+		bytes += late;
+	}
+	return bytes;
 }
 
 void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t index)

@@ -20,6 +20,7 @@
 #define DORMANT_AFTER_NS 1500000000ull /* longer than anything is remembered that credit depends on */
 #define DORMANT_NS 1000000000ull
 #define IDLE_HEARTBEATS_PER_TICK 10
+#define REFRESH_SHARE 32 /* of the time between heartbeats, for contexts that have changed */
 
 static bool session_silent(const struct session *session)
 {
@@ -52,6 +53,27 @@ static bool silent(struct mfs_arbiter *arbiter)
 	return true;
 }
 
+/* A client whose ring was full when a layer ended reports it later; no flow waits for it longer than this, unless clients'
+ * contexts change so much that they would keep the thread: then the others are next. */
+static void contexts_refresh(struct mfs_arbiter *arbiter)
+{
+	uint64_t left_ns = arbiter->config.heartbeat_ns / REFRESH_SHARE;
+
+	for (uint32_t n = 0; n < arbiter->sessions; n++) {
+		struct session *session;
+		uint64_t before_ns;
+
+		if (arbiter->refresh_place >= arbiter->sessions)
+			arbiter->refresh_place = 0;
+		session = arbiter->session[arbiter->refresh_place++];
+		before_ns = session->work_ns;
+		session_contexts_refresh(arbiter, session);
+		if (session->work_ns - before_ns >= left_ns)
+			return;
+		left_ns -= session->work_ns - before_ns;
+	}
+}
+
 bool heartbeats_write(struct mfs_arbiter *arbiter)
 {
 	uint64_t ahead_ns;
@@ -67,12 +89,10 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 	ahead_ns = arbiter->dormant ? DORMANT_NS : 0;
 	heartbeats_due(arbiter,
 		       arbiter->now_ns + (arbiter->dormant ? DORMANT_NS : arbiter->config.heartbeat_ns));
-	for (uint32_t i = 0; i < arbiter->sessions; i++) {
+	for (uint32_t i = 0; i < arbiter->sessions; i++)
 		atomic_store_explicit(&arbiter->session[i]->segment->header.heartbeat_ns,
 				      arbiter->now_ns + ahead_ns, memory_order_release);
-		/* A client whose ring was full when a layer ended reports it later; no flow waits longer than this. */
-		session_contexts_refresh(arbiter, arbiter->session[i]);
-	}
+	contexts_refresh(arbiter);
 	outlook_write(arbiter, arbiter->heartbeat_due_ns);
 	waiting_notice(arbiter);
 	return true;

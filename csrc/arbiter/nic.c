@@ -109,6 +109,8 @@ static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 	uint16_t waits;
 
 	task->counted = false;
+	if (task->taken)
+		session_direction_at(task->session, task->direction)->taken_bytes -= task->passage.bytes;
 	direction->in_flight_bytes -= task->bytes;
 	flight_remove(direction, task);
 	arbiter->nic[task->direction / MFS_DIRECTIONS].in_flight_class_bytes[task->wire_class] -= task->bytes;
@@ -132,9 +134,11 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	struct session_direction *share = session_direction_at(task->session, task->direction);
 
 	share->in_flight_tasks--;
-	share->in_flight_bytes -= task->bytes;
+	word_add(&share->in_flight_bytes, -task->bytes);
 	if (complete)
 		direction->carried_bytes[task->wire_class] += task->bytes;
+	else
+		word_add(&share->permitted_bytes, -task->bytes);
 	if (complete && arbiter->measures_load)
 		load_count(arbiter, task);
 	if (!task->counted)
@@ -203,6 +207,7 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	struct nic *nic = &arbiter->nic[task->direction / MFS_DIRECTIONS];
 	struct direction *direction = direction_at(arbiter, task->direction);
 	struct session_direction *share = session_direction_at(session, task->direction);
+	uint64_t bytes = task->taken ? credit_believed(arbiter, task) : task->bytes;
 
 	fifo_remove(session, task);
 	task->phase = TASK_IN_FLIGHT;
@@ -212,17 +217,16 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	nic_waits_no_more(arbiter, task);
 	session->grants++;
 	share->in_flight_tasks++;
-	share->in_flight_bytes += task->bytes;
+	word_add(&share->in_flight_bytes, task->bytes);
+	word_add(&share->permitted_bytes, task->bytes);
 	arbiter->grants++;
+	turn_went(arbiter, task);
 	flight_append(direction, task);
 	direction->in_flight_bytes += task->bytes;
 	nic->in_flight_class_bytes[wire_class] += task->bytes;
-	/* What went on credit is what the client says: no more of it is believed than the credit is. */
-	mfs_window_enter(direction->window, task->destination,
-			 task->taken && task->bytes > mfs_window_bytes(direction->window) / 2
-				 ? mfs_window_bytes(direction->window) / 2
-				 : task->bytes,
-			 arbiter->now_ns, &task->passage);
+	mfs_window_enter(direction->window, task->destination, bytes, arbiter->now_ns, &task->passage);
+	if (task->taken)
+		share->taken_bytes += task->passage.bytes;
 	nic->granted_bytes[wire_class] += task->bytes;
 	nic->grants[wire_class]++;
 	if (!task->taken && arbiter->now_ns > task->submit_ns)

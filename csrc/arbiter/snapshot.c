@@ -153,7 +153,7 @@ static int run_client_stats(struct mfs_arbiter *arbiter, void *argument)
 		stats->queue_pairs[r] = atomic_load_explicit(&report->queue_pairs[r], memory_order_relaxed);
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
 		for (unsigned d = 0; d < MFS_DIRECTIONS; d++)
-			stats->in_flight_bytes += session->nic[i].direction[d].in_flight_bytes;
+			stats->in_flight_bytes += word_read(&session->nic[i].direction[d].in_flight_bytes);
 		for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
 			stats->posted_bytes[s] += mfs_usage_posted(session->segment, i, s);
 			stats->completed_bytes[s] += mfs_usage_completed(session->segment, i, s);

@@ -11,9 +11,11 @@
  *   request.c    requests and the bytes that they will move, pruning
  *   nic.c        NICs: permits, windows, load
  *   gate.c       collectives: whether held flows may go beside them
+ *   turn.c       in which turn tasks go that nothing else orders
  *   fifo.c       queue pairs: which of their tasks is first
  *   credit.c     permits in advance where nothing waits
  *   active.c     which clients are polled in each turn
+ *   work.c       what they cost, and which of them are read first
  *   session.c    sessions: segments and what the daemon writes there
  *   bypass.c     what goes past the programs that the arbiter knows
  *   watch.c      observers of all of them: accounts of requests, events for a recorder
@@ -49,6 +51,7 @@ enum task_phase {
 struct task {
 	struct session *session;
 	uint64_t bytes;
+	uint64_t turn; /* stands for its arrival */
 	uint64_t submit_ns;
 	mfs_flow_handle handle; /* 0: permitted past a full queue */
 	uint64_t request_id;    /* as submitted */
@@ -130,18 +133,35 @@ struct demand {
 #define RINGS_ALL ((1u << MFS_SUBMIT_RINGS) - 1)
 #define MESSAGES_PER_TURN 64 /* of one client, so that a busy one cannot keep the others waiting */
 
-/* What one client has on one direction. */
+/* What one client has on one direction. The atomic words are written by the arbiter's thread alone, and read by bypass.c on
+ * another: relaxed, since each means something without the other. */
 struct session_direction {
 	uint32_t in_flight_tasks;
-	uint64_t in_flight_bytes;
+	_Atomic uint64_t in_flight_bytes;
+	_Atomic uint64_t permitted_bytes;     /* since it attached, less what has ended without being sent */
 	uint64_t critical_ns;                 /* its last critical or pruned flow; 0: none yet */
 	uint64_t overdue_ns;                  /* when a task of it was last written off; 0: never */
 	uint32_t destinations;                /* numbers of the table that its tasks use */
 	uint64_t credit, credit_class_marked; /* as written in its segment */
-	uint64_t used_ns;                     /* when a task of it was last submitted there */
+	uint64_t credit_late,
+		credit_late_ns;   /* of what was taken back: so much may be read that was taken before */
+	uint64_t credit_ended_ns; /* when some was last taken back; 0: never */
+	uint64_t taken_bytes;     /* went on credit and are in the window */
+	uint64_t used_ns;         /* when a task of it was last submitted there */
+	uint64_t turn;            /* where its next task stands at the earliest: turn.c */
 	/* place in the table of those that have used it lately, plus one; 0: it has not */
 	uint32_t holder;
 };
+
+static inline uint64_t word_read(const _Atomic uint64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static inline void word_add(_Atomic uint64_t *word, uint64_t count)
+{
+	atomic_store_explicit(word, word_read(word) + count, memory_order_relaxed);
+}
 
 /* One client on one NIC. */
 struct session_nic {
@@ -200,6 +220,11 @@ struct session {
 	struct demand demand[MFS_DEMANDS_MAX];
 	uint64_t work_ns; /* processor time that it has cost and that was not yet forgiven */
 	uint64_t work_read_ns;
+	uint64_t work_seen_ns; /* of it, what is in beyond_ns */
+	uint64_t beyond_ns;    /* that it has cost beyond its part of what all may that cost something */
+	uint64_t part_read_ns; /* the arbiter's part_ns when that was last forgiven */
+	bool debtor;           /* there was some, of late: it is one of `debtors` */
+	bool behind;           /* it is read behind the others in this turn */
 	struct mfs_message message[MESSAGES_PER_TURN]; /* taken from its rings and not yet processed */
 	uint32_t message_next, message_end;
 	uint32_t fifo_bucket[FIFO_BUCKETS];
@@ -220,6 +245,8 @@ struct direction {
 	uint64_t closed_ns;   /* since when collectives have held its first flow up; 0: they do not */
 	double aged_bytes;    /* that went all the same since */
 	uint64_t shut_ns;     /* when credit was last taken back */
+	uint64_t turn;        /* that the last one to go had */
+	uint64_t turn_ns;     /* when that was */
 	uint32_t holders;     /* clients that have used it lately */
 	bool dirty;           /* something changed that may allow a permit; set by direction_touch */
 	bool waits;           /* its first flow waits for collectives to end */
@@ -251,11 +278,11 @@ struct gate {
 	struct session *member[MFS_CLIENTS_MAX];
 };
 
-/* Posted by programs since the daemon started. */
+/* Given to a NIC by programs since the daemon started. */
 struct nic_posted {
-	uint64_t unscheduled_bytes; /* of stages that never wait */
-	uint64_t others_bytes;
-	uint64_t outstanding_bytes; /* of both, not completed */
+	uint64_t unscheduled_bytes; /* of stages that never wait, in each direction */
+	uint64_t others_bytes[MFS_DIRECTIONS];
+	uint64_t outstanding_bytes; /* of all, not completed */
 };
 
 struct nic {
@@ -310,6 +337,12 @@ struct mfs_arbiter {
 	bool measures_load;    /* the policy has levels, which depend on it */
 	/* when the rings of a client that cost too much are read again; MFS_TIME_NEVER: there is none */
 	uint64_t resume_ns;
+	uint32_t debtors; /* clients that have cost something lately */
+	uint64_t part_ns; /* that each of them was forgiven, since there is an arbiter */
+	uint64_t part_read_ns;
+	uint64_t turn_left_ns;  /* what they may still cost in this turn, all together */
+	uint32_t turn_place;    /* where the next turn goes on with them, among those that are polled */
+	uint32_t refresh_place; /* where the next heartbeat goes on reading contexts, among the sessions */
 	uint64_t key_secret;
 	uint32_t next_client_id;
 	uint32_t sessions; /* in use, at the front of the table */
@@ -500,6 +533,8 @@ void credit_forget(struct mfs_arbiter *arbiter, struct session *session);
  * changed. Directions of which there is nothing left to do are visited no more. */
 void credits_write(struct mfs_arbiter *arbiter, bool all);
 bool at_rest(struct mfs_arbiter *arbiter); /* nothing waits, and no client has asked for a while */
+/* How much of a task that went on credit is believed to be in flight. Not in flight yet. */
+uint64_t credit_believed(struct mfs_arbiter *arbiter, struct task *task);
 /* Notes whether a flow that may go has a class which its client could not have known. */
 void credit_evaluated(struct mfs_arbiter *arbiter, const struct task *task, const struct mfs_pick *pick);
 
@@ -515,6 +550,24 @@ void bells_poll(struct mfs_arbiter *arbiter); /* now and then */
 void slice_next(struct mfs_arbiter *arbiter);
 /* something lies in its rings, or a slot of them is torn */
 bool session_unread(const struct session *session);
+
+/* turn.c */
+/* Of a task that is submitted: what stands for its arrival. */
+uint64_t turn_of(struct mfs_arbiter *arbiter, const struct task *task);
+void turn_went(struct mfs_arbiter *arbiter, const struct task *task); /* it is in flight from now on */
+
+/* work.c */
+void work_turn(struct mfs_arbiter *arbiter); /* one begins */
+/* It has cost more than its part: others are read first. */
+bool work_beyond(struct mfs_arbiter *arbiter, struct session *session);
+/* It has cost so much that it is not read before `resume_ns`. */
+bool work_owes(struct mfs_arbiter *arbiter, struct session *session);
+/* By those that are read behind the others. */
+static inline void work_turn_spend(struct mfs_arbiter *arbiter, uint64_t ns)
+{
+	arbiter->turn_left_ns -= ns < arbiter->turn_left_ns ? ns : arbiter->turn_left_ns;
+}
+void work_forget(struct mfs_arbiter *arbiter, struct session *session); /* it is polled no more */
 
 /* fifo.c */
 /* a task that waits; 0: of no queue pair */

@@ -66,6 +66,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 	gate_forget(arbiter, session);
 	credit_forget(arbiter, session);
 	active_remove(arbiter, session);
+	work_forget(arbiter, session);
 	atomic_store_explicit(&segment->header.state, MFS_SEGMENT_DETACHED, memory_order_release);
 	for (unsigned i = 0; i < MFS_NICS_MAX; i++)
 		atomic_store_explicit(&mfs_gate_of(segment, i)->word, 0, memory_order_release);
@@ -144,6 +145,7 @@ static void task_read(struct mfs_arbiter *arbiter, struct session *session, stru
 			request_submitted(arbiter, session, task->request - 1, task->direction);
 	}
 	nic_place(arbiter, task, message->peer);
+	task->turn = turn_of(arbiter, task);
 }
 
 /* False: the queue is full, and the task goes without its order. */
@@ -160,6 +162,7 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 		.layer = task->layer,
 		.stage = task->stage,
 		.destination = task->destination,
+		.turn = task->turn,
 	};
 
 	nic_waits(arbiter, task);
@@ -299,26 +302,6 @@ static int message_apply(struct mfs_arbiter *arbiter, struct session *session,
 	}
 }
 
-/* What a client costs is the client's to choose: it may send messages without end, and one may have a thousand requests
- * read again. Each may take a quarter of the thread's time; one that has taken more is read later, and the others now.
- * The plain messages of one that is polled alone take no other's time. */
-#define WORK_SHARE 4
-#define WORK_NS_MAX 1000000ull
-
-static bool session_owes(struct mfs_arbiter *arbiter, struct session *session)
-{
-	uint64_t forgiven_ns = (arbiter->now_ns - session->work_read_ns) / WORK_SHARE;
-
-	session->work_read_ns = arbiter->now_ns;
-	session->work_ns -= forgiven_ns < session->work_ns ? forgiven_ns : session->work_ns;
-	if (session->work_ns <= WORK_NS_MAX)
-		return false;
-	forgiven_ns = arbiter->now_ns + (session->work_ns - WORK_NS_MAX) * WORK_SHARE + 1;
-	if (forgiven_ns < arbiter->resume_ns)
-		arbiter->resume_ns = forgiven_ns;
-	return true;
-}
-
 static int messages_take(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings)
 {
 	struct mfs_segment *segment = session->segment;
@@ -342,13 +325,21 @@ static int messages_take(struct mfs_arbiter *arbiter, struct session *session, u
 	return n < 0 ? n : 0;
 }
 
+/* Of those that are read behind the others no more is read in this turn. */
+static bool turn_over(struct mfs_arbiter *arbiter, const struct session *session, uint64_t before_ns)
+{
+	return session->behind && session->work_ns - before_ns >= arbiter->turn_left_ns;
+}
+
 bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings)
 {
 	bool worked = false;
+	uint64_t before_ns;
 	int rc;
 
-	if (session->state != MFS_SEGMENT_ACTIVE || session_owes(arbiter, session))
+	if (session->state != MFS_SEGMENT_ACTIVE || work_owes(arbiter, session))
 		return false;
+	before_ns = session->work_ns;
 	rc = messages_take(arbiter, session, rings);
 	while (rc >= 0 && session->message_next < session->message_end) {
 		worked = true;
@@ -359,14 +350,16 @@ bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_
 			session->bad_messages++;
 		else
 			rc = session->failed;
-		if (rc >= 0 && session->work_ns > WORK_NS_MAX && session_owes(arbiter, session))
-			return true;
+		if (rc >= 0 && (work_owes(arbiter, session) || turn_over(arbiter, session, before_ns)))
+			break;
 	}
+	if (session->behind)
+		work_turn_spend(arbiter, session->work_ns - before_ns);
 	if (rc < 0) {
 		session_detach(arbiter, session, rc);
 		return true;
 	}
-	if (session->ending && session->read_whole)
+	if (session->ending && session->read_whole && session->message_next == session->message_end)
 		ends_process(arbiter, session);
 	return worked;
 }

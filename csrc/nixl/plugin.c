@@ -16,6 +16,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static struct nixl_plugin *real;                         /* the one that is wrapped */
+static bool unscheduled;                                 /* it has the place of the one that was named */
 static struct nixl_plugin own, under_its_name;
 
 static const char *own_name(void)
@@ -46,45 +47,64 @@ static const char *backend(bool *chosen)
 	return *chosen ? name : NIXL_REAL_NAME;
 }
 
-/* The real plugin; with the lock. */
-static struct nixl_plugin *open_real(const void *caller)
+static struct nixl_plugin *start(const char *name, const void *caller, const char *instead)
 {
 	nixl_plugin_init_function init;
-	bool chosen;
+	struct nixl_plugin *plugin;
 	char file[128];
 	void *library;
 
-	if (real)
-		return real;
-	snprintf(file, sizeof(file), "libplugin_%s.so", backend(&chosen));
-	library = nixl_real_open(file, caller);
+	snprintf(file, sizeof(file), "libplugin_%s.so", name);
+	library = nixl_real_open(file, caller, instead);
 	if (!library)
 		return NULL;
 	init = (nixl_plugin_init_function)dlsym(library, "nixl_plugin_init");
-	real = init ? init() : NULL;
-	if (!real)
-		nixl_log(NIXL_REASON_REAL, "NIXL's plugin %s does not start", file);
+	plugin = init ? init() : NULL;
+	if (!plugin)
+		nixl_log(NIXL_REASON_REAL, "NIXL's plugin %s does not start%s", file, instead);
+	return plugin;
+}
+
+/* The real plugin; with the lock. `anyhow`: the program asked for MFS, so it gets a backend, also where its operator has named
+ * one that cannot be had. */
+static struct nixl_plugin *open_real(const void *caller, bool anyhow)
+{
+	const char *name;
+	bool chosen, other;
+
+	if (real)
+		return unscheduled && !anyhow ? NULL : real;
+	name = backend(&chosen);
+	other = anyhow && strcmp(name, NIXL_REAL_NAME) != 0;
+	real = start(name, caller, other ? "; transfers go by " NIXL_REAL_NAME ", unscheduled" : "");
+	if (!real && other) {
+		real = start(NIXL_REAL_NAME, caller, "");
+		unscheduled = true;
+	}
 	return real;
 }
 
 static struct nixl_plugin *wrapped(struct nixl_plugin *plugin, const void *caller)
 {
+	const struct nixl_plugin *found;
+
 	pthread_mutex_lock(&lock);
-	if (open_real(caller)) {
+	found = open_real(caller, plugin == &own);
+	if (found) {
 		*plugin =
 			*real; /* of another interface NIXL says so itself, by the version that the real one has */
 		if (plugin == &own)
 			plugin->name = own_name;
-		if (real->api_version == NIXL_PLUGIN_API_VERSION)
+		if (real->api_version == NIXL_PLUGIN_API_VERSION && !unscheduled)
 			plugin->create_engine = create_engine;
-		else
+		else if (!unscheduled)
 			nixl_log(
 				NIXL_REASON_SLOTS,
 				"this NIXL's plugins have interface version %d, not %d; its transfers run unscheduled",
 				real->api_version, NIXL_PLUGIN_API_VERSION);
 	}
 	pthread_mutex_unlock(&lock);
-	return real ? plugin : NULL;
+	return found ? plugin : NULL;
 }
 
 /* For a library that stands in for the plugin `file` of NIXL's own: what its function `name` answers. */
@@ -97,9 +117,12 @@ EXPORT void *mfs_nixl_stand_in(const char *file, const char *name, const void *c
 	bool chosen;
 
 	snprintf(named, sizeof(named), "libplugin_%s.so", backend(&chosen));
-	if (chosen && !strcmp(file, named) && !strcmp(name, "nixl_plugin_init"))
-		return wrapped(&under_its_name, caller);
-	library = nixl_real_open(file, caller);
+	if (chosen && !strcmp(name, "nixl_plugin_init")) {
+		if (!strcmp(file, named))
+			return wrapped(&under_its_name, caller);
+		nixl_real_there(named, caller, "; transfers go unscheduled");
+	}
+	library = nixl_real_open(file, caller, "");
 	function = library ? (void *(*)(void))dlsym(library, name) : NULL;
 	return function ? function() : NULL;
 }

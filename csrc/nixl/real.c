@@ -30,44 +30,57 @@ static bool is_ours(const char *path)
 	return !strncmp(here, there, (size_t)(end - here) + 1) && !strchr(there + (end - here) + 1, '/');
 }
 
-static void *try_open(const char *folder, size_t bytes, const char *below, const char *file, bool *seen)
+static bool is_there(const char *folder, size_t bytes, const char *below, const char *file,
+		     char path[PATH_MAX])
 {
-	char path[PATH_MAX];
-	void *library;
-	int n = snprintf(path, sizeof(path), "%.*s%s/%s", (int)bytes, folder, below, file);
+	int n = snprintf(path, PATH_MAX, "%.*s%s/%s", (int)bytes, folder, below, file);
 
-	if (n < 0 || n >= (int)sizeof(path) || access(path, R_OK) || is_ours(path))
-		return NULL;
-	*seen = true;
-	library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* as NIXL does */
-	if (!library)
-		nixl_log(NIXL_REASON_REAL, "NIXL's plugin %s cannot be loaded: %s", path, dlerror());
-	return library;
+	return n >= 0 && n < PATH_MAX && !access(path, R_OK) && !is_ours(path);
 }
 
-void *nixl_real_open(const char *file, const void *caller)
+/* Where the file is; *folder: beside what it was looked for. */
+static bool find(const char *file, const void *caller, char path[PATH_MAX], const char **folder)
 {
-	const char *named = getenv(FOLDER_VARIABLE), *folder = named, *end;
-	bool seen = false;
-	size_t bytes;
+	const char *named = getenv(FOLDER_VARIABLE), *end;
 	Dl_info core;
-	void *library;
+	size_t bytes;
 
 	if (named && *named) {
-		library = try_open(named, strlen(named), "", file, &seen);
-	} else {
-		folder = dladdr(caller, &core) && core.dli_fname ? core.dli_fname : "";
-		end = strrchr(folder, '/');
-		if (!end)
-			folder = ".";
-		bytes = end ? (size_t)(end - folder) : 1;
-		library = try_open(folder, bytes, "/plugins", file, &seen);
-		if (!seen)
-			library = try_open(folder, bytes, "/nixl", file, &seen);
+		*folder = named;
+		return is_there(named, strlen(named), "", file, path);
 	}
-	if (!seen)
-		nixl_log(NIXL_REASON_REAL,
-			 "NIXL has no plugin %s beside %s; " FOLDER_VARIABLE " names its folder", file,
-			 folder);
+	*folder = dladdr(caller, &core) && core.dli_fname ? core.dli_fname : "";
+	end = strrchr(*folder, '/');
+	if (!end)
+		*folder = ".";
+	bytes = end ? (size_t)(end - *folder) : 1;
+	return is_there(*folder, bytes, "/plugins", file, path) ||
+	       is_there(*folder, bytes, "/nixl", file, path);
+}
+
+bool nixl_real_there(const char *file, const void *caller, const char *instead)
+{
+	const char *folder;
+	char path[PATH_MAX];
+
+	if (find(file, caller, path, &folder))
+		return true;
+	nixl_log(NIXL_REASON_REAL, "NIXL has no plugin %s beside %s; " FOLDER_VARIABLE " names its folder%s",
+		 file, folder, instead);
+	return false;
+}
+
+void *nixl_real_open(const char *file, const void *caller, const char *instead)
+{
+	const char *folder;
+	char path[PATH_MAX];
+	void *library;
+
+	if (!nixl_real_there(file, caller, instead) || !find(file, caller, path, &folder))
+		return NULL;
+	library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* as NIXL does */
+	if (!library)
+		nixl_log(NIXL_REASON_REAL, "NIXL's plugin %s cannot be loaded: %s%s", path, dlerror(),
+			 instead);
 	return library;
 }

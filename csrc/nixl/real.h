@@ -2,7 +2,13 @@
 #ifndef MFS_NIXL_REAL_H
 #define MFS_NIXL_REAL_H
 
-/* Opens a file of NIXL's own folder of plugins; NULL and one line where it cannot be. `caller`: an address in NIXL's library. */
-void *nixl_real_open(const char *file, const void *caller);
+#include <stdbool.h>
+
+/* Opens a file of NIXL's own folder of plugins; NULL and one line where it cannot be, which ends with `instead`. `caller`: an
+ * address in NIXL's library. */
+void *nixl_real_open(const char *file, const void *caller, const char *instead);
+
+/* Whether it is there; if not, the same line. */
+bool nixl_real_there(const char *file, const void *caller, const char *instead);
 
 #endif

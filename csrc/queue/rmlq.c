@@ -117,7 +117,7 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *info, uint64_t no
 	flow->record.key = info->request;
 	flow->cookie = info->cookie;
 	flow->bytes = info->bytes;
-	flow->arrival = q->arrivals++;
+	flow->arrival = info->turn ? info->turn : q->arrivals++;
 	flow->layer = info->layer;
 	flow->stage = info->stage <= MFS_STAGE_BACKGROUND ? info->stage : MFS_STAGE_BACKGROUND;
 	flow->record.chain = info->destination;

@@ -19,6 +19,7 @@
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
 #define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
 #define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
+#define GAIN 1.1        /* in rate: less is no reason for a larger window */
 #define FULL 0.75       /* of what the link can carry: more for one would be less for others */
 
 /* A trial changes the window, lets what entered before pass (settle), and compares the rate with the one before. */
@@ -37,6 +38,8 @@ struct destination {
 	uint64_t begun_ns;
 	uint64_t begun_bytes; /* completed to all destinations until then */
 	uint64_t least_ns;    /* the quickest task of this trial */
+	uint64_t most_bytes,
+		most_before; /* that were in flight at once in this trial, and in the one compared with */
 	double rate, rate_before;
 	double share; /* of the NIC that its bytes take while they go out: what waits beyond lets others by */
 	uint64_t window_before;
@@ -159,6 +162,7 @@ static void trial_begin(const struct mfs_window *w, struct destination *d, uint6
 	d->bytes = 0;
 	d->tasks = 0;
 	d->least_ns = UINT64_MAX;
+	d->most_bytes = d->in_flight_bytes;
 	d->limited = false;
 }
 
@@ -252,47 +256,65 @@ static void try_window(struct destination *d, uint64_t window_bytes, enum phase 
 	d->phase = (uint8_t)settle;
 }
 
-static void try_less(const struct mfs_window *w, struct destination *d, double rate)
+static void try_less(const struct mfs_window *w, struct destination *d)
 {
 	uint64_t least = window_least(w), half = d->window_bytes / 2 > least ? d->window_bytes / 2 : least;
 
-	if (half >= d->window_bytes)
+	if (half < d->window_bytes)
+		try_window(d, half, SETTLE_LESS);
+}
+
+/* Twice what was in flight: of tasks that are larger than the window there is one, however large it is. */
+static bool try_more(const struct mfs_window *w, struct destination *d, uint64_t now_ns)
+{
+	uint64_t most = d->most_before > d->window_before ? d->most_before : d->window_before;
+
+	if (d->window_before >= w->window_bytes * GROWTH_MAX || link_full(w, d, now_ns))
+		return false;
+	try_window(d, most * 2, SETTLE_MORE);
+	return true;
+}
+
+static void watched(const struct mfs_window *w, struct destination *d, bool waits)
+{
+	if (d->rest) {
+		d->rest--;
 		return;
+	}
 	d->window_before = d->window_bytes;
-	d->rate_before = rate;
-	try_window(d, half, SETTLE_LESS);
+	d->most_before = d->most_bytes;
+	d->rate_before = d->rate;
+	if (waits)
+		try_less(w, d);
+	else if (d->window_bytes < w->window_bytes && !waits_beyond(w, d))
+		d->window_bytes =
+			d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
 }
 
 /* A smaller window that completes as fast as a larger one leaves more of the order to the queue. Where it does not, time
- * passes that is no queue (a program that seldom polls for completions), and a larger window may complete faster. */
+ * passes that is no queue (a program that seldom polls for completions), and a larger window may complete faster. So it
+ * may where the smaller one let as much in as the larger. */
 static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_ns)
 {
-	double rate = now_ns > d->begun_ns ? (double)d->bytes / (double)(now_ns - d->begun_ns) : 0.0;
 	bool waits = d->limited && waits_beyond(w, d);
 
-	if (d->phase != WATCH && !d->limited) { /* too little was asked for to tell */
+	d->rate = now_ns > d->begun_ns ? (double)d->bytes / (double)(now_ns - d->begun_ns) : 0.0;
+	if ((d->phase == SETTLE_LESS || d->phase == LESS) &&
+	    !d->limited) { /* too little was asked for to tell */
 		d->window_bytes = d->window_before;
 		d->phase = WATCH;
 	}
 	switch ((enum phase)d->phase) {
 	case WATCH:
-		if (d->rest)
-			d->rest--;
-		else if (waits)
-			try_less(w, d, rate);
-		else if (d->window_bytes < w->window_bytes && !waits_beyond(w, d))
-			d->window_bytes =
-				d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
+		watched(w, d, waits);
 		break;
 	case SETTLE_LESS:
 		d->phase = LESS;
 		break;
 	case LESS:
-		if (rate >= 0.9 * d->rate_before) {
+		if (d->rate * GAIN >= d->rate_before && d->most_bytes < d->most_before) {
 			d->phase = WATCH;
-		} else if (d->window_before < w->window_bytes * GROWTH_MAX && !link_full(w, d, now_ns)) {
-			try_window(d, d->window_before * 2, SETTLE_MORE);
-		} else {
+		} else if (!try_more(w, d, now_ns)) {
 			d->window_bytes = d->window_before;
 			d->phase = WATCH;
 			d->rest = REST_TRIALS;
@@ -302,14 +324,13 @@ static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_
 		d->phase = MORE;
 		break;
 	case MORE:
-		if (rate < 1.2 * d->rate_before) {
+		if (d->rate < GAIN * d->rate_before) {
 			d->window_bytes = d->window_before;
 			d->rest = REST_TRIALS;
 		}
 		d->phase = WATCH;
 	}
-	d->rate = rate;
-	d->share = waits && rate < w->drain ? rate / w->drain : 1.0;
+	d->share = waits && d->rate < w->drain ? d->rate / w->drain : 1.0;
 	trial_begin(w, d, now_ns);
 }
 
@@ -371,6 +392,8 @@ void mfs_window_enter(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t
 	w->in_flight_bytes += bytes;
 	d->in_flight_bytes += bytes;
 	d->in_flight_tasks++;
+	if (d->in_flight_bytes > d->most_bytes)
+		d->most_bytes = d->in_flight_bytes;
 	w->pair[i].in_flight_tasks++;
 	*passage = (struct mfs_passage){
 		.entered_ns = now_ns,

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mfsd.coordinator.cluster import Cluster
-from mfsd.policy.outlook import transfer_forecast
+from mfsd.coordinator.ports import Port
+from mfsd.policy.outlook import PortAhead, transfer_forecast
 
 PRUNED_MAX = 1_024
 """As many as a node's outlook page holds."""
@@ -75,6 +76,17 @@ def question(body: bytes) -> TransferQuestion:
         raise ValueError(str(error)) from error
 
 
+def passing_by_bytes_per_s(cluster: Cluster, port: Port) -> int:
+    """What goes through the port without any daemon's order, such as all-to-alls that GPUs post: those send as much as
+    they receive. The rest of what bypasses MFS at a NIC is mostly what peers read from it or write to it: that is owed,
+    and counts there."""
+    name, _, direction = port.name.rpartition("/")
+    other = cluster.ports.find(f"{name}/{'in' if direction == 'out' else 'out'}")
+    if other is None:
+        return 0
+    return port.rate_bytes_per_s * min(port.use.bypass, cluster.ports.ports[other].use.bypass) // 1000
+
+
 def transfer(cluster: Cluster, asked: TransferQuestion) -> TransferAnswer:
     """UnknownPort."""
     ahead = []
@@ -86,8 +98,9 @@ def transfer(cluster: Cluster, asked: TransferQuestion) -> TransferAnswer:
             owed_ns = cluster.owed_ns(number)
         else:
             owed_ns = cluster.owed_before_ns(number, cluster.now_ns + int(asked.deadline_ms * 1e6))
-        rate = cluster.ports.ports[number].rate_bytes_per_s
-        ahead.append((owed_ns * rate // 1_000_000_000, rate))
+        port = cluster.ports.ports[number]
+        passing = passing_by_bytes_per_s(cluster, port)
+        ahead.append(PortAhead(owed_ns * port.rate_bytes_per_s // 1_000_000_000, port.rate_bytes_per_s, passing))
     forecast = transfer_forecast(asked.bytes, ahead)
     assert forecast is not None, "every port of the table has a rate"
     in_time = None if asked.deadline_ms is None else forecast.time_ns <= asked.deadline_ms * 1e6

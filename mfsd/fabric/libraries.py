@@ -6,11 +6,13 @@ for what posts past libibverbs, where no daemon and no preloaded library can.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mfsd.fabric.library_files import Setting
 from mfsd.fabric.policy import Profile
 from mfsd.fabric.wire_table import wire_table
+from mfsd.policy.mark_text import SET_BY_US
 from mfsd.policy.types import Stage
 
 ECN_CAPABLE: Final = 2
@@ -29,13 +31,23 @@ class Library(NamedTuple):
     """It posts through libibverbs: the preloaded library marks what a rule knows, whatever the variable says."""
     otherwise: str = ""
     """The variable that it goes by where its own is not set."""
+    level_otherwise: str = ""
+    """The same for service levels."""
     infiniband_breaks: bool = False
     """On an InfiniBand port versions of it end the program with an error where its traffic class is set."""
 
 
 LIBRARIES: Final = (
     Library("NCCL", "NCCL_IB_TC", "NCCL_IB_SL", Stage.COLLECTIVE, seen=True),
-    Library("NCCL's GIN and DeepEP V2", "NCCL_GIN_IB_TC", "", Stage.COLLECTIVE, seen=False, otherwise="NCCL_IB_TC"),
+    Library(
+        "NCCL's GIN and DeepEP V2",
+        "NCCL_GIN_IB_TC",
+        "",
+        Stage.COLLECTIVE,
+        seen=False,
+        otherwise="NCCL_IB_TC",
+        level_otherwise="NCCL_IB_SL",
+    ),
     Library(
         "NVSHMEM and DeepEP",
         "NVSHMEM_IB_TRAFFIC_CLASS",
@@ -91,10 +103,32 @@ def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
     }
 
 
+def operators(environ: Mapping[str, str], files: Mapping[str, Setting]) -> dict[str, str]:
+    """The variables that the operator has set, and how: in words. Those that mfs-run has set are not among them."""
+    ours = environ.get(SET_BY_US, "").split()
+    found = {name: f"{one.file} sets {name}={one.value}" for name, one in files.items()}
+    return found | {name: f"{name}={value} is set" for name, value in environ.items() if value and name not in ours}
+
+
+def kept(names: Collection[str], of_operator: Mapping[str, str]) -> dict[str, str]:
+    """Those of these variables that would go before what the operator has set, and why."""
+    found = {name: of_operator[name] for name in names if name in of_operator}
+    for one in LIBRARIES:
+        if one.traffic_class in names and one.otherwise in of_operator:
+            found.setdefault(one.traffic_class, f"{of_operator[one.otherwise]}, and {one.name} goes by that, too")
+    return found
+
+
 def dscps(profile: Profile) -> dict[Stage, int]:
     """The DSCP in which a stage travels where transfers of one library cannot be told apart."""
     table = wire_table(profile)
     return {stage: table.dscp[classes[0]] for stage, classes in table.stages.items()}
+
+
+def levels(profile: Profile) -> dict[Stage, int]:
+    """The service level of each stage, which is the priority of its class."""
+    priority = {fabric_class.dscp: fabric_class.priority for fabric_class in profile.classes}
+    return {stage: priority[dscp] for stage, dscp in dscps(profile).items()}
 
 
 def variables(profile: Profile, *, infiniband: bool = False) -> list[Variable]:

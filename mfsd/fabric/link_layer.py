@@ -10,8 +10,16 @@ INFINIBAND = "InfiniBand"
 
 def infiniband_ports(devices: Path | None = None) -> list[str]:
     """As "mlx5_0 port 1"; a port that cannot be read is taken for Ethernet."""
+    return [name for name, layer in _ports(devices) if layer == INFINIBAND]
+
+
+def other_ports(devices: Path | None = None) -> list[str]:
+    return [name for name, layer in _ports(devices) if layer != INFINIBAND]
+
+
+def _ports(devices: Path | None) -> list[tuple[str, str]]:
     files = sorted((devices or DEVICES).glob("*/ports/*/link_layer"))
-    return [f"{file.parts[-4]} port {file.parts[-2]}" for file in files if _text(file) == INFINIBAND]
+    return [(f"{file.parts[-4]} port {file.parts[-2]}", _text(file)) for file in files]
 
 
 def _text(file: Path) -> str:

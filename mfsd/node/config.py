@@ -134,7 +134,10 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = field(name="spin", default=DurationNs.parse("50us"))
     cpus: Annotated[
         CpuList,
-        doc("CPUs that the thread, and the one that writes its heartbeats when it is late, may use; empty: any"),
+        doc(
+            "CPUs that the thread, and the one that writes its heartbeats when it is late, may use: two at least; "
+            "empty: any"
+        ),
     ] = CpuList()
     torn_slot_ns: Annotated[
         DurationNs,
@@ -238,12 +241,19 @@ class NicConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the daemon should believe about a NIC, whatever the port says."""
 
     rate_bytes_per_s: Annotated[
-        RateBytesPerS,
+        RateBytesPerS | None,
         doc(
-            "rate of the port, or the share of it that MFS may plan with",
+            "rate of the port, or the share of it that MFS may plan with; needed unless `port` is set",
             between(RateBytesPerS, "1mbit", "10tbit"),
         ),
-    ] = field(name="rate")
+    ] = field(name="rate", default=None)
+    port: Annotated[
+        str | None,
+        doc(
+            "device whose port this virtual function or subfunction uses, with which it shares one window; unset: the "
+            "one in the host's sysfs, which does not show functions of other network namespaces"
+        ),
+    ] = None
     address: Annotated[
         PortAddress | None,
         doc("address by which other nodes reach the port; unset: the one in the device's GID table"),

@@ -16,8 +16,8 @@ from msgspec import UNSET, Struct
 
 from mfsd.node.address import control_beside
 from mfsd.node.config import Config, NicConfig, PolicyKeys, SocketConfig, WireConfig
-from mfsd.node.schema import Key, allowed, keys, struct_of
-from mfsd.node.values import DurationNs
+from mfsd.node.schema import Key, allowed, between, keys, struct_of
+from mfsd.node.values import DurationNs, RateBytesPerS
 from mfsd.proto.wire import TlsError, TlsFiles, read_pem
 from mfsd.text import one_line, parse_toml
 
@@ -343,6 +343,7 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
     for name in config.nic:
         if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             yield ["nic", name], f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+    yield from _port_contradictions(config)
     if config.wire.policy_file and not config.wire.policy_file.startswith("/"):
         yield ["wire", "policy_file"], 'must be an absolute path, for example "/etc/mfs/policy.toml"'
     if config.wire.policy_file and not config.wire.profile:
@@ -352,6 +353,21 @@ def _contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
         yield ["telemetry", "otlp"], 'must be a URL, for example "http://collector:4318"'
     yield from _half_a_certificate(config)
     yield from _rule_contradictions(config)
+
+
+def _port_contradictions(config: Config) -> Iterator[tuple[list[str | int], str]]:
+    for name, nic in config.nic.items():
+        here: list[str | int] = ["nic", name, "port"]
+        if nic.port is None:
+            if nic.rate_bytes_per_s is None:
+                limits = f"must be {allowed(RateBytesPerS, between(RateBytesPerS, '1mbit', '10tbit'))}"
+                yield ["nic", name, "rate"], f"missing; {limits}"
+        elif not 0 < len(nic.port.encode()) <= NAME_BYTES_MAX:
+            yield here, f"a device name has 1 to {NAME_BYTES_MAX} bytes (see ibv_devices)"
+        elif nic.rate_bytes_per_s is not None or nic.address is not None:
+            yield here, f"a function that shares a port has its rate and address: leave those of {name} out"
+        elif nic.port == name or (nic.port in config.nic and config.nic[nic.port].port is not None):
+            yield here, "must be the device that has the port itself, not one that shares it"
 
 
 def _half_a_certificate(config: Config) -> Iterator[tuple[list[str | int], str]]:
@@ -394,5 +410,5 @@ def _out_of_limits(struct: Struct, path: list[str | int]) -> Iterator[tuple[list
         elif isinstance(value, dict):
             for name, entry in value.items():
                 yield from _out_of_limits(entry, [*here, name])
-        elif key.limits and not key.limits.lowest <= value <= key.limits.highest:
+        elif key.limits and value is not None and not key.limits.lowest <= value <= key.limits.highest:
             yield here, f"must be {allowed(key.type, key.limits)}"

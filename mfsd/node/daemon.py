@@ -22,7 +22,7 @@ from mfsd.node.addresses import PortNames
 from mfsd.node.admission import Admission
 from mfsd.node.batches import Batches
 from mfsd.node.collectives import Collectives
-from mfsd.node.config import Config, Mode, SocketConfig
+from mfsd.node.config import ArbiterConfig, Config, Mode, SocketConfig
 from mfsd.node.config_file import ConfigError
 from mfsd.node.control import (
     ClientStatus,
@@ -81,6 +81,8 @@ from mfsd.policy.request_tiers import NodeTiers
 from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
+FEW_CPUS = 4
+"""Up to so many the arbiter is a real-time thread (csrc/arbiter/arbiter.c)."""
 """How often to check for clients that the arbiter gave up, to log them."""
 
 
@@ -137,6 +139,7 @@ class Daemon:
         self._memory_bytes = memory_limit_bytes()
         self._admission = Admission(config.socket)
         self._limit_clients(config.socket)
+        self._warn_of_one_cpu(config.arbiter)
         self._discovery = Discovery(self._log)
         self._nics = NicTable(arbiter, config.nic, self._discovery.rates, log=self._log)
         attach = self._listen(socket.SOCK_SEQPACKET, self._address.path)
@@ -404,6 +407,18 @@ class Daemon:
     def _class_dscps(self, config: Config) -> tuple[int, ...]:
         """ConfigError."""
         return class_dscps(config, str(self._options.config_file or "built-in defaults"))
+
+    def _warn_of_one_cpu(self, config: ArbiterConfig) -> None:
+        """A real-time thread that is busy would keep the one that writes its heartbeats, when they are late, off it."""
+        cpus = config.cpus.numbers() or os.sched_getaffinity(0)
+        real_time = config.spin_ns == 0 or os.sysconf("SC_NPROCESSORS_ONLN") <= FEW_CPUS
+        if len(cpus) == 1 and real_time:
+            self._log.warning(
+                "one-cpu-for-heartbeats",
+                cpu=min(cpus),
+                consequence="programs take a long turn of the arbiter for its death, and post what they hold",
+                remedy="name two CPUs in arbiter.cpus, or let mfsd use two",
+            )
 
     def _limit_clients(self, config: SocketConfig) -> None:
         """As many as the configuration allows and memory holds: beyond its limit the kernel would end the daemon."""

@@ -4,7 +4,8 @@ One NIC is one entry, however programs name it: two windows for one link would e
 name of a device is unique on a host, so it decides; its GUID (0: not known) finds a device that a program calls by
 another name, unless the host or the configuration knows that name for a device of its own. A virtual function
 or subfunction shares its port with the physical one, so it is that NIC, and bonded ports are one NIC with all their
-functions, unless the configuration gives a function a share of its own.
+functions, unless the configuration gives a function a share of its own. In RDMA's exclusive mode of network namespaces
+this host's sysfs does not show a function that was given away: the configuration then names its port.
 
 A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
 first among those attached now. So a client can never change the rate that another client's traffic is planned
@@ -103,6 +104,8 @@ class NicTable:
 
     def _canonical(self, name: str, guid: int, host_rates: Mapping[str, int]) -> str:
         """By which name the NIC is known here."""
+        if name in self._config and self._config[name].port:
+            return str(self._config[name].port)
         if name not in self._index and name not in self._config:
             name = self._physical(name)
         if name in self._index or name in host_rates or name in self._config:
@@ -123,7 +126,7 @@ class NicTable:
 
     def configured(self, name: str) -> int:
         """Its rate, 0 where the configuration has none."""
-        return int(self._config[name].rate_bytes_per_s) if name in self._config else 0
+        return int(self._config[name].rate_bytes_per_s or 0) if name in self._config else 0
 
     def _doubt(self, name: str, host_rates: Mapping[str, int], told: int, rate: int) -> None:
         """Logs once what is no rate, and what is planned with instead."""
@@ -145,7 +148,7 @@ class NicTable:
     def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
         """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
         devices."""
-        known = {*map(self._physical, host_rates), *self._config}
+        known = {*map(self._physical, host_rates), *(nic.port or name for name, nic in self._config.items())}
         missing = known - self._index.keys()
         reserved = 0 if name in missing else len(missing)
         return NICS_MAX - len(self._index) - reserved

@@ -36,7 +36,7 @@ def make_link(
     rate is not known is planned with the coordinator's default."""
     if not cluster.coordinators:
         return None
-    rates = {**host_rates, **{name: int(nic.rate_bytes_per_s) for name, nic in nics.items()}}
+    rates = {**host_rates, **{name: int(nic.rate_bytes_per_s) for name, nic in nics.items() if nic.rate_bytes_per_s}}
     ports = {
         f"{names.own(nic)}/{direction}": rate for nic, rate in rates.items() if rate for direction in ("in", "out")
     }

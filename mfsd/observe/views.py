@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mfsd.node.control import ClientStatus, DeadlineStatus, NicStatus, RequestStatus, StatusReply
+from mfsd.node.control import ClientStatus, DeadlineStatus, NicStatus, PortStatus, RequestStatus, StatusReply
 from mfsd.observe.format import bit_rate, byte_count, count, duration, in_time, share
 
 
@@ -94,11 +94,14 @@ def _classes(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
             )
 
 
+NO_COUNTERS = PortStatus(bypass_bytes_per_s=0, incoming_bypass_bytes_per_s=0)
+
+
 def _nics(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
     earlier = {nic.index: nic for nic in before.status.nics}
     for nic in after.status.nics:
         old = earlier.get(nic.index, nic)
-        bypass = nic.port.bypass_bytes_per_s if nic.port is not None else 0
+        port = nic.port or NO_COUNTERS
         yield Row(
             str(nic.index),
             (
@@ -110,7 +113,9 @@ def _nics(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
                 _bytes(nic.in_flight_bytes + nic.incoming_in_flight_bytes),
                 _bytes(nic.window_bytes),
                 _bytes(nic.unscheduled_in_flight_bytes),
-                Cell(bypass, bit_rate(bypass)),
+                Cell(port.bypass_bytes_per_s, bit_rate(port.bypass_bytes_per_s)),
+                Cell(port.incoming_bypass_bytes_per_s, bit_rate(port.incoming_bypass_bytes_per_s)),
+                _pauses(old.port or port, port, elapsed_s),
                 _mean_wait(old, nic),
             ),
         )
@@ -217,9 +222,34 @@ def _failed_open(client: ClientStatus) -> int:
     return client.bypassed_overflow + client.bypassed_hold + client.bypassed_stale
 
 
+def _pauses(before: PortStatus, after: PortStatus, elapsed_s: float) -> Cell:
+    """Frames in a second, sent and received."""
+    if after.pauses is None and after.incoming_pauses is None:
+        return Cell(0.0, "-")
+    earlier, now = ((port.pauses or 0) + (port.incoming_pauses or 0) for port in (before, after))
+    return _per_s(earlier, now, elapsed_s)
+
+
 VIEWS = (
     View("Classes", ("NIC ", "CLASS", "SENT/s", "RECV/s", "PERMITS/s", "HELD", "TASKS", "IN FLIGHT"), _classes),
-    View("NICs", ("NIC ", "RATE", "OUT", "IN", "LOAD", "IN FLIGHT", "WINDOW", "UNSCHED", "BYPASS", "MEAN WAIT"), _nics),
+    View(
+        "NICs",
+        (
+            "NIC ",
+            "RATE",
+            "OUT",
+            "IN",
+            "LOAD",
+            "IN FLIGHT",
+            "WINDOW",
+            "UNSCHED",
+            "BYPASS",
+            "BYPASS IN",
+            "PAUSES/s",
+            "MEAN WAIT",
+        ),
+        _nics,
+    ),
     View("Programs", ("PID", "PROCESS ", "STATE ", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "FAILED OPEN"), _programs),
     View("Stages", ("PROCESS ", "STAGE ", "RATE", "POSTED", "COMPLETED"), _stages),
     View("Units", ("UNIT ", "PROGRAMS", "RATE", "PERMITS/s", "HELD", "IN FLIGHT", "REQUESTS", "IN TIME"), _units),

@@ -78,9 +78,9 @@ def tier_of_fetch(deadline_ns: int) -> Tier:
     return Tier.EARLY if deadline_ns else Tier.SCAVENGER
 
 
-def rate_left(port: PortLoad) -> int:
-    """What collectives leave of the port's rate."""
-    return max(port.rate_bytes_per_s - port.unscheduled_bytes_per_s, port.rate_bytes_per_s // RATE_SHARE_LEAST, 1)
+def rate_left(rate_bytes_per_s: int, unscheduled_bytes_per_s: int) -> int:
+    """What collectives, and what else never waits, leave of a port's rate."""
+    return max(rate_bytes_per_s - unscheduled_bytes_per_s, rate_bytes_per_s // RATE_SHARE_LEAST, 1)
 
 
 def fetch_forecast(
@@ -96,7 +96,7 @@ def fetch_forecast(
     if own.rate_bytes_per_s <= 0:
         return None
     ahead = bytes_ahead(own, tier)
-    rate = rate_left(own)
+    rate = rate_left(own.rate_bytes_per_s, own.unscheduled_bytes_per_s)
     time_ns = transfer_ns(ahead + size_bytes, rate)
     if far is not None and far.owed_ns is not None:
         far_rate = far.rate_bytes_per_s or own.rate_bytes_per_s
@@ -108,16 +108,26 @@ def fetch_forecast(
     return Forecast(ahead, time_ns)
 
 
-def transfer_forecast(size_bytes: int, ports: Iterable[tuple[int, int]]) -> Forecast | None:
-    """How long a transfer through these ports takes: (bytes ahead at the port, its rate), as the coordinator has them.
-    None: no port, or one whose rate is unknown."""
+class PortAhead(NamedTuple):
+    """A port that a transfer goes through, as the coordinator has it."""
+
+    owed_bytes: int
+    """That go before the transfer."""
+    rate_bytes_per_s: int
+    unscheduled_bytes_per_s: int = 0
+    """Of late, of what no daemon orders."""
+
+
+def transfer_forecast(size_bytes: int, ports: Iterable[PortAhead]) -> Forecast | None:
+    """How long a transfer through these ports takes. None: no port, or one whose rate is unknown."""
     slowest: Forecast | None = None
-    for ahead, rate_bytes_per_s in ports:
-        if rate_bytes_per_s <= 0:
+    for port in ports:
+        if port.rate_bytes_per_s <= 0:
             return None
-        time_ns = transfer_ns(ahead + size_bytes, rate_bytes_per_s)
+        rate = rate_left(port.rate_bytes_per_s, port.unscheduled_bytes_per_s)
+        time_ns = transfer_ns(port.owed_bytes + size_bytes, rate)
         if slowest is None or time_ns > slowest.time_ns:
-            slowest = Forecast(ahead, time_ns)
+            slowest = Forecast(port.owed_bytes, time_ns)
     return slowest
 
 

@@ -20,10 +20,17 @@ TIMEOUT_PARTS = 4
 
 
 def transfer_timeout_s() -> float:
-    """After how long Mooncake gives a transfer up, so that a call in pieces does, too."""
-    text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
+    """After how long Mooncake gives a transfer up, or a part of one where that is less, so that a call in pieces does,
+    too."""
+    named = [_seconds(name) for name in ("MC_TRANSFER_TIMEOUT", "MC_SLICE_TIMEOUT")]
+    return float(min((seconds for seconds in named if seconds), default=TIMEOUT_S))
+
+
+def _seconds(name: str) -> int:
+    """A variable of Mooncake's. 0: it is not there, or none."""
+    text = os.environ.get(name, "")
     seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-    return float(seconds) if 0 < seconds <= TIMEOUT_MOST_S else TIMEOUT_S
+    return seconds if seconds <= TIMEOUT_MOST_S else 0
 
 
 def hold_max_s(session: Session) -> float:

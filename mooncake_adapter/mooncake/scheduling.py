@@ -96,6 +96,7 @@ class Scheduling:
             failed=lanes.failed,
             size_max_bytes=PIECE_BYTES,
             timeout_ns=int(transfer_timeout_s() / TIMEOUT_PARTS * 1e9),  # and never more than the daemon allows
+            give_up_ns=int(transfer_timeout_s() * 1e9),
             course_ns=COURSE_NS,
         )
         path = weakref.ref(found) if found is not None else lambda: None
@@ -154,6 +155,7 @@ class Scheduling:
             if len(pieces) > 1 and call.notify is None:
                 return self._in_pieces(engine, call, pieces)
             metadata = pieces[0].metadata
+        give_up_s = time.monotonic() + transfer_timeout_s()
         permit = self._permit(call, metadata)
         try:
             lane, peer = self._route(engine, call, None if permit is None else permit.wire_class)
@@ -162,7 +164,8 @@ class Scheduling:
             result = int(_renamed(method, lane, peer, arguments, keywords))
             if result != 0:  # the lane may lead to a process that has ended: the program's own engine knows
                 self._lanes.failed(call.peer)
-                result = int(method(engine, *arguments, **keywords))
+                if time.monotonic() < give_up_s:
+                    result = int(method(engine, *arguments, **keywords))
             return result
         finally:
             if permit is not None:
@@ -192,7 +195,7 @@ class Scheduling:
                     ready = waiting[0]
                 if ready is not None:
                     waiting.remove(ready)
-                    if not self._issue(engine, call, ready[1], ready[0], running):
+                    if not self._issue(engine, call, ready[1], ready[0], running, give_up_s):
                         worst = FAILED
                         todo.clear()
                 elif running:
@@ -213,16 +216,19 @@ class Scheduling:
             self._lanes.failed(call.peer)
         return worst
 
-    def _issue(self, engine: Any, call: Call, piece: Piece, task: Task, running: Any) -> bool:
-        """Hands a piece that may go to Mooncake; False where it will not take it."""
+    def _issue(self, engine: Any, call: Call, piece: Piece, task: Task, running: Any, give_up_s: float) -> bool:
+        """Hands a piece that may go to Mooncake; False where it will not take it, or would have given it up."""
         lane, peer = self._route(engine, call, task.wait(0.0))
         name = f"batch_transfer_async_{call.operation}"
         lists = (piece.addresses, piece.peer_addresses, piece.lengths)
-        batch = int(getattr(self._base, name)(lane, peer, *lists, call.hint))
+        batch = 0  # opening a lane may have taken its time
+        if time.monotonic() < give_up_s:
+            batch = int(getattr(self._base, name)(lane, peer, *lists, call.hint))
         if batch <= 0 and lane is not engine:
             self._lanes.failed(call.peer)
             lane = engine
-            batch = int(getattr(self._base, name)(engine, call.peer, *lists, call.hint))
+            if time.monotonic() < give_up_s:
+                batch = int(getattr(self._base, name)(engine, call.peer, *lists, call.hint))
         if batch <= 0:
             task.complete()
             return False
@@ -235,11 +241,12 @@ class Scheduling:
         """Issues what is permitted at once, leaves the rest to a thread; an id for the status calls, never waits."""
         pending = Pending(call.peer)
         later: list[tuple[Task, Piece]] = []
-        until_s = time.monotonic() + hold_max_s(self._session)
+        now_s = time.monotonic()
+        until_s, give_up_s = now_s + hold_max_s(self._session), now_s + transfer_timeout_s()
         for piece in self._pieces(call):
             task = self._submit(call, piece)
             if _soon(task):
-                if not self._issue(engine, call, piece, task, pending.issued):
+                if not self._issue(engine, call, piece, task, pending.issued, give_up_s):
                     pending.failed = True
                     break
             else:
@@ -258,14 +265,17 @@ class Scheduling:
                 self._pool = ThreadPoolExecutor(DEFERRED_MAX, thread_name_prefix="mfs-deferred")
         for task, piece in later:
             assert self._pool is not None
-            self._pool.submit(self._issue_later, engine, call, piece, task, until_s, pending)
+            self._pool.submit(self._issue_later, engine, call, piece, task, (until_s, give_up_s), pending)
         return number
 
-    def _issue_later(self, engine: Any, call: Call, piece: Piece, task: Task, until_s: float, pending: Pending) -> None:
+    def _issue_later(
+        self, engine: Any, call: Call, piece: Piece, task: Task, times_s: tuple[float, float], pending: Pending
+    ) -> None:
         issued: list[Issued] = []
+        until_s, give_up_s = times_s
         try:
             task.wait(max(0.0, until_s - time.monotonic()))
-            taken = self._issue(engine, call, piece, task, issued)
+            taken = self._issue(engine, call, piece, task, issued, give_up_s)
         except Exception as error:
             self._once.warn("deferred", "a deferred transfer failed (%s)", error)
             task.complete()

@@ -10,7 +10,7 @@ from typing import Any
 
 from mfsd.policy.marks import CLASSES_MAX
 from mooncake_adapter.metadata import MetadataSources
-from mooncake_adapter.nixl import versions
+from mooncake_adapter.nixl import lmcache, versions
 from mooncake_adapter.nixl.lanes import Backends
 from mooncake_adapter.nixl.makers import Kinds, initialize_methods, list_methods, prepped_methods
 from mooncake_adapter.nixl.network import device_chosen, nic_of_ucx
@@ -19,15 +19,13 @@ from mooncake_adapter.nixl.scheduling import Scheduling
 from mooncake_adapter.nixl.state import Agent, agent_of, own_names, text, with_lanes
 from mooncake_adapter.nixl.telemetry import summed
 from mooncake_adapter.nixl.transfers import State, Transfer
-from mooncake_adapter.session import ADAPTED, STAGE_P2D, STAGE_REUSE, Holder
+from mooncake_adapter.session import ADAPTED, Holder
 from mooncake_adapter.warn_once import WarnOnce
 
 CLASS = "nixl_agent"
 PROGRESS_DELAY_US = 10_000
 """For how long an engine's progress thread sleeps where nothing wakes it. NIXL's own (0) keeps a core busy for each
 engine, and there is one for each lane. What arrives wakes it at once."""
-CACHES = ("lmcache",)
-"""Packages whose agents read what was computed before; everyone else's read what a prefill has just made."""
 _making = threading.Lock()
 
 
@@ -47,18 +45,14 @@ class _Patient:
 
 
 def strict(config: Any, module: Any) -> Any:
-    """The same configuration for an agent that several threads use: one of them posts what is permitted later."""
+    """The same configuration for an agent that several threads use: one of them posts what is permitted later.
+
+    Also where the program says that it needs no synchronization: its own threads may not, ours does."""
     config = module.nixl_agent_config() if config is None else copy.copy(config)
     none = (None, module.nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE)
-    if getattr(config, "sync_mode", None) in none and not config.enable_listen:
+    if getattr(config, "sync_mode", None) in none:
         config.sync_mode = module.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
     return config
-
-
-def maker() -> str:
-    """The package whose code makes the agent."""
-    frame = sys._getframe(2)
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, once: WarnOnce) -> list[Any]:
@@ -73,9 +67,8 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         if session is None:
             base.__init__(self, agent_name, nixl_conf, instantiate_all)
             return
-        self._mfs = Agent(session, sources, once, plugins)
+        self._mfs = Agent(session, sources, once, plugins, lmcache.stages(depth=1))
         config = strict(nixl_conf, module)
-        package = maker()
         with _making, plugins.named(CLASSES_MAX):
             bindings, module.nixlBind = module.nixlBind, _Patient(module.nixlBind)
             try:
@@ -86,7 +79,6 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         nic = nic_of_ucx(session)
         scheduling = Scheduling(self.agent, bindings, session, sources, self._mfs.lanes, once, nic)
         scheduling.measures = bool(getattr(config, "capture_telemetry", False))
-        scheduling.reads = STAGE_REUSE if package in CACHES else STAGE_P2D
         self._mfs.scheduling = scheduling
 
     def create_backend(self: Any, backend: str, initParams: dict[str, str] = {}) -> None:  # noqa: B006
@@ -178,10 +170,12 @@ def metadata_methods(base: Any) -> list[Any]:
         return base.check_remote_xfer_done(self, remote_agent_name, lookup_tag, names, tag_is_prefix)
 
     def send_notif(self: Any, remote_agent_name: Any, notif_msg: bytes, backend: str | None = None) -> None:
-        own = list(self.backends)
-        if backend is None and len(own) == 1:
-            backend = own[0]  # and not a lane's
-        base.send_notif(self, remote_agent_name, notif_msg, backend)
+        own, agent = list(self.backends), agent_of(self)
+        if backend is not None or len(own) != 1 or agent is None or not agent.lanes.handles:
+            base.send_notif(self, remote_agent_name, notif_msg, backend)
+            return
+        # not by a lane; NIXL's own method hands its binding no list where a backend is named, and fails
+        self.agent.genNotif(remote_agent_name, notif_msg, [self.backends[own[0]]])
 
     return [
         *(add_remote_agent, remove_remote_agent, get_partial_agent_metadata, make_connection),

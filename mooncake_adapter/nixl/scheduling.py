@@ -18,7 +18,7 @@ from mooncake_adapter.nixl.later import Later
 from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
 from mooncake_adapter.nixl.warming import Warmer, Warming
-from mooncake_adapter.session import STAGE_P2D, Session
+from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 
 AHEAD = 8
@@ -52,8 +52,6 @@ class Scheduling:
         self.nic = nic
         self.measures = False
         """The program wants NIXL's telemetry."""
-        self.reads = STAGE_P2D
-        """The stage of reads of which nothing is known."""
         self.warmer = Warmer(binding, statuses, lanes)
         self._later = Later(self)
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from mooncake_adapter.metadata import Metadata, MetadataSources
 from mooncake_adapter.nixl.lanes import Lanes
+from mooncake_adapter.nixl.lmcache import Stages, loading
 from mooncake_adapter.nixl.pieces import Piece, by_owner, cut
 from mooncake_adapter.nixl.plugins import LANED, Plugins
 from mooncake_adapter.nixl.scheduling import Scheduling
-from mooncake_adapter.session import STAGE_P2D, Session
+from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 
 PIECE_BYTES = 16 << 20
@@ -21,8 +22,11 @@ PIECE_BYTES = 16 << 20
 class Agent:
     """What the adapter keeps for one agent."""
 
-    def __init__(self, session: Session, sources: MetadataSources, once: WarnOnce, plugins: Plugins) -> None:
+    def __init__(
+        self, session: Session, sources: MetadataSources, once: WarnOnce, plugins: Plugins, stages: Stages
+    ) -> None:
         self.session, self.sources, self.once, self.plugins = session, sources, once, plugins
+        self.stages = stages
         self.lanes = Lanes(session, once)
         self.scheduling: Scheduling | None = None
         self.piece_bytes = int(getattr(session, "piece_bytes", PIECE_BYTES))
@@ -36,6 +40,8 @@ class Agent:
     def owner(self) -> Metadata | None:
         """What the whole of a transfer is for, where the memory need not be asked."""
         known = self.sources.call.get()
+        if known is None and self.stages.answers:
+            known = loading()
         return known if known is not None or self.sources.any_owner() else self.sources.current()
 
     def layer_of(self, address: int) -> int:
@@ -51,8 +57,7 @@ class Agent:
         return cut(rows, owners, self.layer_of, self.piece_bytes)
 
     def stage(self, reading: bool) -> int:
-        assert self.scheduling is not None
-        return self.scheduling.reads if reading else STAGE_P2D
+        return self.stages.reads if reading else self.stages.writes
 
 
 def agent_of(self: Any) -> Agent | None:

@@ -33,7 +33,7 @@ class Rooms:
     """What is known of each transfer, which SGLang calls a room."""
 
     def __init__(self, sources: MetadataSources, once: WarnOnce) -> None:
-        self._once = once
+        self._once, self._sources = once, sources
         self._pages = Blocks()
         self._rooms: dict[int, Metadata] = {}
         sources.add_finder(self._pages)
@@ -67,8 +67,16 @@ class Rooms:
         self, manager: Any, bootstrap_room: int, kv_indices: Iterable[Any], *arguments: Any, **keywords: Any
     ) -> None:
         """BEFORE add_transfer_request of a KV manager: these pages are this room's."""
-        metadata = self._rooms.setdefault(bootstrap_room, Metadata(request_number(f"room-{bootstrap_room}")))
-        self._pages.give((int(index) for index in kv_indices), metadata)
+        self._pages.give((int(index) for index in kv_indices), self._of(bootstrap_room))
+
+    def staged(self, manager: Any, strategy: Any, chunk: Any, *arguments: Any, **keywords: Any) -> None:
+        """BEFORE _do_staging_transfer of a KV manager: what this room's pages are gathered into, and sent from, is its
+        own until the next room's are."""
+        buffer = strategy.staging_buffer
+        self._sources.ranges.add(int(buffer.get_ptr()), int(buffer.size_bytes), self._of(chunk.room))
+
+    def _of(self, room: int) -> Metadata:
+        return self._rooms.setdefault(room, Metadata(request_number(f"room-{room}")))
 
 
 def _layers(known: Any, rows: int) -> list[int]:
@@ -102,6 +110,7 @@ def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
         (f"{SCHEDULER}.handle_generate_request", safe(rooms.arrived), "BEFORE"),
         *((f"{manager}.register_buffer_to_engine", safe(rooms.registered), "AFTER") for manager in MANAGERS),
         *((f"{manager}.add_transfer_request", safe(rooms.sent), "BEFORE") for manager in MANAGERS),
+        *((f"{manager}._do_staging_transfer", safe(rooms.staged), "BEFORE") for manager in MANAGERS),
     ]
 
 

@@ -10,8 +10,9 @@ where the configuration wants that ("reuse"). Where MFS cannot work the inner co
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import vllm
@@ -35,8 +36,9 @@ from mooncake_adapter.process import PROCESS
 from mooncake_adapter.session import Session
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm.announce import SWITCH, Announcer, Source
-from mooncake_adapter.vllm.layerwise import Pushes
+from mooncake_adapter.vllm.layerwise import LayerPushes, Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
+from mooncake_adapter.vllm.nixl_layers import NixlPushes
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
 from mooncake_adapter.vllm.reuse import IN_PARTS, LEASED, Parts, ReuseChoice, ReuseOptions, options_of, token_bytes
@@ -46,6 +48,8 @@ INHERITED = (
     *("engine_id", "kv_role", "kv_rank", "kv_parallel_size", "kv_ip", "kv_port", "kv_buffer_device", "kv_buffer_size"),
     *("kv_load_failure_policy", "enable_permute_local_kv"),
 )
+
+Made = TypeVar("Made", bound=LayerPushes)
 
 
 def written() -> Any:
@@ -129,13 +133,14 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         else:
             unit = str(vllm_config.kv_transfer_config.engine_id)
             self._steps = Steps(session, PROCESS.sources, PROCESS.once, unit)
+            if "Nixl" in kind.__name__:
+                self._layer_wise(vllm_config, partial(NixlPushes.made, sources=PROCESS.sources))
+                lease_s = config.kv_transfer_config.get_from_extra_config(LEASE, 0)
+                report_requests(self._inner, self._steps, PROCESS.sources, lease_s, PROCESS.once)
+                return
+            pushes = self._layer_wise(vllm_config, Pushes.made)
             if hasattr(self._inner, "connector_worker") and kind.__name__ == "MooncakeConnector":
-                report_owners(self._inner, self._steps, PROCESS.once, self._layer_wise(vllm_config))
-            else:
-                self._layer_wise(vllm_config)
-                if "Nixl" in kind.__name__:
-                    lease_s = config.kv_transfer_config.get_from_extra_config(LEASE, 0)
-                    report_requests(self._inner, self._steps, PROCESS.sources, lease_s, PROCESS.once)
+                report_owners(self._inner, self._steps, PROCESS.once, pushes)
 
     def _reuse_by(self, options: ReuseOptions, session: Session, kv_cache_config: Any) -> ReuseChoice | None:
         """What decides between loading and computing again, where the configuration wants it and the session knows how
@@ -169,7 +174,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         source = Source(token_bytes(kv_cache_config), _nic(options, session), options.owners)
         return Announcer(session, self._requests, source, PROCESS.once)
 
-    def _layer_wise(self, vllm_config: Any) -> Pushes | None:
+    def _layer_wise(self, vllm_config: Any, making: Callable[..., Made | None]) -> Made | None:
         """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
         wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get("layer_wise_push", False)
         if not isinstance(wanted, bool):
@@ -177,8 +182,9 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if wanted is not True or self._steps is None or vllm_config.kv_transfer_config.kv_role == "kv_consumer":
             return None
         steps, block_tokens = self._steps, int(vllm_config.cache_config.block_size)
-        steps.pushes = Pushes.made(self._inner, block_tokens, steps.metadata_at, lambda: steps.reached, PROCESS.once)
-        return steps.pushes
+        made = making(self._inner, block_tokens, steps.metadata_at, lambda: steps.reached, once=PROCESS.once)
+        steps.pushes = made
+        return made
 
     # ---- class questions ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -95,6 +95,19 @@ class Source:
         self.blocks += chunk.blocks
         self.next_token = chunk.first_token + chunk.tokens
         self.reach = -(-self.prompt_tokens // block_tokens) if chunk.last else self.next_token // block_tokens
+
+
+class LayerPushes(Protocol):
+    """What sends each layer of one worker when it ends, by whatever connector."""
+
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        """A step starts."""
+
+    def layer_ended(self, layer: int, written: Any) -> None:
+        """The step has computed this layer. `written`: an event to wait for before it is read; None: it is written."""
+
+    def forget(self, number: int) -> None:
+        """The request has been sent, or ended without."""
 
 
 class Pushes:

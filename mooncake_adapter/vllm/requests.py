@@ -12,7 +12,9 @@ from mooncake_adapter.slo import Defaults, promise_of
 from mooncake_adapter.warn_once import WarnOnce
 
 TESTED_VERSIONS = ("0.32.0",)
-TESTED_CONNECTORS = ("MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "ExampleConnector")
+TESTED_CONNECTORS = (
+    *("MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "NixlPushConnector", "ExampleConnector"),
+)
 
 
 def supported_version(version: str, once: WarnOnce) -> bool:

@@ -12,7 +12,7 @@ from mooncake_adapter.blocks import Blocks, Region
 from mooncake_adapter.metadata import Metadata, MetadataSources, request_number
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Batch, Session
 from mooncake_adapter.slo import monotonic_ns
-from mooncake_adapter.vllm.layerwise import Pushes
+from mooncake_adapter.vllm.layerwise import LayerPushes
 from mooncake_adapter.vllm.requests import Chunk, Load, RequestInfo
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
@@ -48,7 +48,7 @@ class Steps:
         self.blocks = Blocks()
         sources.add_finder(self.blocks)
         self.layers = 0
-        self.pushes: Pushes | None = None
+        self.pushes: LayerPushes | None = None
         """Set where each layer is sent when it ends."""
         self._step = 0
         self._batch: Batch | None = None
@@ -190,10 +190,11 @@ class Steps:
             self._forget(request)
 
     def aborted(self, numbers: set[int]) -> None:
-        """Requests that the inner connector will not send, by the number of their transfer."""
+        """Requests that the inner connector will not send, by the number of their transfer or of their name."""
         if numbers:
-            for request in [name for name, known in self._known.items() if known.request_id in numbers]:
-                self._forget(request)
+            for request, known in list(self._known.items()):
+                if known.request_id in numbers or request_number(request) in numbers:
+                    self._forget(request)
 
     def _forget(self, request: str) -> None:
         self._awaited.pop(request, None)

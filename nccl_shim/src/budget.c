@@ -10,13 +10,16 @@
 
 #include <stdlib.h>
 
-#define PARTS 4 /* of a time-out or a lease, one part in so many may go by in holding */
+#define STILL_PARTS 4  /* of a time-out or a lease, one part in so many may go by in standing still */
+#define HELD_PARTS 2   /* and in being held at all; the rest is for the NIC */
+#define TIMEOUT_S 30ul /* Mooncake's own; mooncake_adapter/mooncake/permits.py has the same */
 #define TIMEOUT_MOST_S 999999ul
 #define STORE_LEASE_MS 5000ul /* the default of Mooncake's master; mfsd/policy/store_lease.py has the same */
 #define STORE_LEASE_MOST_MS 86400000ul
 
 static _Atomic(struct shim_qp *) newly_listed; /* pushed by the thread that holds something first */
-static uint64_t limit_ns = UINT64_MAX, store_limit_ns = STORE_LEASE_MS * MFS_NS_PER_MS / PARTS;
+static uint64_t timeout_ns;                    /* 0: no variable names one */
+static uint64_t store_lease_ns = STORE_LEASE_MS * MFS_NS_PER_MS;
 
 /* A whole number of `text`, from 1 to `most`; 0: it is none. */
 static unsigned long number(const char *text, unsigned long most)
@@ -30,31 +33,50 @@ static unsigned long number(const char *text, unsigned long most)
 	return *end || n > most ? 0 : n;
 }
 
-/* Mooncake gives a transfer up after MC_TRANSFER_TIMEOUT; what arrives later lands in memory that may be another request's.
- * Its store has a lease on what it reads, which is configured at the store's master and in no answer of it: what arrives after
- * it may be another object's. Both are read once, before the program's threads run. */
+/* Mooncake gives a transfer up after MC_TRANSFER_TIMEOUT, and, where it is told so, a part of one MC_SLICE_TIMEOUT after its
+ * post; what arrives later lands in memory that may be another request's. Its store has a lease on what it reads, which is configured at the store's master and in no answer of it: what arrives after
+ * it may be another object's. All are read once, before the program's threads run. */
 void shim_budget_load(void)
 {
 	const char *lease = getenv("MFS_STORE_LEASE_MS");
 	unsigned long s = number(getenv("MC_TRANSFER_TIMEOUT"), TIMEOUT_MOST_S),
+		      slice_s = number(getenv("MC_SLICE_TIMEOUT"), TIMEOUT_MOST_S),
 		      ms = number(lease, STORE_LEASE_MOST_MS);
 
-	if (s)
-		limit_ns = s * MFS_NS_PER_S / PARTS;
+	if (slice_s && (!s || slice_s < s))
+		s = slice_s;
+	timeout_ns = s * MFS_NS_PER_S;
 	if (ms)
-		store_limit_ns = ms * MFS_NS_PER_MS / PARTS;
+		store_lease_ns = ms * MFS_NS_PER_MS;
 	else if (lease && *lease)
 		shim_log(SHIM_REASON_STORE_LEASE,
 			 "MFS_STORE_LEASE_MS=%s is not a number of milliseconds from 1 to %lu: taken as %lu",
 			 lease, STORE_LEASE_MOST_MS, STORE_LEASE_MS);
 }
 
+/* When the library that made the queue pair gives up what it has posted; 0: that is not known. */
+uint64_t shim_gives_up_ns(bool of_mooncake, bool of_store)
+{
+	uint64_t ns = timeout_ns || !of_mooncake ? timeout_ns : TIMEOUT_S * MFS_NS_PER_S;
+
+	return of_store && (!ns || store_lease_ns < ns) ? store_lease_ns : ns;
+}
+
 /* The hold budget of a queue pair. */
 uint64_t shim_budget_ns(const struct shim_qp *q, uint64_t max_hold_ns)
 {
-	uint64_t ns = max_hold_ns < limit_ns ? max_hold_ns : limit_ns;
+	uint64_t ns = q->gives_up_ns / STILL_PARTS;
 
-	return q->of_store && store_limit_ns < ns ? store_limit_ns : ns;
+	return ns && ns < max_hold_ns ? ns : max_hold_ns;
+}
+
+/* Until when a work request may be held, whether its queue pair is served or stands still; 0: nothing says so. */
+uint64_t shim_hold_until_ns(const struct shim_qp *q, const struct shim_held *held)
+{
+	uint64_t named_ns = held->tag.hold_until_ns;
+	uint64_t ns = q->gives_up_ns ? held->enqueued_ns + q->gives_up_ns / HELD_PARTS : 0;
+
+	return !ns || (named_ns && named_ns < ns) ? named_ns : ns;
 }
 
 bool shim_budget_over(const struct shim_qp *q)

@@ -5,6 +5,8 @@
 #include "records.h"
 
 void shim_budget_load(void);
+uint64_t shim_gives_up_ns(bool of_mooncake, bool of_store);
+uint64_t shim_hold_until_ns(const struct shim_qp *q, const struct shim_held *held);
 uint64_t shim_budget_ns(const struct shim_qp *q, uint64_t max_hold_ns);
 bool shim_budget_over(const struct shim_qp *q);
 void shim_lease_note(struct shim_qp *q, uint64_t hold_until_ns);

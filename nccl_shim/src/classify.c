@@ -21,6 +21,11 @@ static const char *file_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
+bool shim_mooncake_at_create(const char *library)
+{
+	return strstr(library, "mooncake") || strstr(library, "libtransfer_engine");
+}
+
 /* Mooncake's store brings an engine of its own: its Python module, its library for other languages, and the program that reads
  * for processes of its host. */
 bool shim_store_at_create(const char *library)
@@ -40,7 +45,7 @@ uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 
 	if (strstr(name, "libnccl"))
 		return asked->max_recv_wr ? MFS_ROLE_NCCL_CTS : MFS_ROLE_NCCL_DATA;
-	if (strstr(library, "mooncake") || strstr(library, "libtransfer_engine") || strstr(library, "nixl"))
+	if (shim_mooncake_at_create(library) || strstr(library, "nixl"))
 		return MFS_ROLE_KV;
 	if (shaped && asked->max_recv_wr == 0)
 		return MFS_ROLE_NCCL_DATA;

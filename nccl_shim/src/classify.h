@@ -5,6 +5,7 @@
 #include "records.h"
 
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked);
+bool shim_mooncake_at_create(const char *library);
 bool shim_store_at_create(const char *library);
 void shim_communicator_at_connect(struct shim_qp *q);
 void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr);

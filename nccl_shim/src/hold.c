@@ -116,18 +116,19 @@ bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint
 void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns)
 {
 	struct shim_held *held = shim_held_at(q, index);
-	uint64_t none = 0, hold_until_ns = held->tag.hold_until_ns;
+	uint64_t none = 0, hold_until_ns;
 
 	if (unlikely(MFS_STAGES_UNSCHEDULED >> shim_stage_of(q, &held->tag) & 1))
 		atomic_store(&q->force, 1); /* it never waits, so neither does what is ahead of it */
-	if (unlikely(hold_until_ns && now_ns >= hold_until_ns))
-		atomic_store(&q->force, 1);
 	held->enqueued_ns = now_ns;
 	held->hole = false;
+	hold_until_ns = shim_hold_until_ns(q, held);
+	if (unlikely(hold_until_ns && now_ns >= hold_until_ns))
+		atomic_store(&q->force, SHIM_FORCE_TIME);
 	shim_count(&shim.held_bytes, held->bytes);
 	atomic_compare_exchange_strong(&q->held_since_ns, &none, now_ns);
 	atomic_store_explicit(&held->published, index + 1, memory_order_release);
-	if (unlikely(hold_until_ns))
+	if (hold_until_ns)
 		shim_lease_note(q, hold_until_ns);
 	shim_list(q);
 }

@@ -14,6 +14,8 @@
 
 #define NEVER UINT64_MAX
 #define DRAIN_NS 1000000 /* far longer than a store stays in its core */
+#define YIELDS 256 /* what is waited for may have a lower priority, and yielding would leave it where it is */
+#define NAP_NS 50000
 #define THREADS_MAX (1u << 30)
 
 static _Atomic uint32_t usable;                         /* threads can be made to pass a barrier */
@@ -36,16 +38,24 @@ void shim_owner_after_fork(void)
 	atomic_store(&usable, 0);
 }
 
+static void nap(long ns)
+{
+	struct timespec pause = {.tv_nsec = ns};
+	int saved = errno;
+
+	syscall(SYS_nanosleep, &pause, NULL); /* no cancellation point */
+	errno = saved;
+}
+
 /* A program may have forbidden itself the call since. Then no queue pair is given any more, and for those that were it is
  * enough to wait: a store reaches memory by itself, and a thread that is off its core has passed a barrier. */
 static void threads_barrier(void)
 {
-	struct timespec pause = {.tv_nsec = DRAIN_NS};
 	int saved = errno;
 
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) {
 		atomic_store(&usable, 0);
-		syscall(SYS_nanosleep, &pause, NULL); /* no cancellation point */
+		nap(DRAIN_NS);
 	}
 	errno = saved;
 }
@@ -58,11 +68,15 @@ bool shim_owner_settled(struct shim_qp *q, uint32_t word)
 	return !atomic_load_explicit(&q->inside, memory_order_acquire);
 }
 
-static void wait_a_little(unsigned spins)
+void shim_owner_wait(unsigned rounds)
 {
 	mfs_pause();
-	if (spins % 16 == 15)
+	if (rounds % 16 != 15)
+		return;
+	if (rounds / 16 < YIELDS)
 		sched_yield();
+	else
+		nap(NAP_NS);
 }
 
 /* Sets the flag, then waits until its thread has left: that cannot come in again meanwhile. */
@@ -78,7 +92,7 @@ static bool acquire_until(struct shim_qp *q, uint64_t until_ns)
 			break;
 		if (until_ns != NEVER && mfs_clock_ns() >= until_ns)
 			return false;
-		wait_a_little(spins);
+		shim_owner_wait(spins);
 	}
 	if (!word || shim_owner_settled(q, word))
 		return true;
@@ -87,7 +101,7 @@ static bool acquire_until(struct shim_qp *q, uint64_t until_ns)
 			shim_owner_release(q);
 			return false;
 		}
-		wait_a_little(spins);
+		shim_owner_wait(spins);
 	}
 	return true;
 }

@@ -33,6 +33,7 @@
 void shim_owner_start(void);
 bool shim_owner_settled(struct shim_qp *q, uint32_t word);
 void shim_owner_acquire(struct shim_qp *q);
+void shim_owner_wait(unsigned rounds);
 bool shim_owner_acquire_for(struct shim_qp *q, uint64_t timeout_ns);
 void shim_owner_give(struct shim_qp *q);
 void shim_owner_share(struct shim_qp *q);

@@ -18,7 +18,6 @@
 #include "wake.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
 static inline uint64_t wr_bytes(const struct ibv_send_wr *wr)
@@ -169,15 +168,17 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	return true;
 }
 
-/* in all; bounds a signal handler that waits for the thread it has interrupted */
+/* In all; bounds a signal handler that waits for the thread it has interrupted, which is never done. */
 #define BEHIND_WAIT_NS 1000000000
 
 /* Posts natively behind everything that is held, so that the provider answers for what is never held. What others have reserved and
- * not filled in yet is waited for; where the provider itself has no room, there is none. */
+ * not filled in yet is waited for, as the provider would let it wait for its lock, but not for ever: then, and where the provider
+ * itself has no room, there is none, which every caller knows how to try again. */
 static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
 	uint64_t until_ns = mfs_clock_ns() + BEHIND_WAIT_NS;
 	bool done = false, room = true;
+	unsigned rounds = 0;
 	int rc = ENOMEM;
 
 	do {
@@ -190,7 +191,7 @@ static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 		done = post_at_once(q, wr, stage, bad, &rc);
 		shim_owner_leave(q);
 		if (!done)
-			sched_yield();
+			shim_owner_wait(16 * rounds++ + 15);
 	} while (!done && room && mfs_clock_ns() < until_ns);
 	if (!done)
 		*bad = wr;

@@ -68,7 +68,7 @@ static void note_permit(struct shim_qp *q, struct shim_task *t)
 			mfs_client_cancel(q->client, atomic_load(&t->id), true);
 		if (!atomic_load(&shim.enforcing))
 			shim_count(&q->report->bypassed_stale, 1);
-		else if (shim_budget_over(q))
+		else if (shim_budget_over(q) || atomic_load(&q->force) == SHIM_FORCE_TIME)
 			shim_count(&q->report->bypassed_hold, 1);
 	}
 	shim_count(&q->report->hold_ns, now_ns - t->enqueued_ns);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "qp.h"
 
+#include "budget.h"
 #include "builders.h"
 #include "classify.h"
 #include "complete.h"
@@ -97,7 +98,8 @@ static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const vo
 			       (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
 	}
 	q->found_role = q->role = shim_role_at_create(q->library, asked);
-	q->of_store = shim_store_at_create(q->library);
+	q->gives_up_ns =
+		shim_gives_up_ns(shim_mooncake_at_create(q->library), shim_store_at_create(q->library));
 	atomic_store(&q->unsure, q->found_role == MFS_ROLE_NCCL_CTS || q->found_role == MFS_ROLE_NCCL_DATA);
 	q->stage = MFS_STAGE_CONTROL;
 }

@@ -73,6 +73,8 @@
 #define SHIM_TASKS_WAITING_MAX 32
 #define SHIM_TASKS_WAITING_MIN 2
 
+#define SHIM_FORCE_TIME 2 /* in shim_qp.force */
+
 /* ---- an open device ------------------------------------------------------------------------------------------------ */
 
 struct shim_verbs;
@@ -263,7 +265,7 @@ struct shim_qp {
 	_Atomic uint64_t stretch_ns;
 	/* the thread's account, see sweep.c; RESET clears it */
 	_Atomic uint64_t lost_ns, accounted_ns, accounted_flight_ns;
-	_Atomic uint32_t force;   /* post everything held, without permits */
+	_Atomic uint32_t force; /* post everything held, without permits; SHIM_FORCE_TIME: its time is over */
 	_Atomic uint32_t blocked; /* the provider had no room: wait for a completion */
 	_Atomic uint32_t starved; /* there was no slot for its next task: wait for the thread */
 	_Atomic uint32_t failed;  /* a deferred post was refused: what is held becomes flushed completions */
@@ -283,7 +285,8 @@ struct shim_qp {
 	uint32_t quantum_bytes; /* of a task; changed under both flags */
 	bool may_hold;          /* nothing about this queue pair forbids holding */
 	bool shared_receive;
-	bool of_store;            /* its reads are under a lease: budget.c */
+	/* its library gives up what it has posted after so long, by its time-out or a lease; 0: not known */
+	uint64_t gives_up_ns;
 	int lane;                 /* class on the wire, or -1 */
 	_Atomic int communicator; /* NCCL's, see profiler.c; -1: unknown */
 	union ibv_gid peer;

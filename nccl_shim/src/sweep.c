@@ -2,18 +2,21 @@
  *
  * A queue pair stands still because of MFS while it holds something and has nothing under way. That time is its loss. The loss is
  * paid back by other time, at a quarter: PAYBACK. When it reaches the budget, everything that the queue pair holds goes, and
- * what it posts is not held for PAYBACK budgets; then the account is balanced, and begins at zero. So within any time T
- * a queue pair stands still for at most
- *
- *	budget + (T - what it stands still) / PAYBACK
- *
- * and a transfer that takes U without MFS takes at most budget + U * (1 + 1 / PAYBACK), in however many work requests, pieces
- * and calls it comes. What belongs to which transfer need not be known.
+ * what it posts is not held for PAYBACK budgets; then the account is balanced, and begins at zero.
  *
  * Where a link is full, each queue pair stands still while the others have their turn, with MFS and without. So of each stretch
  * of standing still the first is not counted: one turn, that is, the time in which every queue pair of this process that holds
- * something could have sent a task, four times over, since there are other processes. A flow that is served in its turn is
- * not concerned, however long it lasts; one that is not uses its budget up.
+ * something could have sent a task, four times over, since there are other processes; and never more than the budget. A stretch
+ * ends when something of the queue pair is under way. A flow that is served in its turn does not use its budget up, however
+ * long it lasts; one that is not does. So within any time T a queue pair stands still for at most
+ *
+ *	one turn for each time that it was served + budget + (T - what it stands still) / PAYBACK
+ *
+ * and never for more than two budgets in a row, in however many work requests, pieces and calls a transfer comes. What belongs
+ * to which transfer need not be known.
+ *
+ * What is held behind work requests that are served has no bound in that account. Where it is known when the library gives up
+ * what it has posted (q->gives_up_ns), nothing is held for longer than half of that: budget.c.
  *
  * The thread sweeps every few milliseconds while anything is held. What is under way for longer
  * than the budget without a completion counts as standing still: its program does not poll.
@@ -57,11 +60,11 @@ static void leases_check(struct shim_qp *q, uint64_t now_ns)
 	for (uint64_t i = atomic_load(&q->wr_posted); i != next; i++) {
 		struct shim_held *held = shim_held_at(q, i);
 
-		if (atomic_load_explicit(&held->published, memory_order_acquire) != i + 1)
+		if (atomic_load_explicit(&held->published, memory_order_acquire) != i + 1 || held->hole)
 			continue;
-		until_ns = held->tag.hold_until_ns;
+		until_ns = shim_hold_until_ns(q, held);
 		if (until_ns && now_ns + SOON_NS >= until_ns)
-			atomic_store(&q->force, 1);
+			atomic_store(&q->force, SHIM_FORCE_TIME);
 		else if (until_ns)
 			shim_lease_note(q, until_ns);
 	}
@@ -78,20 +81,22 @@ static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns
 }
 
 /* How long a queue pair may wait for others to have their turn. */
-static uint64_t turn_ns(const struct shim_qp *q)
+static uint64_t turn_ns(const struct shim_qp *q, uint64_t budget_ns)
 {
 	const struct shim_context *context = atomic_load(&q->context);
 	uint64_t rate = context->rate_bytes_per_s ? context->rate_bytes_per_s : TURN_RATE_UNKNOWN_BYTES_PER_S;
 	uint64_t ns = (uint64_t)atomic_load(&shim.listed) * TURN_OTHERS * SHIM_QUANTUM_BYTES * 1000 /
 		      (rate / 1000000 + 1);
 
-	return ns > TURN_LEAST_NS ? ns : TURN_LEAST_NS;
+	if (ns < TURN_LEAST_NS)
+		ns = TURN_LEAST_NS;
+	return ns < budget_ns ? ns : budget_ns;
 }
 
 /* Of a stretch of standing still that went on for `more_ns`, the part beyond one turn. */
-static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns)
+static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns, uint64_t budget_ns)
 {
-	uint64_t turn = turn_ns(q), before_ns = q->stretch_ns > turn ? q->stretch_ns - turn : 0;
+	uint64_t turn = turn_ns(q, budget_ns), before_ns = q->stretch_ns > turn ? q->stretch_ns - turn : 0;
 
 	q->stretch_ns += more_ns;
 	return (q->stretch_ns > turn ? q->stretch_ns - turn : 0) - before_ns;
@@ -120,7 +125,7 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 	}
 	if (since_ns == now_ns)
 		q->stretch_ns = 0;
-	lost_ns = beyond_turn(q, lost_ns);
+	lost_ns = beyond_turn(q, lost_ns, budget_ns);
 	other_ns = now_ns - accounted_ns - lost_ns;
 	account_ns -= other_ns / PAYBACK < account_ns ? other_ns / PAYBACK : account_ns;
 	account_ns += lost_ns;

@@ -11,7 +11,7 @@ import pytest
 
 from mooncake_adapter.metadata import request_number
 from tests.e2e.cluster import PYTHON, ROOT
-from tests.e2e.test_connectors import wheel  # noqa: F401
+from tests.e2e.test_connectors import NIXL, wheel  # noqa: F401
 
 pytestmark = [
     pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs SGLang: make e2e-vllm"),
@@ -20,8 +20,16 @@ pytestmark = [
 
 
 def test_sglangs_own_code_is_hooked_by_its_own_loader(wheel: Path) -> None:  # noqa: F811
-    path = os.pathsep.join([str(wheel), str(ROOT / "build/e2e-vllm/sglang")])
-    environment = {**os.environ, "PYTHONPATH": path, "MFS_SOCKET": "/nowhere/mfsd.sock", "SGLANG_PLUGINS": "mfs"}
+    path = os.pathsep.join([str(wheel), str(ROOT / "build/e2e-vllm/sglang"), str(NIXL)])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "MFS_SOCKET": "/nowhere/mfsd.sock",
+        "SGLANG_PLUGINS": "mfs",
+        "MFS_NIXL": "1",
+        "UCX_TLS": "tcp",
+        "NIXL_LOG_LEVEL": "ERROR",
+    }
     program = ROOT / "tests/e2e/sglang_program.py"
     done = subprocess.run((PYTHON, program), env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -34,3 +42,8 @@ def test_sglangs_own_code_is_hooked_by_its_own_loader(wheel: Path) -> None:  # n
     assert min(output["deadlines"]) > 0
     assert output["other_page"] == 0
     assert "is not as expected" not in done.stderr
+    nixl, room = output["nixl"], request_number("room-7")
+    assert nixl["arrived"], "SGLang's own NIXL manager has sent"
+    assert nixl["lists"] == nixl["prepared"] == [[room, 0]], "as one message of the room"
+    assert nixl["staged"] == [[room, 0]], "from memory that was the room's when it was sent"
+    assert nixl["landed"]

@@ -57,6 +57,17 @@ def test_a_program_without_the_shim_is_seen_at_its_rate(soft_roce: SoftRoce, dae
     assert found.incoming_pauses is None
 
 
+def test_what_bypasses_is_shown_by_its_priority(soft_roce: SoftRoce, daemon: Daemon) -> None:
+    """As a library marks that MFS does not see: DSCP 40 is priority 5 by default."""
+    soft_roce.pair(*PERFTEST, "-n", "2000", f"--tclass={40 << 2}")
+
+    def seen() -> bool:
+        found = port(daemon)
+        return found is not None and found.bypass_bytes.get("5", 0) > 0.5 * 2000 * 65536
+
+    eventually(seen, "most of it in priority 5")
+
+
 def test_a_program_with_the_shim_gives_none(soft_roce: SoftRoce, daemon: Daemon) -> None:
     soft_roce.pair(*under_mfs(daemon.socket, *PERFTEST, "-n", "2000"))
     nic = daemon.nic("mfs0")

@@ -3,8 +3,10 @@ put in their place."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from bench.ports import free_port
+from nccl_shim.run import LIBRARY, NIXL_PLUGINS
 from tests.support.chart import container, find, render, toml_of
 from tests.support.cluster import Process, etcd
 from tests.support.debian import program
@@ -152,6 +155,23 @@ def test_etcd_takes_its_options(folder: Path) -> None:
                 return False
 
         eventually(healthy, "etcd's health")
+
+
+def test_what_the_pod_brings_is_where_its_variables_say(folder: Path) -> None:
+    """The init container's own command, from folders as the image has them."""
+    image, pod = folder / "image", folder / "pod"
+    image.mkdir()
+    pod.mkdir()
+    shutil.copy(LIBRARY, image)
+    shutil.copytree(NIXL_PLUGINS, image / "nixl_plugins")
+    manifests = render({"vllm": {"enabled": True, "nixl": "UCX"}})
+    (init,) = find(manifests, "Deployment", "mfs-vllm-prefill")["spec"]["template"]["spec"]["initContainers"]
+    subprocess.run(placed(init["command"], {"/opt/mfs": str(image), "/mfs/": f"{pod}/"}), check=True)
+    engine = container(manifests, "Deployment", "mfs-vllm-prefill")
+    environment = {one["name"]: one.get("value", "").replace("/mfs/", f"{pod}/", 1) for one in engine["env"]}
+    assert Path(environment["LD_PRELOAD"]).is_file()
+    plugin = Path(environment["NIXL_PLUGIN_DIR"]) / f"libplugin_{environment['MFS_NIXL_BACKEND']}.so"
+    assert ctypes.CDLL(str(plugin)).nixl_plugin_init and plugin.with_name("libplugin_MFS.so").is_file()
 
 
 IN_A_POD = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from mfsd.observe.doctor.host import Host, run_program
 from tests.conftest import SoftRoce, wait_for_listener
 from tests.support.daemon import Daemon
 from tests.support.fabric import marked_with
+from tests.support.priority import may
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
 from tests.support.wire import RawClient
@@ -81,6 +83,13 @@ def test_a_daemon_that_answers_and_one_that_does_not(folder: Path) -> None:
 def test_a_daemon_that_does_not_do_what_one_thinks(folder: Path, config: str, finding: str) -> None:
     with Daemon(folder, config) as daemon:
         assert finding in doctor(daemon.socket)
+
+
+@pytest.mark.skipif(not may(os.SCHED_RR), reason="needs the right to real-time priority")
+def test_a_real_time_arbiter_beside_its_heartbeats_is_found(folder: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    with Daemon(folder, f'[arbiter]\nstale_after = "10s"\nspin = "0ns"\ncpus = "{cpu}"\n') as daemon:
+        assert f"CPU {cpu} alone" in doctor(daemon.socket)["daemon.one-cpu"]["reason"]
 
 
 def test_the_policy_is_the_one_that_the_daemon_marks_by(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyroute2 import netns
 
 from bench.fabric.lab import missing
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.switch import switch
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
+from mfsd.fabric.port_counters import EthtoolStatistics
 from mfsd.fabric.systems import SYSTEMS
 from mfsd.fabric.systems.linux.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues
 
@@ -161,3 +164,17 @@ def test_check_and_render_by_command_line(tmp_path: Path) -> None:
     compared = run(switch, "diff", "--nos", "eos", *ports, "--running", str(file))
     assert compared.exit_code == 1
     assert "+ qos profile MFS-hosts / uc-tx-queue 6 / priority strict" in compared.stdout
+
+
+def test_the_kernels_statistics_of_a_real_interface_are_read(namespace: str) -> None:
+    """Those that `ethtool -S` prints, by the reader of port counters. A veth's driver has its other end's index."""
+    netns.pushns(namespace)
+    try:
+        statistics = EthtoolStatistics()
+        assert statistics("nic0")["peer_ifindex"] == socket.if_nametoindex("nic1")
+        assert statistics("nic0") == statistics("nic0"), "the handle stays open"
+        tool("ip link del nic0")
+        with pytest.raises(OSError, match="no statistics"):
+            statistics("nic0")
+    finally:
+        netns.popns()

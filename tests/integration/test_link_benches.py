@@ -18,6 +18,8 @@ from tests.support.wheels import NCCL_VERSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
+SHARE_LEAST = 0.3
+"""Of what moves in observe. The defects that these tests are for left 0.003 and 0.04; the rest is for busy machines."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,7 +53,8 @@ def test_gate_measures_kv_and_messages_alone_and_beside_each_other(tmp_path: Pat
     results = measured(tmp_path / "gate.json", "gate", *words)
     (row,) = results["cases"].values()
     assert (row["kv_program"], row["nccl"], row["lanes"]) == (kv, NCCL_VERSIONS[0], lanes == "yes")
-    assert row["kv_mb_s_alone"] > 1 and row["kv_mb_s_observe"] > 0 and row["kv_mb_s_enforce"] >= 0
+    assert row["kv_mb_s_alone"] > 1 and row["kv_mb_s_observe"] > 0
+    assert row["kv_mb_s_enforce"] >= SHARE_LEAST * row["kv_mb_s_observe"]
     for leg in ("alone", "observe", "enforce", *(["marked"] if lanes == "yes" else [])):
         assert 0 < row[f"collective_ms_{leg}"]["p50"] <= row[f"collective_ms_{leg}"]["p99"]
     assert sum(results["collectives_verdict"].values()) == 1
@@ -65,6 +68,7 @@ def test_window_measures_free_and_slow_destinations_of_writes_and_reads(tmp_path
     ]
     for row in rows:
         assert row["free_mb_s_observe"] > row["rate_mb_s"] / 100 and row["slow_mb_s_observe"] > 0
+        assert row["free_mb_s_enforce"] >= SHARE_LEAST * row["free_mb_s_observe"]
         if row["slow_share"]:
             # what arrives over a path of a tenth is not more than a tenth, and a burst
             assert row["slow_mb_s_observe"] < row["rate_mb_s"] / 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_port
-from tests.conftest import ROOT, SoftRoce
+from tests.conftest import ROOT, NativePrograms, SoftRoce
 from tests.integration.adapted_marks import LARGE, MIDDLE, SMALL
 from tests.support.capture import Capture, capture
 from tests.support.under_mfs import build_program
 from tests.support.waiting import eventually
-from tests.support.wheels import mooncake_environment
+from tests.support.wheels import NCCL_ENVIRONMENT, NCCL_VERSIONS, mooncake_environment, nccl_net_arguments
 
 DSCP = [56, 48, 40, 32, 24, 16, 8, 0]
 """Of paper-k8."""
@@ -78,6 +79,38 @@ def test_queue_pairs_of_nccls_shape_have_the_class_of_collectives(
         command = ("env", *(f"{k}={v}" for k, v in environment.items()), *marking(policy="rocev2-lossy-ecn"))
         soft_roce.run(*command, str(alltoall), "--rounds", "3", "--gap-ms", "0")
         eventually(lambda: wire.both_ways(tos, tos), "the collectives' DSCP on both directions")
+
+
+def variable(name: str) -> tuple[str, int]:
+    """What `mfsctl host env` prints for it, and the TOS of its packets (ECN is the sender's TCP's own)."""
+    command = [sys.executable, "-m", "mfsd.cli.ctl", "host", "env", "--profile", "paper-k8", "--json"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    (value,) = [row["value"] for row in json.loads(output) if row["variable"] == name]
+    return value, int(value) & ~3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", NCCL_VERSIONS)
+def test_nccls_own_variable_is_on_the_wire(soft_roce: SoftRoce, native: NativePrograms, version: str) -> None:
+    """The shipped wheel's InfiniBand transport alone, with what an operator pastes."""
+    value, tos = variable("NCCL_IB_TC")
+    assert tos == DSCP[COLLECTIVE] << 2
+    command = (str(native("nccl_net", "-ldl")), *nccl_net_arguments(version), "200", "131072", "1")
+    with capture() as wire:
+        assert "200 messages" in soft_roce.run(*command, env={**NCCL_ENVIRONMENT, "NCCL_IB_TC": value}).stdout
+        eventually(lambda: wire.both_ways(tos, tos), "the collectives' class on both directions")
+
+
+@pytest.mark.slow
+def test_mooncakes_own_variable_is_on_the_wire(soft_roce: SoftRoce, tmp_path: Path) -> None:
+    value, tos = variable("MC_IB_TC")
+    assert tos == DSCP[LAST_STAGES[0]] << 2
+    with capture() as wire:
+        program = ROOT / "tests/integration/mooncake_peers.py"
+        environment = mooncake_environment(tmp_path) | {"MC_IB_TC": value}
+        output = soft_roce.run(sys.executable, program, env=environment, timeout_s=120).stdout
+        assert "verified 20 sizes and 4 batches" in output
+        eventually(lambda: wire.both_ways(tos, tos), "the last stages' class on both directions")
 
 
 def test_each_transfer_of_mooncake_has_the_class_of_its_stage_and_size(

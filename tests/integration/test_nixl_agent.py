@@ -5,12 +5,16 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any, cast
 
 import pytest
 
-from mooncake_adapter.metadata import Metadata
+from bench.ports import free_port
+from mfsd.policy.types import Stage
+from mooncake_adapter.metadata import Metadata, request_number
 from mooncake_adapter.session import Holder
+from tests.support.lmcache_parts import backend
 from tests.support.nixl_world import SIZE, World, WorldProcess
 from tests.support.waiting import eventually
 from tests.support.wheels import NIXL_VERSIONS, nixl_wheel
@@ -176,6 +180,75 @@ def two_requests(world: World) -> None:
 
 def test_a_handle_that_mixes_requests_is_cut_by_request(any_version: WorldProcess) -> None:
     any_version.run(two_requests)
+
+
+def lmcache(world: World) -> None:
+    import asyncio
+
+    known = request_number("chat-7")
+    seen = {"p2p_backend": [(1, known), (int(Stage.BACKGROUND), 0)], "pd_backend": [(3, 0), (1, 0)]}
+    for module, expected in seen.items():
+        made: list[Any] = []
+
+        def agent(*arguments: Any, module: str = module, made: list[Any] = made) -> Any:
+            made.append(backend(module, world.adapted_class, *arguments))
+            return made[0].transfer_channel.nixl_agent
+
+        own, peer = world.make(module, agent), world.agents["peer"]
+        own.add_remote_agent(peer.get_agent_metadata())
+        peer.add_remote_agent(own.get_agent_metadata())
+        world.session.tasks.clear()
+        lists = [own.get_xfer_descs([(world.areas[one].ctypes.data, MIB, 0)], "DRAM") for one in (module, "peer")]
+        asyncio.run(made[0]._handle_batched_lookup_and_get("chat-7", *lists, "peer"))
+        asyncio.run(made[0]._handle_batched_lookup_and_put("10.0.0.7", *lists, "peer"))
+        tasks = [task.transfer for task in world.session.tasks]
+        assert [(one.stage, one.request_id) for one in tasks] == expected, module
+        assert [one.incoming for one in tasks] == [False, True]
+
+
+def test_lmcaches_peers_write_what_is_reused_and_read_in_the_background(any_version: WorldProcess) -> None:
+    any_version.run(lmcache)
+
+
+# ---- the configuration of the agent ----------------------------------------------------------------------------------
+
+
+def synchronized(world: World) -> None:
+    """A thread of the adapter's posts what is permitted later, so that no agent may do without synchronization."""
+    api = world.api
+    modes, bindings = api.nixl_thread_sync_t, api.nixlBind
+    shared, strict = modes.NIXL_THREAD_SYNC_RW, modes.NIXL_THREAD_SYNC_STRICT
+    given: list[tuple[Any, bool]] = []
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(bindings, name)
+
+        def nixlAgent(self, name: str, config: Any) -> Any:
+            given.append((config.syncMode, config.useListenThread))
+            return bindings.nixlAgent(name, config)
+
+    api.nixlBind = Noting()
+    try:
+        for asked, listening in product((None, *modes), (False, True)):
+            config = api.nixl_agent_config(
+                backends=[],
+                enable_listen_thread=listening,
+                listen_port=free_port(),
+                sync_mode=asked,
+            )
+            world.adapted_class(f"{asked} {listening}", config)
+            expected = shared if asked is shared else strict
+            assert given[-1] == (expected.value, listening), asked
+            assert config.sync_mode is asked, "the program's own is left as it is"
+        world.adapted_class("none given")
+        assert given[-1] == (strict.value, False)
+    finally:
+        api.nixlBind = bindings
+
+
+def test_no_agent_is_without_synchronization(any_version: WorldProcess) -> None:
+    any_version.run(synchronized)
 
 
 # ---- what may go wrong -----------------------------------------------------------------------------------------------
@@ -379,6 +452,19 @@ def stock_peer(world: World) -> None:
 
 def test_a_peer_without_mfs_is_sent_to_as_ever(any_version: WorldProcess) -> None:
     any_version.run(stock_peer)
+
+
+def notified_alone(world: World) -> None:
+    assert world.own._mfs.lanes.handles
+    for peer in ("peer", "stock"):
+        world.own.send_notif(peer, b"one")
+        assert eventually(world.agents[peer].get_new_notifs) == {"own": [b"one"]}
+        world.agents[peer].send_notif("own", b"other")
+        assert eventually(world.own.get_new_notifs) == {peer: [b"other"]}
+
+
+def test_a_notification_without_a_transfer_arrives(any_version: WorldProcess) -> None:
+    any_version.run(notified_alone)
 
 
 def mismatch(world: World) -> None:

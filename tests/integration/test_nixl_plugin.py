@@ -221,12 +221,30 @@ def test_an_adapted_agent_asks_once(folder: Path, backend: str) -> None:
         assert daemon.status().daemon.attached_total == 1, "and the plugin has no session of its own"
 
 
-def test_an_unknown_backend_is_one_clear_line(folder: Path) -> None:
-    program = Program(folder, folder / "none.sock", NIXL_VERSIONS[-1], MFS_NIXL_BACKEND="CARRIER_PIGEON")
+@pytest.mark.parametrize(("backend", "how"), [("MFS", "transfers go by UCX, unscheduled"), ("UCX", "unscheduled")])
+def test_an_unknown_backend_is_one_clear_line_and_transfers_go_on(
+    folder: Path, version: str, backend: str, how: str
+) -> None:
+    with Daemon(folder) as daemon:
+        program = Program(folder, daemon.socket, version, backend, MFS_NIXL_BACKEND="CARRIER_PIGEON")
+        program.go_on()
+        output, errors = program.ended()
+        assert output["started"]
+        (line,) = [line for line in errors.splitlines() if line.startswith("mfs:")]
+        assert "NIXL has no plugin libplugin_CARRIER_PIGEON.so beside" in line and "MFS_NIXL_PLUGIN_DIR" in line
+        assert line.endswith(how)
+        assert daemon.status().daemon.attached_total == 0
+
+
+def test_a_backend_that_the_program_names_and_nixl_has_not_is_not_another_one(folder: Path) -> None:
+    """Only the backend named MFS stands for any."""
+    (folder / "plugins").mkdir()
+    more = {"MFS_NIXL_BACKEND": "UCX", "MFS_NIXL_PLUGIN_DIR": str(folder / "plugins")}
+    program = Program(folder, folder / "none.sock", NIXL_VERSIONS[-1], "UCX", **more)
     _, errors = program.process.communicate(timeout=100)
     assert program.process.returncode != 0
     (line,) = [line for line in errors.splitlines() if line.startswith("mfs:")]
-    assert "NIXL has no plugin libplugin_CARRIER_PIGEON.so beside" in line and "MFS_NIXL_PLUGIN_DIR" in line
+    assert "NIXL has no plugin libplugin_UCX.so beside" in line
 
 
 def test_over_rdma_each_transfer_asks_once(soft_roce: SoftRoce, folder: Path, version: str) -> None:

@@ -274,6 +274,20 @@ def test_memory_that_is_limited_is_an_answer_and_not_a_crash(folder: Path) -> No
                 client.detach()
 
 
+@pytest.mark.parametrize("cpus_count", [1, 2])
+def test_one_processor_for_both_threads_of_the_arbiter_is_reported(folder: Path, cpus_count: int) -> None:
+    cpus = sorted(os.sched_getaffinity(0))[:cpus_count]
+    if len(cpus) < cpus_count:
+        pytest.skip("this process may use one processor")
+    config = f'[arbiter]\nstale_after = "10s"\nspin = "0ns"\ncpus = "{",".join(map(str, cpus))}"\n'
+    with Daemon(folder, config) as daemon:
+        daemon.process.terminate()
+        assert daemon.wait_end() == 0
+    found = [line for line in daemon.lines if "event=one-cpu-for-heartbeats" in line]
+    assert len(found) == (cpus_count == 1)
+    assert all(f"cpu={cpus[0]}" in line and "arbiter.cpus" in line for line in found)
+
+
 def test_the_configured_rate_goes_before_what_a_client_says(folder: Path) -> None:
     config = '[nic."soft0"]\nrate = "8mbit"\n'
     with Daemon(folder, config) as daemon, Client.attach(str(daemon.socket), timeout_ms=100_000) as client:

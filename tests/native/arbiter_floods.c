@@ -1,16 +1,19 @@
 /* What a program that floods the arbiter takes from another: a victim sends as much as it is permitted, as in arbiter_virtual.c,
  * and a turn takes as long as what it has read, at COST_NS each.
  *
- * arbiter_floods SCENARIO prints counts: the victim's permits, messages received from the attacker in all and at most in one turn,
- * requests that were read again, and whether the attacker was given up.
+ * arbiter_floods SCENARIO [ATTACKERS] prints counts: the victim's permits, messages received from the attackers in all and at most in
+ * one turn, requests that were read again, how many attackers were given up, and the messages of the one that was heard least.
  */
 #include "virtual_arbiter.h"
 
 #define END_NS 300000000ull
 #define COST_NS 100      /* of a message, and of a request that is read */
 #define CHANGE_NS 100000 /* all contexts change so often */
+#define ATTACKERS_MAX 64
 
-static struct program victim, attacker;
+static struct program victim, attackers[ATTACKERS_MAX];
+static struct program *attacker; /* whose turn it is */
+static unsigned attackers_n = 1;
 static uint64_t spent_ns, reread;
 
 static void victim_step(void)
@@ -22,7 +25,7 @@ static void victim_step(void)
 
 static void push(uint32_t ring, struct mfs_message message)
 {
-	struct mfs_segment *segment = attacker.session->segment;
+	struct mfs_segment *segment = attacker->session->segment;
 
 	message.submit_ns = now_ns;
 	mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, &message, 1);
@@ -31,7 +34,7 @@ static void push(uint32_t ring, struct mfs_message message)
 /* For two messages. */
 static bool room(uint32_t ring)
 {
-	return attacker.session->segment->submit[ring].tail + 2 <= attacker.session->reader.ring[ring].head + MFS_SUBMIT_SLOTS;
+	return attacker->session->segment->submit[ring].tail + 2 <= attacker->session->reader.ring[ring].head + MFS_SUBMIT_SLOTS;
 }
 
 /* The same into all rings, until they are full. */
@@ -49,7 +52,8 @@ static void alone(void)
 /* Each is given up at once. */
 static void tasks(void)
 {
-	static uint64_t next;
+	static uint64_t nexts[ATTACKERS_MAX];
+	uint64_t next = nexts[attacker - attackers];
 
 	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
 		while (room(ring)) {
@@ -64,6 +68,30 @@ static void tasks(void)
 							.stage = MFS_STAGE_BACKGROUND});
 			push(ring, (struct mfs_message){.task = task, .kind = MFS_MESSAGE_CANCEL});
 		}
+	nexts[attacker - attackers] = next;
+}
+
+/* As much as the link would carry of small tasks for each of eight: none floods, all of them together do. */
+static void steady(void)
+{
+	static uint64_t nexts[ATTACKERS_MAX];
+	uint64_t *next = &nexts[attacker - attackers];
+
+	for (unsigned n = 0; n < 3; n++) {
+		uint32_t ring = (uint32_t)(*next % MFS_SUBMIT_RINGS);
+		uint64_t task = (*next / MFS_TASKS_MAX + 1) << 32 | *next % MFS_TASKS_MAX;
+
+		if (!room(ring))
+			return;
+		++*next;
+		push(ring, (struct mfs_message){.task = task,
+						.bytes = 1,
+						.peer = 5,
+						.batch = MFS_NONE_U32,
+						.kind = MFS_MESSAGE_SUBMIT,
+						.stage = MFS_STAGE_BACKGROUND});
+		push(ring, (struct mfs_message){.task = task, .kind = MFS_MESSAGE_CANCEL});
+	}
 }
 
 /* Of tasks that there never were. */
@@ -90,24 +118,26 @@ static void unknown(void)
 /* As many contexts as there may be, and messages that name each of them, all the while they change. */
 static void rereads(void)
 {
-	static uint32_t version[MFS_REQUESTS_MAX];
-	static uint64_t change_ns;
+	static uint32_t versions[ATTACKERS_MAX][MFS_REQUESTS_MAX];
+	static uint64_t changes_ns[ATTACKERS_MAX];
+	uint32_t *version = versions[attacker - attackers];
+	uint64_t *change_ns = &changes_ns[attacker - attackers];
 	const uint32_t each = MFS_REQUESTS_MAX / MFS_BATCHES_MAX;
 
 	for (uint32_t slot = 0; slot < MFS_BATCHES_MAX && room(slot % MFS_SUBMIT_RINGS); slot++)
 		push(slot % MFS_SUBMIT_RINGS, (struct mfs_message){.batch = slot, .kind = MFS_MESSAGE_BATCH});
-	if (now_ns < change_ns)
+	if (now_ns < *change_ns)
 		return;
-	change_ns = now_ns + CHANGE_NS;
+	*change_ns = now_ns + CHANGE_NS;
 	for (uint32_t i = 0; i < MFS_REQUESTS_MAX; i++) {
-		bool read = attacker.session->request[i].version != version[i];
+		bool read = attacker->session->request[i].version != version[i];
 
-		version[i] = attacker.session->request[i].version;
+		version[i] = attacker->session->request[i].version;
 		reread += read;
 		spent_ns += read ? COST_NS : 0;
 	}
 	for (uint32_t slot = 0; slot < MFS_BATCHES_MAX; slot++)
-		batch_write(attacker.session->segment, slot, slot * each, each);
+		batch_write(attacker->session->segment, slot, slot * each, each);
 }
 
 static const struct scenario {
@@ -116,11 +146,11 @@ static const struct scenario {
 	bool by_itself; /* there is no victim */
 } SCENARIOS[] = {
 	{"alone", alone, false},     {"tasks", tasks, false},	  {"ends", ends, false},       {"requests", requests, false},
-	{"batches", batches, false}, {"unknown", unknown, false}, {"rereads", rereads, false}, {"by-itself", tasks, true},
+	{"steady", steady, false},   {"batches", batches, false}, {"unknown", unknown, false}, {"rereads", rereads, false}, {"by-itself", tasks, true},
 };
 
 /* Messages that were read of the program. */
-static uint64_t received(const struct program *program)
+static uint64_t received_of(const struct program *program)
 {
 	uint64_t messages = 0;
 
@@ -129,28 +159,45 @@ static uint64_t received(const struct program *program)
 	return messages;
 }
 
+static uint64_t received(void)
+{
+	uint64_t messages = 0;
+
+	for (unsigned i = 0; i < attackers_n; i++)
+		messages += received_of(&attackers[i]);
+	return messages;
+}
+
 int main(int argc, char **argv)
 {
 	const struct scenario *scenario = SCENARIOS, *end = SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS);
-	uint64_t end_ns, most = 0;
+	uint64_t end_ns, most = 0, least = UINT64_MAX;
+	unsigned given_up = 0;
 
-	must(argc == 2, "usage: arbiter_floods SCENARIO");
+	must(argc == 2 || argc == 3, "usage: arbiter_floods SCENARIO [ATTACKERS]");
+	if (argc == 3)
+		attackers_n = (unsigned)atoi(argv[2]);
+	must(attackers_n <= ATTACKERS_MAX, "so many attackers are there");
 	while (scenario < end && strcmp(scenario->name, argv[1]))
 		scenario++;
 	must(scenario < end, "the scenario is known");
 	arbiter_begin();
 	if (!scenario->by_itself)
 		attach(&victim);
-	attach(&attacker);
+	for (unsigned i = 0; i < attackers_n; i++)
+		attach(&attackers[i]);
 	end_ns = now_ns + END_NS;
 	while (now_ns < end_ns) {
-		uint64_t before = received(&attacker), messages = arbiter->messages;
+		uint64_t before = received(), messages = arbiter->messages;
 
-		scenario->step();
+		for (unsigned i = 0; i < attackers_n; i++) {
+			attacker = &attackers[i];
+			scenario->step();
+		}
 		if (victim.session)
 			victim_step();
 		turn(arbiter, true);
-		most = received(&attacker) - before > most ? received(&attacker) - before : most;
+		most = received() - before > most ? received() - before : most;
 		spent_ns += (arbiter->messages - messages) * COST_NS;
 		do {
 			wire_step();
@@ -159,10 +206,13 @@ int main(int argc, char **argv)
 		} while (spent_ns >= STEP_NS);
 	}
 	must(!victim.session || victim.session->state == MFS_SEGMENT_ACTIVE, "the victim was not given up");
-	printf("permits %llu\nreceived %llu\nmost %llu\nreread %llu\ngiven_up %d\n",
-	       (unsigned long long)(victim.session ? victim.session->grants : 0), (unsigned long long)received(&attacker),
-	       (unsigned long long)most, (unsigned long long)reread,
-	       attacker.session->state != MFS_SEGMENT_ACTIVE);
+	for (unsigned i = 0; i < attackers_n; i++) {
+		given_up += attackers[i].session->state != MFS_SEGMENT_ACTIVE;
+		least = received_of(&attackers[i]) < least ? received_of(&attackers[i]) : least;
+	}
+	printf("permits %llu\nreceived %llu\nmost %llu\nreread %llu\ngiven_up %u\nleast %llu\n",
+	       (unsigned long long)(victim.session ? victim.session->grants : 0), (unsigned long long)received(),
+	       (unsigned long long)most, (unsigned long long)reread, given_up, (unsigned long long)least);
 	mfs_arbiter_destroy(arbiter);
 	return 0;
 }

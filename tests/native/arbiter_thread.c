@@ -3,6 +3,8 @@
  * arbiter_thread priority CORES    on a host of so many cores: prints "scheduler N", "nice N", "spin_ns N"
  * arbiter_thread affinity CPU      prints which CPUs its threads may use
  * arbiter_thread late MS           a turn takes so long: prints the age of the oldest heartbeat that a client saw
+ * arbiter_thread busy MS           three take so long, which are a real-time thread's and leave its core to nothing else until
+ *                                  the kernel stops it. Both threads may use two cores: exits with 2 where there are none, or no right to real time
  */
 #define _GNU_SOURCE
 #include <unistd.h>
@@ -23,6 +25,7 @@ static long cores_count(int name)
 #include <time.h>
 
 #define MS 1000000ull
+#define BUSY_TURNS 3 /* of 450 ms: more than a real-time thread has of a second */
 
 static void must(bool holds, const char *what)
 {
@@ -58,6 +61,22 @@ static int run_late(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
+static int run_busy(struct mfs_arbiter *arbiter, void *argument)
+{
+	uint64_t until_ns = arbiter_clock_ns() + *(uint64_t *)argument;
+	cpu_set_t here;
+
+	(void)arbiter;
+	if ((sched_getscheduler(0) & ~SCHED_RESET_ON_FORK) != SCHED_RR)
+		return -EPERM;
+	CPU_ZERO(&here);
+	CPU_SET(sched_getcpu(), &here);
+	must(pthread_setaffinity_np(pthread_self(), sizeof(here), &here) == 0, "the turn stays on its core");
+	while (arbiter_clock_ns() < until_ns)
+		;
+	return 0;
+}
+
 struct watcher {
 	const struct session *session;
 	_Atomic bool over;
@@ -80,7 +99,7 @@ static void *watch_heartbeat(void *argument)
 	return NULL;
 }
 
-static void late(struct mfs_arbiter *arbiter, uint64_t late_ns)
+static int late(struct mfs_arbiter *arbiter, uint64_t late_ns, bool busy)
 {
 	struct timespec pause = {.tv_sec = (time_t)(late_ns / 1000000000), .tv_nsec = (long)(late_ns % 1000000000)};
 	struct watcher watcher = {0};
@@ -90,10 +109,30 @@ static void late(struct mfs_arbiter *arbiter, uint64_t late_ns)
 	must(rc > 0, "a client is added");
 	watcher.session = session_find(arbiter, (uint32_t)rc);
 	must(pthread_create(&thread, NULL, watch_heartbeat, &watcher) == 0, "a client reads it");
-	arbiter_command(arbiter, run_late, &pause);
+	rc = 0;
+	for (int turn = 0; busy && turn < BUSY_TURNS && rc == 0; turn++)
+		rc = arbiter_command(arbiter, run_busy, &late_ns);
+	if (!busy)
+		rc = arbiter_command(arbiter, run_late, &pause);
 	atomic_store(&watcher.over, true);
 	pthread_join(thread, NULL);
 	printf("oldest_ms %llu\n", (unsigned long long)(watcher.oldest_ns / MS));
+	return rc;
+}
+
+/* The first two cores that this process may use; false: there is one. */
+static bool two_cpus(uint64_t *cpus)
+{
+	unsigned found = 0;
+	cpu_set_t mine;
+
+	must(sched_getaffinity(0, sizeof(mine), &mine) == 0, "this process says where it may run");
+	for (unsigned cpu = 0; cpu < MFS_CPUS_MAX && found < 2; cpu++)
+		if (CPU_ISSET(cpu, &mine)) {
+			cpus[cpu / 64] |= 1ull << cpu % 64;
+			found++;
+		}
+	return found == 2;
 }
 
 int main(int argc, char **argv)
@@ -106,13 +145,19 @@ int main(int argc, char **argv)
 	};
 	struct mfs_arbiter *arbiter;
 	long value;
+	int rc = 0;
 
-	must(argc == 3, "usage: arbiter_thread priority CORES | affinity CPU | late MS");
+	must(argc == 3, "usage: arbiter_thread priority CORES | affinity CPU | late MS | busy MS");
 	value = strtol(argv[2], NULL, 10);
 	if (!strcmp(argv[1], "priority"))
 		cores = value;
 	if (!strcmp(argv[1], "affinity"))
 		config.cpus[value / 64] = 1ull << value % 64;
+	if (!strcmp(argv[1], "busy")) {
+		cores = 2;
+		if (!two_cpus(config.cpus))
+			return 2;
+	}
 	mfs_policy_default(&config.policy, 8);
 	must(mfs_arbiter_create(&config, &arbiter) == 0, "an arbiter is made");
 	must(mfs_arbiter_start(arbiter) == 0, "its threads start");
@@ -122,8 +167,8 @@ int main(int argc, char **argv)
 		affinity_print(arbiter->thread);
 		affinity_print(arbiter->beater);
 	} else {
-		late(arbiter, (uint64_t)value * MS);
+		rc = late(arbiter, (uint64_t)value * MS, !strcmp(argv[1], "busy"));
 	}
 	mfs_arbiter_destroy(arbiter);
-	return 0;
+	return rc ? 2 : 0;
 }

@@ -14,13 +14,25 @@ static struct program victim, attacker[ATTACKERS_MAX];
 static bool victim_wanders; /* to another peer with every message */
 static bool victim_sleeps;
 static uint64_t victim_still; /* slots of what it sends to a peer that is stopped */
+static bool victim_sends_slowly; /* to a slow destination, too */
+
+static int slow_in_flight(void)
+{
+	int n = 0;
+
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		n += victim.busy >> slot & 1 && victim.slot_destination[slot] == 1;
+	return n;
+}
 
 static void victim_step(void)
 {
 	static uint32_t peers;
 
 	permits_take(&victim, true);
-	while (!victim_sleeps && __builtin_popcountll(victim.busy & ~victim_still) < DEPTH)
+	for (unsigned n = 0; victim_sends_slowly && n < 2 && slow_in_flight() < DEPTH; n++)
+		submit(&victim, MESSAGE, 1, 2, 0);
+	while (!victim_sleeps && __builtin_popcountll(victim.busy & ~victim_still) - slow_in_flight() < DEPTH)
 		submit(&victim, MESSAGE, 0, victim_wanders ? 1000000000 + ++peers : 1, 0);
 }
 
@@ -67,6 +79,62 @@ static void dead_peer_large(uint64_t step)
 	permits_take(&attacker[0], false);
 	while (__builtin_popcountll(attacker[0].busy) < SLOTS && step % 10 == 0)
 		submit(&attacker[0], 4u << 20, 1, 77, 0);
+}
+
+/* Each to a peer of its own; nothing of it moves, and each is complete 40 ms after its permit. */
+static void claims_at(uint32_t bytes, uint64_t hold_ns, enum mfs_stage stage)
+{
+	static uint64_t since_ns[SLOTS];
+	struct mfs_segment *segment = attacker[0].session->segment;
+	struct mfs_grant grant;
+
+	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
+		since_ns[(uint32_t)grant.task] = now_ns;
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (since_ns[slot] && now_ns - since_ns[slot] >= hold_ns) {
+			since_ns[slot] = 0;
+			complete(&attacker[0], slot);
+		}
+	for (uint32_t slot = 0; slot < SLOTS; slot++)
+		if (!(attacker[0].busy >> slot & 1))
+			submit_message(&attacker[0],
+				       (struct mfs_message){.bytes = bytes, .peer = 100 + slot, .stage = (uint8_t)stage}, 1);
+}
+
+static void claims(uint32_t bytes)
+{
+	claims_at(bytes, 40000000, MFS_STAGE_P2D);
+}
+
+static void claims_small(uint64_t step)
+{
+	(void)step;
+	claims(MESSAGE);
+}
+
+static void claims_2mb(uint64_t step)
+{
+	(void)step;
+	claims(2000000);
+}
+
+/* After all else, and each is complete when it would be. */
+static void claims_background(uint64_t step)
+{
+	(void)step;
+	claims_at(2000000, 2000000, MFS_STAGE_BACKGROUND);
+}
+
+static void claims_4mib(uint64_t step)
+{
+	(void)step;
+	claims(4u << 20);
+}
+
+static void claims_1gib(uint64_t step)
+{
+	(void)step;
+	claims(1u << 30);
 }
 
 /* The victim's own: it has always some for a peer that is stopped, and gives each up after its hold. */
@@ -157,6 +225,52 @@ static void gigabyte_on_credit(uint64_t step)
 		submit(&attacker[0], 1u << 30, 1, 1, MFS_TASK_TAKEN);
 	if (every(step, 100000000))
 		count(&attacker[0], MFS_STAGE_COLLECTIVE, 1);
+}
+
+/* Of a task beyond those that `struct program` counts. */
+static void taken_message(struct program *program, uint32_t slot, uint32_t generation, enum mfs_message_kind kind, uint32_t bytes)
+{
+	send_message(program, (struct mfs_message){.task = (uint64_t)generation << 32 | slot,
+						   .bytes = bytes,
+						   .peer = 5 + slot,
+						   .batch = MFS_NONE_U32,
+						   .kind = (uint8_t)kind,
+						   .stage = MFS_STAGE_P2D,
+						   .flags = MFS_TASK_TAKEN});
+}
+
+/* A hundred times what the credit is, without end: nothing of it moves, and each is complete 40 ms later. */
+static void credit_stream(uint64_t step)
+{
+	const uint32_t each = 10, periods = 41;
+	uint32_t period = (uint32_t)(step / 200), slot = period % periods * each, generation = period / periods + 1;
+
+	if (step % 200)
+		return;
+	for (uint32_t i = 0; i < each; i++) {
+		uint32_t late = (period + 1) % periods * each + i; /* 40 periods ago */
+
+		if (period + 1 >= periods)
+			taken_message(&attacker[0], late, (period + 1) / periods, MFS_MESSAGE_COMPLETE, 0);
+		taken_message(&attacker[0], slot + i, generation, MFS_MESSAGE_SUBMIT, 100000);
+	}
+}
+
+/* Each is complete at once. The victim has bytes in flight that are long on their way: what is claimed to have gone in between
+ * is not to seem still to be in the NIC for it. */
+static void credit_churn(uint64_t step)
+{
+	victim_sends_slowly = true;
+	for (uint32_t i = 0; i < 4; i++) {
+		taken_message(&attacker[0], i, (uint32_t)step + 1, MFS_MESSAGE_SUBMIT, 100000);
+		taken_message(&attacker[0], i, (uint32_t)step + 1, MFS_MESSAGE_COMPLETE, 0);
+	}
+}
+
+static void alone_slowly(uint64_t step)
+{
+	(void)step;
+	victim_sends_slowly = true;
 }
 
 static void clear_to_send(uint64_t step)
@@ -374,6 +488,11 @@ static const struct scenario {
 	{"dead-peer", dead_peer},
 	{"dead-peer-shared", dead_peer_shared},
 	{"dead-peer-large", dead_peer_large},
+	{"claims-small", claims_small},
+	{"claims-2mb", claims_2mb},
+	{"claims-4mib", claims_4mib},
+	{"claims-background", claims_background},
+	{"claims-1gib", claims_1gib},
 	{"own-peer-stopped", own_peer_stopped},
 	{"cycle-60ms", cycle_60ms},
 	{"cycle-40ms", cycle_40ms},
@@ -382,6 +501,9 @@ static const struct scenario {
 	{"byte-now-and-then", byte_now_and_then},
 	{"byte-always", byte_always},
 	{"gigabyte-on-credit", gigabyte_on_credit},
+	{"credit-stream", credit_stream},
+	{"credit-churn", credit_churn},
+	{"alone-slowly", alone_slowly},
 	{"clear-to-send", clear_to_send},
 	{"link-claimed", link_claimed},
 	{"counters-jump", counters_jump},
@@ -446,7 +568,7 @@ int main(int argc, char **argv)
 	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nread %llu\ngiven_up %u\nturn_us %llu\n"
 	       "turns_ms %llu\nshared %llu\n",
 	       (unsigned long long)victim.bytes, (unsigned long long)(longest_ns / 1000),
-	       (unsigned long long)attacker[0].moved[1], collectives_done,
+	       (unsigned long long)(attacker[0].moved[1] + victim.moved[1]), collectives_done,
 	       (unsigned long long)(collectives_done ? collectives_ns / collectives_done / 1000 : 0),
 	       (unsigned long long)arbiter->messages, given_up, (unsigned long long)(turn_ns / 1000),
 	       (unsigned long long)(turns_ns / 1000000), (unsigned long long)shared);

@@ -377,8 +377,8 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port, struct _com
 	struct ibv_port_attr *a = (struct ibv_port_attr *)attr;
 
 	(void)context, (void)port;
-	a->active_width = 2;
-	a->active_speed = 32;
+	a->active_width = getenv("FAKE_SLOW_PORT") ? 1 : 2;
+	a->active_speed = getenv("FAKE_SLOW_PORT") ? 1 : 32; /* 2.5 Gbit/s, or 100 */
 	a->link_layer = getenv("FAKE_INFINIBAND") ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
 	return 0;
 }

@@ -1,6 +1,8 @@
 /* Queue pairs that fail or go away, devices that refuse. */
+#define _GNU_SOURCE
 #include "shim_test.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -301,6 +303,67 @@ static void *post_unusual(void *answer)
 	return NULL;
 }
 
+/* A real-time thread that waits for one of lower priority on its own processor lets it run: the answer is the device's. */
+static pthread_t urgent;
+static int urgent_answer, urgent_made = -1;
+
+static void urgent_meanwhile(struct ibv_qp *qp, const struct ibv_send_wr *wr)
+{
+	struct sched_param priority = {.sched_priority = sched_get_priority_min(SCHED_RR) + 1};
+	struct timespec used;
+	pthread_attr_t attr;
+
+	(void)qp, (void)wr;
+	fake_observer = NULL;
+	pthread_attr_init(&attr);
+	pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+	pthread_attr_setschedpolicy(&attr, SCHED_RR);
+	pthread_attr_setschedparam(&attr, &priority);
+	urgent_made = pthread_create(&urgent, &attr, post_unusual, &urgent_answer);
+	pthread_attr_destroy(&attr);
+	do
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	while (!urgent_made && used.tv_sec == 0 && used.tv_nsec < 50000000);
+}
+
+static void *post_at_low_priority(void *made)
+{
+	struct sched_param priority = {.sched_priority = sched_get_priority_min(SCHED_RR)};
+	cpu_set_t here;
+
+	CPU_ZERO(&here);
+	CPU_SET(sched_getcpu(), &here);
+	if (sched_setscheduler(0, SCHED_RR, &priority))
+		return NULL;
+	CHECK(pthread_setaffinity_np(pthread_self(), sizeof(here), &here) == 0);
+	fake_observer = urgent_meanwhile;
+	rig_post_writes(unusual_rig, unusual_qp, 0, 1, IBV_SEND_SIGNALED);
+	*(bool *)made = true;
+	return NULL;
+}
+
+static void unusual_of_an_urgent_thread(void)
+{
+	struct daemon *d = hold_daemon();
+	pthread_t thread;
+	bool made = false;
+
+	unusual_rig = rig_open(64);
+	unusual_qp = rig_qp(unusual_rig, 16);
+	rig_ready(unusual_qp);
+	daemon_gate(d, 0);
+	CHECK(pthread_create(&thread, NULL, post_at_low_priority, &made) == 0);
+	pthread_join(thread, NULL);
+	if (!made) {
+		printf("no right to real-time priority: not tested\n");
+		return;
+	}
+	CHECK_EQUAL(urgent_made, 0);
+	pthread_join(urgent, NULL);
+	CHECK(urgent_answer && urgent_answer != ENOMEM);
+	CHECK_EQUAL(posted(unusual_qp), 1);
+}
+
 static void unusual_behind_a_batch(void)
 {
 	struct daemon *d = hold_daemon();
@@ -352,6 +415,7 @@ int main(int argc, char **argv)
 		{"held_while_a_batch_is_built", held_while_a_batch_is_built},
 		{"reset_against_a_permit", reset_against_a_permit},
 		{"unusual_behind_a_batch", unusual_behind_a_batch},
+		{"unusual_of_an_urgent_thread", unusual_of_an_urgent_thread},
 		{"device_refuses", device_refuses},
 		{"device_refuses_for_good", device_refuses_for_good},
 		{NULL, NULL},

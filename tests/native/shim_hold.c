@@ -364,7 +364,8 @@ static void nic_beyond_the_first(void)
 	CHECK_EQUAL(daemon_counts(d).submitted, 1);
 }
 
-/* Mooncake's own time-out (MC_TRANSFER_TIMEOUT=1, see test_native.py) bounds it, whatever the daemon says. */
+/* Mooncake's own time-out (MC_TRANSFER_TIMEOUT=1, or MC_SLICE_TIMEOUT=1, see test_native.py) bounds it, whatever the
+ * daemon says. */
 static void library_timeout(void)
 {
 	struct daemon *d = hold_daemon(); /* it allows an hour */
@@ -375,6 +376,66 @@ static void library_timeout(void)
 	rig_post_writes(r, qp, 0, 10, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 10);
 	CHECK(daemon_segment(d)->report.bypassed_hold > 0);
+}
+
+/* What is held behind work requests that are served in their turn has a bound, too, where the library gives up
+ * (MC_TRANSFER_TIMEOUT=2): all of it is with the NIC before. */
+static void served_until_the_timeout(void)
+{
+	enum { N = 64, TIMEOUT_S = 2, PACE_NS = 2 * TIMEOUT_S * (1000000000 / N) };
+	struct daemon *d = hold_daemon(); /* it allows an hour */
+	struct rig *r = rig_open(128);
+	struct ibv_qp *qp = rig_qp(r, N);
+	struct ibv_wc wc[N];
+	uint64_t began_ns, granted = 2;
+
+	rig_ready(qp);
+	began_ns = now_ns();
+	for (unsigned i = 0; i < N; i++)
+		rig_post_writes(r, qp, i, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted >= 2);
+	daemon_grant(d, 2);
+	WAIT(posted(qp) >= 2);
+	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 0);
+	for (uint64_t round = 1; posted(qp) < N && granted < N; round++) { /* one is under way at any time */
+		WAIT(now_ns() - began_ns > round * PACE_NS || posted(qp) == N);
+		fake_complete(qp, 1);
+		rig_drain(r, wc, 1);
+		WAIT(daemon_counts(d).submitted > granted || posted(qp) == N);
+		if (posted(qp) < N)
+			daemon_grant(d, 1);
+		granted++;
+		WAIT(posted(qp) >= granted);
+	}
+	CHECK(granted < N); /* at this pace it would have taken two time-outs */
+	CHECK_EQUAL(posted(qp), N);
+	CHECK(daemon_segment(d)->report.bypassed_hold > 0);
+}
+
+/* Of many queue pairs on a slow link one turn is seconds: what is not counted as standing still is a budget at most. */
+static void a_turn_ends_with_the_budget(void)
+{
+	enum { QPS = 1200 };
+	const uint64_t turn_ns = QPS * 4 * (256ull << 10) * 1000 / 312;
+	struct ibv_qp *qp[QPS];
+	uint64_t began_ns;
+	struct daemon *d;
+	struct rig *r;
+
+	setenv("FAKE_SLOW_PORT", "1", 1);
+	d = hold_daemon();
+	r = rig_open(2 * QPS);
+	for (int i = 0; i < QPS; i++) {
+		qp[i] = rig_qp(r, 4);
+		rig_ready(qp[i]);
+		rig_post_writes(r, qp[i], 0, 1, IBV_SEND_SIGNALED);
+		CHECK_EQUAL(posted(qp[i]), 0);
+	}
+	began_ns = now_ns();
+	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 10000000, __ATOMIC_RELAXED);
+	for (int i = 0; i < QPS; i++)
+		WAIT(posted(qp[i]) == 1);
+	CHECK(now_ns() - began_ns < turn_ns / 2); /* two budgets are a two-hundredth of it */
 }
 
 /* A queue pair that is served, however slowly and for however long, does not use its budget up. */
@@ -604,6 +665,9 @@ int main(int argc, char **argv)
 		{"rounds_share_a_budget", rounds_share_a_budget},
 		{"nic_beyond_the_first", nic_beyond_the_first},
 		{"library_timeout", library_timeout},
+		{"served_until_the_timeout", served_until_the_timeout},
+		{"slice_timeout", library_timeout},
+		{"a_turn_ends_with_the_budget", a_turn_ends_with_the_budget},
 		{"served_is_not_lost", served_is_not_lost},
 		{"more_than_slots", more_than_slots},
 		{"tasks_fit_the_rate", tasks_fit_the_rate},

@@ -142,7 +142,7 @@ class Chaos:
     def _reload(self) -> None:
         node = self._chance.choice(self._cluster.nodes)
         self._tally.killed("configuration reloaded")
-        node.write_config("5s", f'[wire]\nprofile = "{self._chance.choice(sorted(load_profiles()))}"\n')
+        node.write_config(f'[wire]\nprofile = "{self._chance.choice(sorted(load_profiles()))}"\n')
         self._until(lambda: asked_to_reload(node) is None, "configuration reloaded", node.daemon)
 
     def _reload_bad(self) -> None:

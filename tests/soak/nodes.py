@@ -16,8 +16,10 @@ from typing import Any
 
 from bench.ports import free_port
 from mfsd.node.address import control_beside
+from mfsd.node.config import ArbiterConfig
 from mfsd.node.control import StatusReply, StatusRequest, TraceReply, TraceRequest
 from mfsd.node.control_client import Refused, Unreachable, ask
+from mfsd.node.values import DurationNs
 from tests.soak.hostile import PROCESS as HOSTILE
 from tests.support.cluster import ask_status
 from tests.support.debian import program
@@ -143,7 +145,8 @@ class Node:
         self.control = control_beside(self.socket)
         self.config = self.folder / "mfsd.toml"
         self._coordinators = coordinators
-        self.write_config("5s")
+        self._max_hold = None if number == 1 else DurationNs.parse("5s")
+        self.write_config()
         runtime = self.folder / "runtime"
         runtime.mkdir(mode=0o700)
         self.environment = {
@@ -156,9 +159,15 @@ class Node:
         self.daemon = Service(f"daemon {self.name}", folder, command)
         self.growth, self.waits = Growth(), Waits()
 
-    def write_config(self, max_hold: str, extra: str = "") -> None:
+    @property
+    def max_hold_s(self) -> float:
+        """The first node has the default that ships; on others waits last long enough to be hurt."""
+        return (self._max_hold or ArbiterConfig().max_hold_ns) / 1e9
+
+    def write_config(self, extra: str = "") -> None:
+        arbiter = f'[arbiter]\nmax_hold = "{self._max_hold}"\n' if self._max_hold else ""
         self.config.write_text(
-            f'[arbiter]\nmax_hold = "{max_hold}"\n[cluster]\ncoordinators = {self._coordinators!r}\n'
+            f"{arbiter}[cluster]\ncoordinators = {self._coordinators!r}\n"
             f'node = "{self.name}"\nttl = "3s"\n[nic."mfs0"]\nrate = "2gbit"\naddress = "{self.address}"\n'
             f'[[rule]]\naction = "hold"\nstage = "p2d"\n{extra}'
         )

@@ -72,7 +72,10 @@ class Tally:
             kills = sum(self._kills.values())
         return f"{moved}, {kills} faults, lost {self.count('lost')}, corrupted {self.count('corrupted')}"
 
-    def report(self, seed: int, growth: dict[str, Any], waits: Mapping[str, Waits] | None = None) -> dict[str, Any]:
+    def report(
+        self, seed: int, growth: dict[str, Any], waits: Mapping[str, tuple[float, Waits]] | None = None
+    ) -> dict[str, Any]:
+        """`waits`: by node, its `max_hold` in seconds and what was seen there."""
         with self._lock:
             return {
                 "seed": seed,
@@ -101,8 +104,13 @@ class Tally:
                 },
                 "growth": growth,
                 "waits": {
-                    name: {"longest_s": round(seen.longest_s, 3), "of": seen.longest, "failed_open": seen.failed_open()}
-                    for name, seen in (waits or {}).items()
+                    name: {
+                        "max_hold_s": max_hold_s,
+                        "longest_s": round(seen.longest_s, 3),
+                        "of": seen.longest,
+                        "failed_open": seen.failed_open(),
+                    }
+                    for name, (max_hold_s, seen) in (waits or {}).items()
                 },
                 "problems": [{"kind": kind, "what": what} for kind, what in self.problems],
                 "held": not self.problems,
@@ -133,6 +141,7 @@ def text(report: dict[str, Any]) -> str:
         lines.append(f"{name:28} {row['memory_bytes'] / 2**20:+7.1f}MB {row['descriptors']:+12} {row['threads']:+8}")
     for name, row in report["waits"].items():
         opened = ", ".join(f"{why} {count:,}" for why, count in row["failed_open"].items())
-        lines.append(f"{name}: longest wait seen {row['longest_s']:.2f} s ({row['of']}); without a permit: {opened}")
+        longest = f"longest wait seen {row['longest_s']:.2f} s ({row['of']}) with max_hold {row['max_hold_s']:g} s"
+        lines.append(f"{name}: {longest}; without a permit: {opened}")
     lines += [f"{p['kind']}: {p['what']}" for p in report["problems"]]
     return "\n".join(lines)

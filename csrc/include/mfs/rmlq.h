@@ -23,6 +23,8 @@
  * the request has waiting without one; without a request, its own. Where that could not be there by the deadline announced
  * with it even alone on the port, it counts as four times as large.
  *
+ * Arrival is the order of submission, or what the caller gives in its place (mfs_flow.turn).
+ *
  * A flow has a destination. While one is closed, what goes to it is passed over, and everything else goes on in that
  * order; facts of requests and batches are those of all destinations.
  *
@@ -64,6 +66,10 @@ struct mfs_flow {
 	uint16_t destination; /* below MFS_DESTINATIONS_MAX; 0, not known, is one like any other */
 	uint8_t stage;        /* enum mfs_stage; an unknown one is served as background */
 	uint8_t reserved[3];
+	/* Stands for its arrival where nothing else orders two flows; 0: as it was submitted. Below 2^56, never less than that of
+	 * a flow of the same request or batch before it (control without a batch goes as it was submitted all the same), and given with
+	 * all flows of a queue or with none. */
+	uint64_t turn;
 };
 
 /* Where a flow stands, or the flow that was picked. */

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,10 +13,20 @@ import click
 from mfsd.cli import complete
 from mfsd.cli.commands.switch import Command, fail_clearly, policy_options, print_json
 from mfsd.cli.output import Column, Form, output_options, print_table, printed
-from mfsd.fabric.libraries import Variable, dangerous_classes, service_levels, variables
+from mfsd.fabric.libraries import (
+    LIBRARIES,
+    Variable,
+    dangerous_classes,
+    kept,
+    operators,
+    service_levels,
+    variables,
+)
+from mfsd.fabric.library_files import set_in_files
 from mfsd.fabric.link_layer import infiniband_ports
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
+from mfsd.policy.mark_text import SET_BY_US
 from mfsd.policy.service_levels import SERVICE_LEVELS
 
 if TYPE_CHECKING:
@@ -175,31 +186,59 @@ def env(policy: str, policy_file: Path | None, target: str | None, infiniband: b
     """Print the variables that libraries read their traffic class from, set by the fabric policy.
 
     For what posts past the preloaded library (GPU-initiated all-to-all, UCX on ConnectX), and for hosts without a
-    daemon. mfs-run --policy sets the same ones. A value that the operator has set should stay. Where a port of this
-    host is InfiniBand, NVSHMEM's class is left out: there it ends some versions of NVSHMEM with an error.
+    daemon. mfs-run --policy sets the same ones, and keeps what the operator has set; so do the lines for a shell. A
+    drop-in of systemd goes before the unit's own Environment=: take out of it what the unit sets. MFS_SET_CLASSES
+    names what comes from here, which NIXL's adapter may put aside. Left out is what files of NCCL and UCX on this host
+    set, but for Kubernetes; and where a port of this host is InfiniBand NVSHMEM's class, which ends some versions of
+    NVSHMEM there with an error.
     """
     profile = load_profile(policy, policy_file)
     of_libraries = variables(profile, infiniband=infiniband)
-    dangerous = dangerous_classes(infiniband_ports())
-    for name in (v.name for v in of_libraries if v.name in dangerous):
-        click.echo(f"{name} is left out: {dangerous[name]}", err=True)
-    found = [_plain(v) for v in of_libraries if v.name not in dangerous]
+    files = set_in_files(os.environ) if target != "kubernetes" else {}
+    left_out = kept([v.name for v in of_libraries], operators({}, files)) | dangerous_classes(infiniband_ports())
+    for name in (v.name for v in of_libraries if v.name in left_out):
+        click.echo(f"{name} is left out: {left_out[name]}", err=True)
+    found = [_plain(v) for v in of_libraries if v.name not in left_out]
     if infiniband:
         found.append(_of_queue_pairs(service_levels(profile)))
+    found.append(_set_from_here([str(one["variable"]) for one in found]))
     if target is not None:
         click.echo(pasted({str(one["variable"]): str(one["value"]) for one in found}, target))
     elif not printed(found, form, pretty=True):
         columns = (Column("VARIABLE"), Column("VALUE", True), Column("CLASS"), Column("STAGE"), Column("LIBRARY"))
         keys = ("variable", "value", "class", "stage", "library")
-        print_table(columns, [[str(one[key]) for key in keys] for one in found], form)
+        rows = [one | ({"value": "the names above"} if one["variable"] == SET_BY_US else {}) for one in found]
+        print_table(columns, [[str(one[key]) for key in keys] for one in rows], form)
+
+
+DROP_IN = (
+    "# These lines go before the unit's own Environment=, and its EnvironmentFile= goes before them: take out what the",
+    "# unit or a file of it sets, here and in MFS_SET_CLASSES, and with NCCL_IB_TC take out NCCL_GIN_IB_TC.",
+    "# ExecStart=mfs-run --policy NAME -- ... sets the same and keeps what is set.",
+)
 
 
 def pasted(values: Mapping[str, str], target: str) -> str:
     if target == "shell":
-        return "\n".join(f"export {name}=${{{name}:-{value}}}" for name, value in values.items())
+        return "\n".join(_unless_set({name: value for name, value in values.items() if name != SET_BY_US}))
     if target == "systemd":
-        return "\n".join(["[Service]", *(f"Environment={name}={value}" for name, value in values.items())])
+        return "\n".join([*DROP_IN, "[Service]", *(f'Environment="{name}={value}"' for name, value in values.items())])
     return "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in values.items())
+
+
+def _unless_set(values: Mapping[str, str]) -> Iterator[str]:
+    """For a shell. First those that a library takes in place of another's: only while neither is set."""
+    others = {one.traffic_class: one.otherwise for one in LIBRARIES if one.otherwise}
+    for name in sorted(values, key=lambda name: name not in others):
+        found = "".join(f"${{{one}:-}}" for one in (name, others.get(name)) if one)
+        ours = f'{SET_BY_US}="${{{SET_BY_US}:+${SET_BY_US} }}{name}"'
+        yield f'[ -n "{found}" ] || export {name}={values[name]} {ours}'
+
+
+def _set_from_here(names: Sequence[str]) -> dict[str, str | bool]:
+    """For adapters that know better, and for mfs-run: no operator has chosen these."""
+    every = {"class": "each", "stage": "each", "library": "NIXL's adapter"}
+    return {"variable": SET_BY_US, "value": " ".join(names), **every, "seen": True}
 
 
 def _of_queue_pairs(levels: str) -> dict[str, str | bool]:

@@ -209,6 +209,10 @@ def test_a_time_out_of_mooncake_that_is_none_is_the_default(
 ) -> None:
     monkeypatch.setenv("MC_TRANSFER_TIMEOUT", text)
     assert permits.transfer_timeout_s() == seconds
+    monkeypatch.setenv("MC_SLICE_TIMEOUT", text)
+    assert permits.transfer_timeout_s() == seconds
+    monkeypatch.setenv("MC_SLICE_TIMEOUT", "1")
+    assert permits.transfer_timeout_s() == 1
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mooncake_adapter.metadata import Metadata
-from mooncake_adapter.mooncake import directory, marking
+from mooncake_adapter.mooncake import directory, marking, scheduling
 from mooncake_adapter.mooncake.directory import Directory, LanePorts
 from tests.support.capture import Capture, capture
 from tests.support.mooncake_peer import Peer, memory
@@ -91,6 +91,23 @@ def test_a_lane_to_a_process_that_has_ended_falls_back(side: Side) -> None:
         lanes._routes = {**lanes._routes, (peer.name, 4): (engine, "127.0.0.1:1")}
         send(side, peer, 4, seed=8)
         assert (peer.name, 4) not in lanes._routes
+
+
+def test_what_fails_in_a_lane_after_mooncakes_time_out_is_not_tried_again(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Peer(adapted=True) as peer:
+        send(side, peer, 4)
+        eventually(lambda: (peer.name, 4) in side.engine._mfs_lanes._routes)
+        lanes = side.engine._mfs_lanes
+        engine, _ = lanes._routes[peer.name, 4]
+        lanes._routes = {**lanes._routes, (peer.name, 4): (engine, "127.0.0.1:1")}
+        monkeypatch.setattr(scheduling, "transfer_timeout_s", lambda: -1.0)
+        side.area[:65536] = content(8, 65536)
+        call = ([side.address], [peer.address], [65536])
+        assert side.engine.batch_transfer_sync_write(peer.name, *call) != 0
+        assert side.engine.batch_transfer_async_write(peer.name, *call) == 0
+        assert peer.read(0, 65536) == content(1, 65536)
 
 
 def test_asynchronous_calls_take_the_lane_of_their_permit(side: Side, adapted_peer: Peer) -> None:

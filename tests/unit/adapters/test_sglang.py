@@ -49,6 +49,16 @@ def test_a_room_that_never_arrived_has_no_deadline(sources: MetadataSources, hoo
     assert sources.of(10_000).deadline_ns == 0
 
 
+def test_what_is_gathered_for_a_room_is_the_rooms_until_the_next(
+    sources: MetadataSources, hooked: dict[str, object]
+) -> None:
+    strategy = Thing(staging_buffer=Thing(get_ptr=lambda: 500_000, size_bytes=4096))
+    for room in (7, 8):
+        hooked["_do_staging_transfer"](None, strategy, Thing(room=room), [1, 2])  # type: ignore[operator]
+        assert sources.of(500_000 + 4095).request_id == request_number(f"room-{room}")
+    assert sources.of(500_000 + 4096).request_id == 0
+
+
 def test_an_unexpected_sglang_is_reported_once_and_goes_on(
     hooked: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,5 +82,5 @@ def test_another_sglang_is_reported_once_and_goes_by_rules(caplog: pytest.LogCap
 def test_hooks_are_of_the_registrys_kinds() -> None:
     once = WarnOnce()
     found = hooks(Rooms(MetadataSources(once), once), once)
-    assert [kind for _, _, kind in found] == ["BEFORE", "AFTER", "AFTER", "BEFORE", "BEFORE"]
-    assert sum("NixlKVManager" in target for target, _, _ in found) == 2
+    assert [kind for _, _, kind in found] == ["BEFORE", "AFTER", "AFTER", *["BEFORE"] * 4]
+    assert sum("NixlKVManager" in target for target, _, _ in found) == 3

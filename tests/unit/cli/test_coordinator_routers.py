@@ -147,6 +147,25 @@ def test_a_transfer_waits_for_what_is_due_before_it(
 
 
 @pytest.mark.parametrize(
+    ("sent", "received", "time_ns"),
+    [
+        (500, 500, 8 * GB),  # an all-to-all that the GPU posts has half of the port
+        (500, 0, 4 * GB),  # what peers read from it, which is owed
+        (250, 500, 4 * GB * 4 // 3),
+        (1000, 1000, 64 * GB),  # never all of it
+    ],
+)
+def test_a_transfer_has_what_is_left_by_what_no_daemon_orders(sent: int, received: int, time_ns: int) -> None:
+    state = cluster()
+    for port, permille in (("a/out", sent), ("a/in", received)):
+        load = pb.Load()
+        load.used.bypass_permille = permille
+        state.used(state.ports.number(port), used(load))
+    _, reply = transfer(state, **{"from": "a", "to": "b", "bytes": GB})
+    assert (reply["bytes_ahead"], reply["time_ns"]) == (3 * GB, pytest.approx(time_ns, rel=1e-6))
+
+
+@pytest.mark.parametrize(
     ("fields", "status", "names"),
     [
         ({"from": "a", "to": "nowhere", "bytes": 1}, "404", "to: no daemon speaks of a port 'nowhere'"),

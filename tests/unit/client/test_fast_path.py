@@ -26,7 +26,7 @@ Course = tuple[int, bool, bool, dict[int, Any], str]
 class Library:
     """A library's engine with one method before which the fast path stands; what happened to it, in order."""
 
-    def __init__(self, session: Any, nic: int) -> None:
+    def __init__(self, session: Any, nic: int, give_up_ns: int = 4 * 10**12) -> None:
         self.session = session
         self.server: Any = None
         self.calls: list[tuple[Any, ...]] = []
@@ -48,6 +48,7 @@ class Library:
             failed=self.failures.append,
             size_max_bytes=WINDOW,
             timeout_ns=10**12,
+            give_up_ns=give_up_ns,
             course_ns=10**15,
         )
 
@@ -242,6 +243,16 @@ def test_a_transfer_that_fails_in_a_lane_is_tried_once_more_by_the_engine_itself
     assert library.write("b:1", 5, 6, SIZE) == -3
     assert [call[:2] for call in library.calls] == [(lane, "lane of b:1"), (OWN, "b:1")]
     assert library.failures == ["b:1"]
+
+
+def test_a_transfer_that_fails_in_a_lane_after_the_time_out_is_not_tried_again(library: Library) -> None:
+    late = Library(library.session, 0, give_up_ns=0)
+    lane = Lane(late)
+    late.lanes.update(dict.fromkeys(range(8), (lane, "lane of b:1")))
+    late.answers = {"lane of b:1": -1}
+    assert late.write("b:1", 5, 6, SIZE) == -1
+    assert [call[:2] for call in late.calls] == [(lane, "lane of b:1")]
+    assert (late.failures, late.long_way) == (["b:1"], [])
 
 
 def test_the_lane_of_a_class_that_the_course_does_not_know_is_asked_for(library: Library) -> None:

@@ -54,7 +54,7 @@ def scenarios(program: Path) -> Run:
 
     def one(scenario: str) -> Figures:
         if scenario not in known:
-            lines = output(program, scenario).splitlines()
+            lines = output(program, *scenario.split()).splitlines()
             known[scenario] = {name: int(value) for name, value in map(str.split, lines)}
         return known[scenario]
 
@@ -76,6 +76,7 @@ def flood(build: Callable[..., Path]) -> Run:
     [
         *("dead-peer", "dead-peer-shared", "dead-peer-large", "cycle-60ms", "cycle-40ms", "cycle-small"),
         *("byte-now-and-then", "byte-always", "gigabyte-on-credit", "clear-to-send", "comes-and-goes"),
+        "credit-stream",
         *("batches", "batches-change", "demands-change", "queues", "queue-backwards"),
         *("queue-pair-split", "queue-pair-both-ways", "several", "own-peer-stopped"),
     ],
@@ -84,6 +85,29 @@ def test_a_victim_keeps_what_it_has_alone(run: Run, scenario: str) -> None:
     attacked, alone = run(scenario), run("alone")
     assert attacked["victim"] >= KEPT * alone["victim"]
     assert attacked["given_up"] == 0  # a program in trouble looks like this, too
+
+
+@pytest.mark.parametrize("scenario", ["claims-small", "claims-2mb", "claims-4mib", "claims-1gib"])
+def test_who_claims_what_it_does_not_move_has_a_fair_share_of_the_link(run: Run, scenario: str) -> None:
+    """64 tasks to as many peers, complete 40 ms after their permits, look like those of an honest program, which would
+    have half of the link, however many its tasks are."""
+    assert run(scenario)["victim"] >= KEPT * run("alone")["victim"] / 2
+
+
+def test_tasks_of_two_milliseconds_leave_a_message_between_them(run: Run) -> None:
+    """Each goes as soon as the victim's one destination is full, and is complete when it could be: one message of the
+    victim's to each of them."""
+    figures = run("claims-background")
+    assert figures["victim"] >= 0.1 * run("alone")["victim"]
+    assert figures["longest_us"] < GATE_MAX_US + 3 * MESSAGE_US
+
+
+def test_credit_used_again_and_again_fills_no_window(run: Run) -> None:
+    """Of a victim with bytes in flight to a slow destination, too: what is claimed to have gone in no time is not
+    taken for theirs."""
+    attacked, alone = run("credit-churn"), run("alone-slowly")
+    assert attacked["victim"] >= KEPT * alone["victim"]
+    assert attacked["slow"] >= KEPT * alone["slow"]
 
 
 @pytest.mark.parametrize("scenario", ["cycle-40ms", "cycle-60ms", "dead-peer-shared", "gigabyte-on-credit"])
@@ -150,6 +174,23 @@ def test_a_flood_takes_its_share_of_the_arbiter_and_no_permits_of_others(flood: 
 def test_a_flood_is_received_as_far_as_its_share_goes(flood: Run, scenario: str) -> None:
     """Else the counts above would hold of one that is never read."""
     assert flood(scenario)["received"] >= 0.9 * FLOOD_READ
+
+
+@pytest.mark.parametrize("attackers", [8, 64])
+@pytest.mark.parametrize("scenario", ["tasks", "steady", "ends", "requests", "batches", "rereads"])
+def test_many_that_flood_share_a_turn(flood: Run, scenario: str, attackers: int) -> None:
+    """None of them costs a quarter of the thread's time, which is what each may cost; all are heard alike, and what
+    the victim waits for is short."""
+    figures = flood(f"{scenario} {attackers}")
+    assert figures["permits"] >= KEPT * flood("alone")["permits"]
+    assert figures["given_up"] == 0
+    assert figures["least"] >= 0.5 * figures["received"] / attackers
+
+
+@pytest.mark.parametrize("attackers", [8, 64])
+def test_many_that_flood_may_have_all_of_the_thread(flood: Run, attackers: int) -> None:
+    """What nobody else wants: a bound on all of them together would be one on honest programs, too."""
+    assert flood(f"tasks {attackers}")["received"] >= 0.9 * 0.3 * 1e9 / 100
 
 
 def test_a_program_by_itself_is_received_as_fast_as_it_sends(flood: Run) -> None:

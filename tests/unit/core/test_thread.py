@@ -10,6 +10,7 @@ import pytest
 
 from mfsd._native import Arbiter
 from tests.support.native import CorePrograms, core
+from tests.support.priority import may
 
 STALE_AFTER_MS = 200
 """As the program tells its client."""
@@ -23,18 +24,6 @@ def program(tmp_path_factory: pytest.TempPathFactory, core_programs: CoreProgram
 def output(program: Path, *words: str) -> list[list[str]]:
     done = subprocess.run([program, *words], capture_output=True, text=True, check=True, timeout=60)
     return [line.split() for line in done.stdout.splitlines()]
-
-
-def may(scheduler: int) -> bool:
-    """Whether this user may take it; a child tries."""
-    child = os.fork()
-    if child == 0:
-        try:
-            os.sched_setscheduler(0, scheduler, os.sched_param(os.sched_get_priority_min(scheduler)))
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
 
 
 def test_where_it_may_spin_it_is_no_real_time_thread(program: Path) -> None:
@@ -67,6 +56,16 @@ def test_a_long_turn_is_not_taken_for_death(program: Path) -> None:
     """As long as the turn, without the thread that beats for it."""
     ((_, oldest_ms),) = output(program, "late", "450")
     assert int(oldest_ms) < 450
+
+
+def test_real_time_turns_that_keep_their_core_are_not_taken_for_death(program: Path) -> None:
+    """The thread that beats for them has ordinary priority: it must find the other core, also while the kernel stops
+    the real-time thread for the rest of a second."""
+    done = subprocess.run([program, "busy", "450"], capture_output=True, text=True, timeout=60)
+    if done.returncode == 2:
+        pytest.skip("needs the right to real-time priority, and two processors")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) < 450
 
 
 def test_a_turn_that_does_not_end_is(program: Path) -> None:

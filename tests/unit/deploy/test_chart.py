@@ -17,7 +17,7 @@ import yaml
 
 from mfsd import _native
 from mfsd.cli.commands.host import pasted
-from mfsd.fabric.libraries import variables
+from mfsd.fabric.libraries import LIBRARIES, variables
 from mfsd.fabric.policy import load_profile, load_profiles, shipped_policy
 from mfsd.node.config import Config
 from mfsd.node.config_file import control_path, parse
@@ -25,7 +25,9 @@ from mfsd.node.memory import bytes_for
 from mfsd.node.schema import keys, struct_of
 from mfsd.serve.gateway.settings import GatewaySettings, read_file
 from mfsd.serve.settings import Tier
+from nccl_shim.run import NIXL_PLUGINS, nixl_environment
 from tests.support.chart import CHART, HELM, Manifest, container, find, helm, refusal, render, toml_of
+from tests.unit.deploy import profiles
 
 KUBERNETES = ("1.25", "1.31", "1.37")
 """The oldest that the chart allows, one between, and the newest with published schemas."""
@@ -54,7 +56,8 @@ CASES: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
         "networkPolicy": {"nodeCIDRs": ["10.0.0.0/16", "fd00::/8"]},
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-        "vllm": {"enabled": True, "nodeSelector": {"pool": "gpu"}},
+        "vllm": {"enabled": True, "nodeSelector": {"pool": "gpu"}, "nixl": "UCX"},
+        "config": {"wire": {"profile": "paper-k8"}},
         "etcd": {"storageClassName": "fast"},
         "gateway": {**GATEWAY, "nodeSelector": {"pool": "cpu"}, "tolerations": [{"operator": "Exists"}]},
     },
@@ -305,14 +308,82 @@ def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
     assert 'job="mfsd"' in (CHART.parents[1] / "prometheus" / "mfs.rules.yml").read_text()
 
 
-def test_vllm_gets_the_classes_that_a_profile_prints() -> None:
-    found = variables(load_profile("paper-k8"))
-    given = yaml.safe_load(pasted({v.name: v.value for v in found}, "kubernetes"))
-    manifests = render({"vllm": {"enabled": True, "env": given}})
+def vllm_environment(vllm: dict[str, Any], part: str = "prefill", **others: Any) -> dict[str, str]:
+    """The container's variables, none of which stands there twice."""
+    manifests = render({"vllm": {"enabled": True, **vllm}, **others})
+    found = container(manifests, "Deployment", f"mfs-vllm-{part}")["env"]
+    assert len({one["name"] for one in found}) == len(found)
+    return {one["name"]: one.get("value", str(one.get("valueFrom"))) for one in found}
+
+
+def of_profile(name: str) -> dict[str, Any]:
+    return {"config": {"wire": {"profile": name}}}
+
+
+def test_the_charts_profiles_are_those_of_the_code() -> None:
+    kept = {file.name: file.read_text() for file in profiles.FOLDER.iterdir()}
+    assert kept == profiles.texts(), "run: python -m tests.unit.deploy.profiles"
+
+
+@pytest.mark.parametrize("name", load_profiles())
+def test_vllm_gets_the_classes_of_the_profile_that_packets_are_marked_by(name: str) -> None:
     for part in ("prefill", "decode"):
-        engine = container(manifests, "Deployment", f"mfs-vllm-{part}")
-        environment = {e["name"]: e["value"] for e in engine["env"]}
-        assert "LD_PRELOAD" in environment and all(environment[v.name] == v.value for v in found)
+        environment = vllm_environment({}, part, **of_profile(name))
+        wanted = {v.name: v.value for v in variables(load_profile(name))}
+        assert wanted.items() <= environment.items() and "LD_PRELOAD" in environment
+        assert environment["MFS_SET_CLASSES"].split() == list(wanted)
+
+
+def test_on_infiniband_vllm_gets_levels_and_no_class() -> None:
+    environment = vllm_environment({"infiniband": True}, **of_profile("paper-k8"))
+    wanted = {v.name: v.value for v in variables(load_profile("paper-k8"), infiniband=True)}
+    assert wanted.items() <= environment.items() and environment["MFS_SERVICE_LEVELS"].startswith("56:7,")
+    assert not {one.traffic_class for one in LIBRARIES} & set(environment), "NVSHMEM's is dangerous there"
+
+
+def test_the_chart_sets_no_class_over_one_that_is_named() -> None:
+    env = [{"name": "NCCL_IB_TC", "value": "104"}, {"name": "UCX_IB_TRAFFIC_CLASS", "value": ""}]
+    environment = vllm_environment({"env": env}, **of_profile("paper-k8"))
+    assert (environment["NCCL_IB_TC"], environment["UCX_IB_TRAFFIC_CLASS"]) == ("104", "")
+    assert "NCCL_GIN_IB_TC" not in environment, "GIN goes by NCCL's"
+    assert not {"NCCL_IB_TC", "NCCL_GIN_IB_TC", "UCX_IB_TRAFFIC_CLASS"} & set(environment["MFS_SET_CLASSES"].split())
+    printed = {v.name: v.value for v in variables(load_profile("rocev2-lossy-ecn"))} | {"MFS_SET_CLASSES": "UCX_IB_SL"}
+    given = yaml.safe_load(pasted(printed, "kubernetes"))
+    assert printed.items() <= vllm_environment({"env": given}, **of_profile("paper-k8")).items()
+
+
+@pytest.mark.parametrize("others", [{}, {**of_profile("paper-k8"), "fabricPolicy": shipped_policy()}])
+def test_without_a_shipped_profile_the_chart_sets_no_class(others: dict[str, Any]) -> None:
+    names = {*(one.traffic_class for one in LIBRARIES), "MFS_SET_CLASSES"}
+    assert not names & set(vllm_environment({}, **others)), "the text of a policy is not the chart's to read"
+
+
+def connector(vllm: dict[str, Any]) -> str:
+    engine = container(render({"vllm": {"enabled": True, **vllm}}), "Deployment", "mfs-vllm-prefill")
+    (transfer,) = [word for word in engine["args"] if word.startswith("--kv-transfer-config=")]
+    return str(json.loads(transfer.partition("=")[2])["kv_connector"])
+
+
+def test_vllm_moves_kv_by_nixl_as_mfs_run_would_have_it() -> None:
+    names = {"MFS_NIXL", "NIXL_PLUGIN_DIR", "MFS_NIXL_BACKEND", "VLLM_NIXL_SIDE_CHANNEL_HOST"}
+    for off in ({}, {"nixl": "off"}, {"nixl": False}):
+        assert not names & set(vllm_environment(off)) and connector(off) == "MooncakeConnector"
+    adapted = vllm_environment({"nixl": "adapter"})
+    assert (adapted["MFS_NIXL"], adapted["MFS_MODE"]) == ("1", "enforce"), "without a mode the wheel does nothing"
+    assert not {"NIXL_PLUGIN_DIR", "MFS_NIXL_BACKEND"} & set(adapted)
+    assert "status.podIP" in adapted["VLLM_NIXL_SIDE_CHANNEL_HOST"] and connector({"nixl": "UCX"}) == "NixlConnector"
+    plugged = vllm_environment({"nixl": "UCX"})
+    by_mfs_run = nixl_environment("UCX", "enforce", {})
+    assert {name: plugged[name] for name in by_mfs_run} == by_mfs_run | {"NIXL_PLUGIN_DIR": "/mfs/nixl_plugins"}
+    assert "MFS_NIXL" not in plugged
+    named = vllm_environment({"nixl": "adapter", "env": [{"name": "MFS_NIXL", "value": "0"}]})
+    assert named["MFS_NIXL"] == "0"
+
+
+def test_the_backends_of_nixl_are_those_that_are_built() -> None:
+    known = json.loads((CHART / "values.schema.json").read_text())["properties"]["vllm"]["properties"]["nixl"]["enum"]
+    built = {path.stem.removeprefix("libplugin_") for path in NIXL_PLUGINS.glob("libplugin_*.so")}
+    assert set(known) - {False, "off", "adapter"} == built - {"MFS"}
 
 
 def test_vllm_finds_library_and_daemon() -> None:
@@ -354,6 +425,8 @@ def test_no_folder_of_the_host_is_writable_for_engines_unless_asked_for() -> Non
     ("values", "message"),
     [
         ({"config": {"mode": "watch"}}, "config.mode"),
+        ({"vllm": {"nixl": "CARRIER_PIGEON"}}, "vllm.nixl"),
+        ({"vllm": {"nixl": "UCX", "env": [{"name": "NIXL_PLUGIN_DIR"}]}}, "name that folder in MFS_NIXL_PLUGIN_DIR"),
         ({"config": {"arbiter": {"windw": "1ms"}}}, "Additional property windw is not allowed"),
         ({"daemon": {"runtimePath": "run"}}, "daemon.runtimePath"),
         ({"daemon": {"metricsAddress": ""}}, "daemon.metricsAddress"),

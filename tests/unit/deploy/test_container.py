@@ -44,7 +44,8 @@ def test_the_image_has_what_the_chart_runs() -> None:
     assert '"$1[gateway]"' in recipe
     assert f"-t mfs:{version('mfsd')} " in recipe and f"-t mfs-etcd:{version('mfsd')} " in recipe
     (init,) = find(manifests, "Deployment", "mfs-vllm-prefill")["spec"]["template"]["spec"]["initContainers"]
-    assert init["command"][1] == "/opt/mfs/libmfs_shim.so" and "libmfs_shim.so /opt/mfs/" in recipe
+    assert init["command"][2:] == ["/opt/mfs/libmfs_shim.so", "/opt/mfs/nixl_plugins", "/mfs/"]
+    assert "libmfs_shim.so /opt/mfs/" in recipe and "mooncake_adapter/nixl_plugins /opt/mfs/" in recipe
 
 
 def test_the_image_and_the_pods_agree_on_the_user() -> None:

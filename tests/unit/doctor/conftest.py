@@ -14,6 +14,7 @@ from mfsd.fabric.policy import load_profile
 from mfsd.observe.doctor.checks import CHECKS, Check, kinds_of, name_of
 from mfsd.observe.doctor.finding import Finding
 from mfsd.observe.doctor.host import Host, NoAnswer
+from mfsd.observe.doctor.launching import Answer
 from mfsd.verbs.ask import Devices, Message, VerbsMissing
 
 
@@ -37,6 +38,8 @@ class FakeHost:
         self.lldp: str | None = None
         self.devinfo: str | None = None
         self.verbs: Devices | Exception = VerbsMissing("no pyverbs here")
+        self.packages: dict[str, str] | None = None
+        """What the probe finds; None: it is really asked."""
         self.message: Callable[[str, int, int, int], Message] = lambda *_: Message(4096, None)
         for name in ("proc", "sys/class/net", "dev/shm", "config"):
             (folder / name).mkdir(parents=True)
@@ -91,6 +94,8 @@ class FakeHost:
         self.host.__dict__.pop("program_environ", None)
         self.host.__dict__.pop("environ_problem", None)
         self.host.probed.clear()
+        if self.packages is not None:
+            self.host.probed[()] = Answer(self.packages, {}, "3", [])
         known = {k.id: k for k in kinds_of(check)}
         found = list(check.run(self.host))
         for f in found:

@@ -67,6 +67,14 @@ def test_a_device_that_this_user_may_not_open(folder: Path, checks: Checks) -> N
         assert user.result == ["devices.nodes-denied"]
 
 
+def test_infiniband_has_levels_where_the_environment_names_them(doctor: Any, checks: Checks) -> None:
+    doctor.device(link_layer="InfiniBand")
+    found = doctor(checks("devices"))["devices.infiniband"]
+    assert "MFS_SERVICE_LEVELS is not set (this shell)" in found.reason and "--infiniband" in found.remedy
+    doctor.host.environ = {"MFS_SERVICE_LEVELS": "46:5"}
+    assert set(doctor(checks("devices"))) == {"devices.infiniband-levels"}
+
+
 TRAFFIC_CLASS = "sys/class/infiniband/mlx5_0/tc/1/traffic_class"
 
 

@@ -10,13 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from mfsd.node.control import ClientStatus, DaemonStatus, NicStatus, PortStatus, StatusReply
-from mfsd.observe.doctor.checks import Check
+from mfsd.observe.doctor.checks import Check, bypass
+from mfsd.observe.doctor.checks.daemon import one_cpu
 from mfsd.observe.doctor.checks.limits import read_limits
 from mfsd.observe.doctor.elf import read_elf
 from mfsd.observe.doctor.launching import INTERPOSED
@@ -58,6 +60,7 @@ VERBS = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"
 )
 def test_a_variable(doctor: Any, checks: Checks, name: str, value: str, found: str) -> None:
     doctor.host.environ = {name: value}
+    doctor.packages = {}
     findings = doctor(checks("environment"))
     assert set(findings) == {found}
     assert found in ("environment.clear", "environment.class-missing") or f"{name}={value}" in findings[found].reason
@@ -74,6 +77,28 @@ def test_an_all_to_all_that_posts_from_the_gpu_must_have_the_class_of_collective
     assert "NCCL_GIN_IB_TC is not set" in doctor(checks("environment"))["environment.class-missing"].reason
     doctor.write(f"proc/{PID}/environ", "NCCL_IB_TC=138\0")
     assert set(doctor(checks("environment"))) == {"environment.clear"}, "GIN goes by NCCL's where its own is not set"
+    doctor.write(f"proc/{PID}/environ", "")
+    doctor.write(f"proc/{PID}/maps", "7f0 r-xp 0 0 1 /opt/mori/libmori_ops.so")
+    assert "MORI_RDMA_TC is not set" in doctor(checks("environment"))["environment.class-missing"].reason
+    assert "bypass.mori" in doctor(checks("bypass"))
+
+
+@pytest.mark.parametrize(
+    ("needs", "name"), [("libnvshmem_host.so.3", "NVSHMEM_IB_TRAFFIC_CLASS"), ("", "NCCL_GIN_IB_TC")]
+)
+def test_an_installed_all_to_all_must_have_it_too(
+    doctor: Any, checks: Checks, monkeypatch: pytest.MonkeyPatch, needs: str, name: str
+) -> None:
+    doctor.packages = {"deep_ep": str(doctor.folder / "site/deep_ep")}
+    doctor.write("site/deep_ep/__init__.py", "")
+    doctor.write("site/deep_ep_cpp.cpython-311-x86_64-linux-gnu.so", "")
+    monkeypatch.setattr(bypass, "read_elf", lambda _: SimpleNamespace(needed=[needs]))
+    found = doctor(checks("environment"))
+    assert set(found) == {"environment.class-missing"} and found["environment.class-missing"].subject == name
+    doctor.host.environ = {name: "138"}
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
+    process(doctor, "/usr/lib/libc.so.6")
+    assert set(doctor(checks("environment"))) == {"environment.clear"}, "a process has packages of its own"
 
 
 def test_which_of_two_variables_counts(doctor: Any, checks: Checks) -> None:
@@ -103,6 +128,19 @@ def test_on_infiniband_nvshmem_is_asked_for_a_level_and_never_for_a_class(doctor
     wanted = max(one.priority for one in doctor.host.profile.classes if one.dscp == 34)
     assert f"NVSHMEM_IB_SL is not set; the policy's is {wanted}" in findings["environment.level-missing"].reason
     doctor.host.environ = {**doctor.host.environ, "NVSHMEM_IB_SL": str(wanted)}
+    assert set(doctor(checks("environment"))) == {"environment.clear"}
+
+
+def test_on_infiniband_gin_is_asked_for_a_level(doctor: Any, checks: Checks) -> None:
+    doctor.packages = {}
+    doctor.host.environ = {"NCCL_GIN_TYPE": "3"}
+    doctor.device(link_layer="InfiniBand")
+    findings = doctor(checks("environment"))
+    assert set(findings) == {"environment.level-missing"}
+    assert findings["environment.level-missing"].subject == "NCCL_IB_SL", "GIN has no level of its own"
+    doctor.device("mlx5_1", "eth1")
+    assert set(doctor(checks("environment"))) == {"environment.level-missing", "environment.class-missing"}
+    doctor.host.environ = {"NCCL_GIN_TYPE": "3", "NCCL_IB_SL": "4", "NCCL_IB_TC": "138"}
     assert set(doctor(checks("environment"))) == {"environment.clear"}
 
 
@@ -165,7 +203,20 @@ def test_nccls_own_file_counts_and_the_environment_goes_before_it(doctor: Any, c
     doctor.host.environ = {"NCCL_CONF_FILE": str(doctor.folder / "nccl.conf")}
     assert set(doctor(checks("environment"))) == {"environment.class"}
     doctor.host.environ = {**doctor.host.environ, "NCCL_IB_TC": "0"}
-    assert set(doctor(checks("environment"))) == {"environment.clear"}
+    findings = doctor(checks("environment"))
+    assert set(findings) == {"environment.class-overrides"}
+    reason = findings["environment.class-overrides"].reason
+    assert reason == f"NCCL_IB_TC=0 of the environment goes before 106 of {doctor.folder}/nccl.conf"
+
+
+def test_the_files_are_those_that_the_process_finds(doctor: Any, checks: Checks) -> None:
+    process(doctor, "/usr/lib/libc.so.6", environ={"HOME": str(doctor.folder / "home")})
+    doctor.write("started/ucx.conf", "UCX_IB_TRAFFIC_CLASS=32")
+    doctor.write("etc/nccl.conf", "NCCL_IB_TC=138")
+    (doctor.folder / f"proc/{PID}/cwd").symlink_to(doctor.folder / "started")
+    assert set(doctor(checks("environment"))) == {"environment.class-unseen"}
+    doctor.write("home/.nccl.conf", "NCCL_IB_TC=32")
+    assert set(doctor(checks("environment"))) == {"environment.class", "environment.class-unseen"}
 
 
 @pytest.mark.parametrize(
@@ -176,12 +227,63 @@ def test_nccls_own_file_counts_and_the_environment_goes_before_it(doctor: Any, c
         ("NCCL_GIN_TYPE", "3", "bypass.nccl-gin"),
         ("NCCL_GIN_TYPE", "2", "bypass.none"),
         ("UCX_TLS", "rc_mlx5,cuda", "bypass.ucx"),
-        ("UCX_TLS", "rc_verbs,cuda,sm,self", "bypass.none"),
+        ("UCX_TLS", "rc", "bypass.ucx"),
+        ("UCX_TLS", "^tcp", "bypass.ucx"),
+        ("UCX_TLS", "all", "bypass.ucx"),
+        ("UCX_TLS", "srd,tcp,cuda", "bypass.ucx-srd"),
+        ("UCX_TLS", "tcp,cuda,sm,self", "bypass.ucx-tcp"),
+        ("UCX_TLS", "rc_verbs,cuda,sm,self", "bypass.ucx-verbs bypass.none"),
+        ("UCX_TLS", "rc_v,tcp", "bypass.ucx-verbs bypass.none"),
+        ("UCX_TLS", "rc_v,rc_x,srd", "bypass.ucx-verbs bypass.ucx bypass.ucx-srd"),
+        ("UCX_TLS", "cuda,sm", "bypass.none"),
+        ("MFS_NIXL", "1", "bypass.nixl-adapted bypass.none"),
     ],
 )
 def test_a_path_past_the_shim(doctor: Any, checks: Checks, name: str, value: str, found: str) -> None:
     doctor.host.environ = {"PATH": os.environ["PATH"], name: value}
-    assert set(doctor(checks("bypass"))) == {found}
+    doctor.packages = {}
+    assert set(doctor(checks("bypass"))) == set(found.split())
+
+
+def test_on_an_efa_ucx_takes_srd(doctor: Any, checks: Checks) -> None:
+    process(doctor, "/opt/libuct_ib.so.0")
+    doctor.device("rdmap0s6", "eth1")
+    (doctor.folder / "sys/class/infiniband/rdmap0s6/device").mkdir()
+    (doctor.folder / "sys/class/infiniband/rdmap0s6/device/driver").symlink_to("/sys/bus/pci/drivers/efa")
+    assert set(doctor(checks("bypass"))) == {"bypass.ucx-srd"}
+    doctor.device()
+    assert set(doctor(checks("bypass"))) == {"bypass.ucx-srd", "bypass.ucx"}
+
+
+def test_nixl_is_in_order_only_where_it_is_adapted(doctor: Any, checks: Checks) -> None:
+    nixl = ("/opt/nixl.libs/libnixl.so", "/opt/ucx/libuct_ib.so.0")
+    process(doctor, *nixl)
+    findings = doctor(checks("bypass"))
+    assert set(findings) == {"bypass.nixl-unscheduled", "bypass.ucx"}
+    assert all("MFS_NIXL=1" in findings[one].remedy for one in findings)
+    process(doctor, *nixl, environ={"MFS_NIXL": "1"})
+    findings = doctor(checks("bypass"))
+    assert set(findings) == {"bypass.nixl-unscheduled", "bypass.ucx"}
+    assert findings["bypass.nixl-unscheduled"].reason.endswith("the adapter is not in it")
+    process(doctor, *nixl, "/opt/site-packages/mfsd/_native.cpython-311-x86_64-linux-gnu.so", environ={"MFS_NIXL": "1"})
+    assert set(doctor(checks("bypass"))) == {"bypass.nixl-adapted", "bypass.none"}
+    process(doctor, nixl[1], environ={"MFS_NIXL": "1"})
+    assert set(doctor(checks("bypass"))) == {"bypass.ucx"}, "UCX without NIXL"
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, {"bypass.nixl-possible", "bypass.none"}),
+        ({"MFS_NIXL": "1"}, {"bypass.nixl-adapted", "bypass.none"}),
+        ({"MFS_NIXL": "1", "MFS_MODE": "off"}, {"bypass.nixl-possible", "bypass.none"}),
+        ({"MFS_NIXL": "1", "UCX_TLS": "rc_mlx5"}, {"bypass.nixl-adapted", "bypass.none"}),
+    ],
+)
+def test_an_installed_nixl(doctor: Any, checks: Checks, environ: dict[str, str], found: set[str]) -> None:
+    doctor.packages = {"nixl": "/opt/nixl"}
+    doctor.host.environ = environ
+    assert set(doctor(checks("bypass"))) == found
 
 
 def master(doctor: Any, *arguments: str) -> None:
@@ -566,3 +668,24 @@ def test_reports_are_json(doctor: Any) -> None:
     report = examine(doctor.host)
     assert msgspec.json.decode(msgspec.json.encode(report))["schema"] == 1
     assert {"fail", "warn", "unknown", "info", "ok"} == set(report.counts)
+
+
+@pytest.mark.parametrize(
+    ("policy", "arbiter", "beater", "found"),
+    [
+        (2, "3", "3", ["daemon.one-cpu"]),
+        (0, "3", "3", []),
+        (2, "2-3", "2-3", []),
+        (2, "3", "0-3", []),
+    ],
+)
+def test_a_real_time_arbiter_on_the_only_processor_of_its_heartbeats(
+    doctor: Any, policy: int, arbiter: str, beater: str, found: list[str]
+) -> None:
+    for thread, (name, number, cpus) in enumerate([("mfs-arbiter", policy, arbiter), ("mfs-heartbeat", 0, beater)]):
+        task = f"proc/{PID}/task/{PID + thread}"
+        doctor.write(f"{task}/comm", name)
+        doctor.write(f"{task}/stat", f"{PID + thread} ({name}) S " + "7 " * 37 + f"{number} 0 0")
+        doctor.write(f"{task}/status", f"Name:\t{name}\nCpus_allowed_list:\t{cpus}")
+    doctor.write(f"proc/{PID}/task/{PID + 2}/comm", "mfsd")
+    assert [one.id for one in one_cpu(doctor.host, PID)] == found

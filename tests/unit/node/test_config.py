@@ -131,7 +131,10 @@ def test_all_kinds_of_values() -> None:
             "[arbiter]\ntasks_max = 1",
             "arbiter.tasks_max = 1: must be a whole number from 64 to 1048576",
         ),
-        ('[nic."a.b"]\nrte = 1', 'nic."a.b".rte = 1: unknown key; did you mean "rate"? Allowed here: rate, address'),
+        (
+            '[nic."a.b"]\nrte = 1',
+            'nic."a.b".rte = 1: unknown key; did you mean "rate"? Allowed here: rate, port, address',
+        ),
         (
             '[nic.mlx5_0]\nrate = "10gbit"\n[nic.mlx5_1]\nrate = "fast"',
             'nic."mlx5_1".rate = "fast": not a rate; write a number and one of bit, kbit, mbit, gbit, tbit, '
@@ -144,6 +147,23 @@ def test_all_kinds_of_values() -> None:
         (
             "[nic.mlx5_1]",
             'nic."mlx5_1".rate: missing; must be a rate from 1mbit to 10tbit, for example "100gbit"',
+        ),
+        (
+            '[nic.mlx5_7]\nport = "mlx5_7"',
+            'nic."mlx5_7".port = "mlx5_7": must be the device that has the port itself, not one that shares it',
+        ),
+        (
+            '[nic.mlx5_7]\nport = "mlx5_6"\n[nic.mlx5_6]\nport = "mlx5_0"',
+            'nic."mlx5_7".port = "mlx5_6": must be the device that has the port itself, not one that shares it',
+        ),
+        (
+            '[nic.mlx5_7]\nport = "mlx5_0"\nrate = "1gbit"',
+            'nic."mlx5_7".port = "mlx5_0": a function that shares a port has its rate and address: leave those of '
+            "mlx5_7 out",
+        ),
+        (
+            '[nic.mlx5_7]\nport = ""',
+            'nic."mlx5_7".port = "": a device name has 1 to 31 bytes (see ibv_devices)',
         ),
         ("nic = 3", "nic = 3: must be a table"),
         ("[nic]\nx = 1", 'nic."x" = 1: must be a table'),

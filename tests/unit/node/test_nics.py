@@ -161,6 +161,20 @@ def test_virtual_functions_share_the_window_of_their_port() -> None:
     assert table.register(1, "soft0", 99, 9) not in indices.values(), "functions take no slots"
 
 
+def test_a_function_that_the_host_does_not_show_shares_the_port_that_the_configuration_names() -> None:
+    """A program in a network namespace names it, with a rate and a GUID of its own."""
+    registry = Registry()
+    config = {"mlx5_7": NicConfig(port="mlx5_0"), "mlx5_8": NicConfig(port="mlx5_1")}
+    table = NicTable(registry, config, lambda: {"mlx5_0": 200}, lambda name: name)
+    port = table.register(1, "mlx5_0", 1, 9)
+    assert table.register(2, "mlx5_7", 77, 400) == port
+    assert table.register(3, "mlx5_8", 78, 400) != port, "its port is not shown either"
+    assert table.names() == {port: "mlx5_0", port + 1: "mlx5_1"}
+    assert table.configured("mlx5_7") == 0
+    table.reconfigure({})
+    assert table.register(4, "mlx5_7", 77, 400) == port, "the GUID is known by then"
+
+
 def make_device(folder: Path, at: Path, name: str) -> None:
     (at / "infiniband" / name).mkdir(parents=True)
     (folder / name).mkdir()

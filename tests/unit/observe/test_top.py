@@ -11,7 +11,7 @@ import pytest
 from textual.widgets import DataTable, Static, TabbedContent
 from textual.widgets._footer import FooterKey
 
-from mfsd.node.control import ClassStatus, DeadlineStatus, RequestStatus, StatusReply
+from mfsd.node.control import ClassStatus, DeadlineStatus, PortStatus, RequestStatus, StatusReply
 from mfsd.node.control_client import Unreachable
 from mfsd.node.totals import Totals
 from mfsd.observe.top import Top
@@ -71,6 +71,22 @@ def test_rates_are_differences_over_time() -> None:
     assert cell(list(NICS.rows(BEFORE, AFTER, 2.0)), "0", "MEAN WAIT", NICS.columns) == "2 ms"
     assert cell(list(PROGRAMS.rows(BEFORE, AFTER, 2.0)), "1", "RATE", PROGRAMS.columns) == "4 Mbit/s"
     assert cell(list(STAGES.rows(BEFORE, AFTER, 2.0)), "vllm/p2d", "RATE", STAGES.columns) == "4 Mbit/s"
+
+
+def test_what_passes_mfs_and_pause_frames_are_shown_by_nic() -> None:
+    def sample(pauses: int | None, incoming: int | None) -> Sample:
+        port = PortStatus(500_000, 250_000, pauses=pauses, incoming_pauses=incoming)
+        return Sample(msgspec.structs.replace(BEFORE.status, nics=[msgspec.structs.replace(NIC, port=port)]), [])
+
+    def shown(before: Sample, after: Sample) -> list[str]:
+        rows = list(NICS.rows(before, after, 2.0))
+        return [cell(rows, "0", title, NICS.columns) for title in ("BYPASS", "BYPASS IN", "PAUSES/s")]
+
+    assert shown(sample(10, 4), sample(16, 8)) == ["4 Mbit/s", "2 Mbit/s", "5"]
+    assert shown(sample(None, 4), sample(None, 8)) == ["4 Mbit/s", "2 Mbit/s", "2"]
+    assert shown(sample(None, None), sample(None, None)) == ["4 Mbit/s", "2 Mbit/s", "-"]
+    unread = Sample(msgspec.structs.replace(BEFORE.status, nics=[msgspec.structs.replace(NIC, port=None)]), [])
+    assert shown(unread, sample(16, 8))[2] == "-", "the first reading says nothing of before"
 
 
 def test_a_first_sample_and_a_new_nic_have_no_rates() -> None:

@@ -10,6 +10,7 @@ from mfsd._native import fetch_forecast_ns
 from mfsd.policy.outlook import (
     FarLoad,
     Forecast,
+    PortAhead,
     PortLoad,
     fetch_forecast,
     needed_by,
@@ -52,7 +53,7 @@ def test_collectives_take_their_share_first_and_never_all() -> None:
 
 def test_without_a_rate_nothing_is_known() -> None:
     assert fetch_forecast(GB, PortLoad(0)) is None
-    assert transfer_forecast(GB, [(0, 0)]) is None
+    assert transfer_forecast(GB, [PortAhead(0, 0)]) is None
     assert transfer_forecast(GB, []) is None
 
 

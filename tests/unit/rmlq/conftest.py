@@ -45,6 +45,7 @@ class Flow(ctypes.Structure):
         ("destination", c_uint16),
         ("stage", c_uint8),
         ("reserved", c_uint8 * 3),
+        ("turn", c_uint64),
     ]
 
 

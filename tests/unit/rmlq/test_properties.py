@@ -190,6 +190,15 @@ def test_a_batch_that_begins_to_run_gets_back_what_was_set_aside(native):
     assert drained(queue) == [0, 1, 2]
 
 
+def test_a_turn_stands_for_arrival_where_nothing_else_orders(native):
+    """Two programs' flows, as the arbiter shares a NIC among them; a deadline goes before any turn."""
+    queue = native.queue()
+    for cookie, turn in enumerate([1, 5, 9, 2, 3, 4]):
+        queue.submit(bytes=1, stage=P2D, cookie=cookie, turn=turn)
+    queue.submit(bytes=1, stage=P2D, cookie=6, turn=99, deadline_ns=10**15)
+    assert drained(queue) == [6, 0, 3, 4, 5, 1, 2]
+
+
 def test_layers_that_are_due_are_served_by_arrival(native):
     queue = native.queue()
     for cookie, layer in enumerate([3, 1, 2, 3, 2, 1, 9]):

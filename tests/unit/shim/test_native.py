@@ -16,11 +16,15 @@ METADATA, PROFILER = names_of("shim_metadata"), names_of("shim_profiler")
 PROFILER_VERSIONS = (4, 5, 6, 7)
 FORKS_AND_STARTS_THREADS = {"shim_daemon opened_after_fork"}  # what the thread sanitizer does not support
 FEW = {"PER_QP": "5000"}
+TIMEOUTS = {
+    "library_timeout": {"MC_TRANSFER_TIMEOUT": "1"},
+    "slice_timeout": {"MC_TRANSFER_TIMEOUT": "900", "MC_SLICE_TIMEOUT": "1"},
+    "served_until_the_timeout": {"MC_TRANSFER_TIMEOUT": "2"},
+}
 
 
 def mode_of(test: str) -> dict[str, str]:
-    timeout = {"MC_TRANSFER_TIMEOUT": "1"} if test == "library_timeout" else {}
-    return {"MFS_MODE": "observe" if test == "observe" else "enforce", **timeout}
+    return {"MFS_MODE": "observe" if test == "observe" else "enforce", **TIMEOUTS.get(test, {})}
 
 
 @pytest.mark.parametrize("test", HOLD)

@@ -59,6 +59,31 @@ def test_classes_that_are_set_by_hand_stay() -> None:
     assert (seen["NCCL_IB_TC"], seen["MC_IB_TC"]) == ("106", str(24 << 2 | 2))
 
 
+def test_nccls_file_stays_and_gin_goes_by_nccls_class(tmp_path: Path) -> None:
+    (tmp_path / ".nccl.conf").write_text("NCCL_IB_TC=104\n")
+    done = run("--mode", "mark", "--policy", "paper-k8", "--", "env", HOME=str(tmp_path))
+    seen = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    assert not {"NCCL_IB_TC", "NCCL_GIN_IB_TC"} & set(seen) and seen["MC_IB_TC"] == str(24 << 2 | 2)
+    assert "NCCL" not in seen["MFS_SET_CLASSES"]
+    assert f"mfs-run: NCCL_IB_TC is left out: {tmp_path}/.nccl.conf sets NCCL_IB_TC=104\n" in done.stderr
+    seen = environment_of("--policy", "paper-k8", "--socket", "/nowhere", NCCL_IB_TC="104")
+    assert seen["NCCL_IB_TC"] == "104" and "NCCL_GIN_IB_TC" not in seen, "GIN would have gone by 104"
+    seen = environment_of("--policy", "paper-k8", "--socket", "/nowhere", NCCL_IB_TC="104", NCCL_GIN_IB_TC="8")
+    assert (seen["NCCL_IB_TC"], seen["NCCL_GIN_IB_TC"]) == ("104", "8")
+    inner = environment_of(
+        *("--policy", "paper-k8", "--socket", "/nowhere"), NCCL_IB_TC="226", MFS_SET_CLASSES="NCCL_IB_TC"
+    )
+    assert inner["NCCL_GIN_IB_TC"] == "226", "no operator has set that one"
+
+
+def test_ucxs_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "ucx.conf").write_text("UCX_IB_TRAFFIC_CLASS=32\nUCX_IB_SL=1\n")
+    seen = environment_of("--policy", "paper-k8", "--socket", "/nowhere", UCX_CONFIG_DIR=str(tmp_path))
+    assert "UCX_IB_TRAFFIC_CLASS" not in seen and "NCCL_IB_TC" in seen
+    seen = environment_of("--policy", "paper-k8", "--infiniband", "--socket", "/nowhere", UCX_CONFIG_DIR=str(tmp_path))
+    assert "UCX_IB_SL" not in seen and "NCCL_IB_SL" in seen
+
+
 def test_with_a_daemon_a_policy_sets_what_posts_past_the_shim() -> None:
     seen = environment_of("--policy", "paper-k8", "--socket", "/nowhere", NVSHMEM_IB_TRAFFIC_CLASS="104")
     assert (seen["NCCL_GIN_IB_TC"], seen["UCX_IB_TRAFFIC_CLASS"]) == (str(56 << 2 | 2), str(24 << 2 | 2))
@@ -126,14 +151,18 @@ def test_rules_of_a_configuration_go_before_the_built_in_ones(tmp_path: Path) ->
     file = tmp_path / "mfsd.toml"
     file.write_text(
         '[wire]\nprofile = "paper-k8"\n'
-        '[[rule]]\nlibrary = "libucp"\nprocess = "decode"\naction = "hold"\nstage = "p2d"\n'
+        '[[rule]]\nlibrary = "libuct_ib"\nprocess = "decode"\naction = "hold"\nstage = "p2d"\n'
         '[[rule]]\ncommunicator = "expert, 0"\naction = "pass"\nclass = 1\n'
         '[[rule]]\npeer = "10.9.0.0/16"\naction = "pass"\n'
     )
     seen = environment_of("--mode", "mark", "--policy", "paper-k8", "--rules", str(file))
     marks = parse_marks(seen["MFS_MARK"])
     first, second, third = marks.rules[:3]
-    assert (first.library, first.process, first.dscp) == ("libucp", "decode", marks.dscp[marks.wire_class(Stage.P2D)])
+    assert (first.library, first.process, first.dscp) == (
+        "libuct_ib",
+        "decode",
+        marks.dscp[marks.wire_class(Stage.P2D)],
+    )
     assert (second.communicator, second.dscp) == ("expert, 0", 48)
     assert (third.peer, third.dscp) == ("10.9.0.0/16", None), "left alone"
     assert seen["NCCL_PROFILER_PLUGIN"] == str(LIBRARY), "NCCL tells whose a queue pair is"

@@ -94,6 +94,15 @@ def test_rules_compute_again_what_the_network_is_late_with() -> None:
     assert waits is not None and waits.waited > 0
 
 
+def test_what_a_router_is_told_differs_where_the_view_of_the_own_port_is_old() -> None:
+    """Asking changes nothing of the run; the same is answered where everything is known at once."""
+    exact = simulated(rule="slo").reuse
+    old = simulated(rule="slo", outlook="coordinator", age_s=0.05).reuse
+    assert exact is not None and exact.loads == exact.asked
+    assert old is not None and len(old.loads) == len(old.asked) and old.loads != old.asked
+    assert [took for _, took in old.loads] == [took for _, took in old.asked]
+
+
 def test_a_view_of_the_backlog_is_what_counts() -> None:
     """Without contention nothing is computed again. By its own bytes alone next to nothing is; a view that is old lies
     between; an exaggeration computes more again."""

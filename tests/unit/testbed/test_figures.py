@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from bench.testbed.demo import additions, sentence, verdict
 from bench.testbed.hosts import PortSample
-from bench.testbed.leg import LegResult, Served
+from bench.testbed.leg import LegResult, Load, Served
 from bench.testbed.measure import (
     Spread,
     chance_of_fewer,
@@ -20,6 +25,7 @@ from bench.testbed.measure import (
     result_of,
 )
 from bench.testbed.modes import WITH_REQUESTS, parse_modes
+from bench.testbed.oracle import Oracle
 from bench.testbed.overhead import Found, at_real_rates, costs, per_message_and_at_rest, sentences
 from bench.testbed.plan import Bar, bars_of
 from bench.testbed.scale import Scale
@@ -124,6 +130,53 @@ def test_forecasts_are_compared_with_what_loads_took() -> None:
     assert (error.median_s, error.p90_s, error.took_median_s) == (1.0, 2.0, 4.0)
     assert (error.share_median, error.share_p90, error.bias_s) == (0.5, 0.5, -0.5)
     assert forecast_error([[None, 1.0]]) is None
+
+
+def test_what_a_router_is_told_is_kept_beside_the_page() -> None:
+    asked = leg("mfs", 1, [100])
+    asked.loads = [
+        Load(1, 8, 100 * MS, 0, 200 * MS, asked_ns=150 * MS),
+        Load(2, 8, 100 * MS, 0, 100 * MS),
+        Load(3, 8, 100 * MS, 0),
+    ]
+    figures = result_of(asked, Scenario(), 0.5)
+    assert figures["loads"] == [[0.1, 0.2], [0.1, 0.1]], "what has not ended says nothing"
+    assert figures["loads_asked"] == [[0.15, 0.2], [None, 0.1]]
+    asked.loads[0].asked_ns = None
+    assert "loads_asked" not in result_of(asked, Scenario(), 0.5)
+
+
+@pytest.fixture
+def asked_by_http(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What is asked; the first port is unknown there."""
+    seen: list[dict[str, Any]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(404 if len(seen) == 1 else 200)
+            self.end_headers()
+            self.wfile.write(b'{"time_ns": 5}')
+
+        def log_message(self, format: str, *arguments: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setattr("bench.testbed.oracle.WEB", f"127.0.0.1:{server.server_port}")
+        yield seen
+        server.shutdown()
+        thread.join()
+
+
+def test_the_coordinator_is_asked_as_a_router_asks_it(asked_by_http: list[dict[str, Any]]) -> None:
+    oracle = Oracle()
+    needed_ns = time.monotonic_ns() + 3600 * 10**9
+    answers = [oracle.ask("a", "b", 7, needed_ns).result(60), oracle.ask("a", "b", 7, 1).result(60)]
+    oracle.close()
+    assert answers == [None, 5]
+    assert asked_by_http[1] == {"from": "a", "to": "b", "bytes": 7, "deadline_ms": 1e-3}, "what is late is asked, too"
+    assert 0 < asked_by_http[0]["deadline_ms"] <= 3_600_000
 
 
 def test_overhead_is_reported_with_its_bounds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from mfsd._native import ROOM, ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Window
@@ -115,6 +117,44 @@ def test_time_that_is_no_queue_does_not_shrink_it() -> None:
     took_ns = rounds(window, 1, RATE, size, count, 0, delay_ns)
     one_window_a_delay = count * size / WINDOW * delay_ns
     assert took_ns < one_window_a_delay, "no worse than a window that never moves"
+
+
+def polled(size: int, depth: int, poll_ns: int, end_ns: int) -> float:
+    """Bytes a second, of the last half, of a program that has so many messages asked for at once to one destination
+    and takes completions every `poll_ns`. The link sends one message after the other."""
+    window, moving = Window(RATE), deque[tuple[int, Passage]]()
+    free_ns, moved = 0, 0
+    for poll in range(1, end_ns // poll_ns):
+        before_ns, poll_at_ns = (poll - 1) * poll_ns, poll * poll_ns
+        now_ns = before_ns
+        while len(moving) < depth and now_ns < poll_at_ns:
+            destination = window.destination(1, now_ns)
+            room, at_ns = window.room(destination, size, now_ns)
+            if room == ROOM:
+                free_ns = max(free_ns, now_ns) + size * 10**9 // RATE
+                moving.append((free_ns, window.enter(destination, size, now_ns)))
+                continue
+            window.give(destination)
+            now_ns = at_ns if room == ROOM_NIC_FULL else poll_at_ns
+        while moving and moving[0][0] <= poll_at_ns:
+            passage = moving.popleft()[1]
+            window.complete(passage, poll_at_ns)
+            window.give(passage.destination)
+            moved += size * (poll_at_ns > end_ns // 2)
+    return moved / (end_ns / 2e9)
+
+
+@pytest.mark.parametrize("size", [16_384, 65_536, 262_144, 1_048_576])
+@pytest.mark.parametrize("poll_ns", [MS // 100, MS // 10, MS // 2, MS, 5 * MS, 20 * MS])
+def test_a_program_that_seldom_polls_has_its_rate(size: int, poll_ns: int) -> None:
+    """What it would have with no window: all that it asks for is under way from poll to poll.
+
+    Half a millisecond is not yet long enough for bytes to seem to wait beyond the NIC: what it takes up between two
+    polls is a window or a message then.
+    """
+    depth, least = 32, 0.5 if poll_ns == MS // 2 else 0.8
+    without = min(RATE, depth * size / (poll_ns / 1e9))
+    assert polled(size, depth, poll_ns, max(400 * poll_ns, 2000 * MS)) >= least * without
 
 
 def test_an_idle_destination_starts_fair() -> None:

@@ -67,6 +67,58 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if and .Values.coordinator.enabled .Values.etcd.enabled (not .Values.etcd.endpoints) }}yes{{ end }}
 {{- end }}
 
+{{- /* vllm.nixl; in YAML a bare off is false. */ -}}
+{{- define "mfs.nixl" -}}
+{{ ternary "off" .Values.vllm.nixl (eq (toString .Values.vllm.nixl) "false") }}
+{{- end }}
+
+{{- define "mfs.vllmNamed" -}}
+{{- $found := list }}
+{{- range .Values.vllm.env }}{{ $found = append $found .name }}{{ end }}
+{{- toJson $found }}
+{{- end }}
+
+{{- /* What NIXL in vLLM needs, as a JSON list of variables: what mfs-run would set, and where its peers reach it. */ -}}
+{{- define "mfs.vllmNixl" -}}
+{{- $nixl := include "mfs.nixl" . }}
+{{- $found := list }}
+{{- if ne $nixl "off" }}
+{{- $found = append $found (dict "name" "VLLM_NIXL_SIDE_CHANNEL_HOST" "valueFrom" (dict "fieldRef" (dict "fieldPath" "status.podIP"))) }}
+{{- if eq $nixl "adapter" }}
+{{- /* without MFS_MODE the wheel leaves Python as it is */ -}}
+{{- $found = concat $found (list (dict "name" "MFS_NIXL" "value" "1") (dict "name" "MFS_MODE" "value" "enforce")) }}
+{{- else }}
+{{- $found = concat $found (list (dict "name" "NIXL_PLUGIN_DIR" "value" "/mfs/nixl_plugins") (dict "name" "MFS_NIXL_BACKEND" "value" $nixl)) }}
+{{- end }}
+{{- end }}
+{{- $named := include "mfs.vllmNamed" . | fromJsonArray }}
+{{- $left := list }}
+{{- range $found }}{{ if not (has .name $named) }}{{ $left = append $left . }}{{ end }}{{ end }}
+{{- toJson $left }}
+{{- end }}
+
+{{- /* Classes of libraries by the shipped profile that packets are marked by, as a JSON list of variables; none that
+vllm.env names, nor one whose library goes by another that it names. MFS_SET_CLASSES: who chose them. */ -}}
+{{- define "mfs.vllmClasses" -}}
+{{- $found := list }}
+{{- $ours := list }}
+{{- $profile := dig "wire" "profile" "" .Values.config }}
+{{- if and $profile (not .Values.fabricPolicy) }}
+{{- $named := include "mfs.vllmNamed" . | fromJsonArray }}
+{{- $classes := .Files.Get (printf "profiles/%s.yaml" $profile) | fromYaml }}
+{{- range dig (ternary "infiniband" "roce" .Values.vllm.infiniband) list $classes }}
+{{- if not (or (has .name $named) (has (.unless | default "") $named)) }}
+{{- $found = append $found (dict "name" .name "value" .value) }}
+{{- $ours = append $ours .name }}
+{{- end }}
+{{- end }}
+{{- if and $ours (not (has "MFS_SET_CLASSES" $named)) }}
+{{- $found = append $found (dict "name" "MFS_SET_CLASSES" "value" (join " " $ours)) }}
+{{- end }}
+{{- end }}
+{{- toJson $found }}
+{{- end }}
+
 {{- /* What cannot work is refused here, with the remedy; the schema has checked each value by itself. */ -}}
 {{- define "mfs.check" -}}
 {{- range $key := list "path" "control" }}
@@ -94,6 +146,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}{{ end }}
 {{- if and .Values.coordinator.enabled (ne (empty .Values.coordinator.tls.secretName) (empty (include "mfs.daemonTls" .))) }}
 {{- fail "mutual TLS needs coordinator.tls.secretName and one of daemon.tls; set both, or none of them" }}
+{{- end }}
+{{- if and (not (has (include "mfs.nixl" .) (list "off" "adapter"))) (has "NIXL_PLUGIN_DIR" (include "mfs.vllmNamed" . | fromJsonArray)) }}
+{{- fail (printf "vllm.env names NIXL_PLUGIN_DIR, which vllm.nixl=%s sets; name that folder in MFS_NIXL_PLUGIN_DIR" (include "mfs.nixl" .)) }}
 {{- end }}
 {{- with .Values.gateway }}{{ if .enabled }}
 {{- if and (not .engines.selector) (not .config.replicas) }}

@@ -6,16 +6,21 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from mfsd import _native
 from mfsd.node.abi import DAEMON, skewed, without
 from mfsd.node.control import StatusReply
 from mfsd.node.control_client import Refused, Unreachable
 from mfsd.observe.doctor.finding import Finding, Kind
-from mfsd.observe.doctor.host import Host, version
+from mfsd.observe.doctor.host import Host, names_in, read_line, version
 
 TITLE = "Daemon"
 ATTACH_S = 2.0
+POLICY_FIELD = 38
+"""Of /proc/PID/task/TID/stat, counted behind the name."""
+REAL_TIME = ("1", "2")
+"""SCHED_FIFO, SCHED_RR."""
 
 UNREACHABLE = Kind(
     "daemon.unreachable",
@@ -81,6 +86,14 @@ FOREIGN_DSCP = Kind(
     "A rule writes a DSCP that the fabric policy does not know: switches treat those packets as best effort.",
     "use the DSCPs of the policy, or give the policy that the switches run with --profile and --policy-file",
 )
+ONE_CPU = Kind(
+    "daemon.one-cpu",
+    "warn",
+    "The arbiter is a real-time thread, and the thread that writes its heartbeats when they are late may use "
+    "no CPU but the arbiter's: a turn that takes long is taken for the daemon's death, and programs post what they "
+    "hold.",
+    "name two CPUs in arbiter.cpus, or let mfsd use two, then restart it",
+)
 ANSWERS = Kind("daemon.answers", "ok", "The daemon answers, lets this user attach, and enforces.")
 
 
@@ -95,6 +108,7 @@ def run(host: Host) -> Iterator[Finding]:
         yield UNREACHABLE(f"mfsd at {host.control} refuses to say its state: {error}")
         return
     problems = [*_attach(host), *_skew(status), *_mode(status), *_refusals(status), *_marks(host)]
+    problems += one_cpu(host, status.daemon.pid)
     here, there = version(), status.daemon.version
     if here != there:
         problems.append(VERSION(f"mfsd is version {there}, this installation {here}"))
@@ -161,6 +175,28 @@ def _refusals(status: StatusReply) -> Iterator[Finding]:
     refused = {name: count for name, count in status.daemon.refused.items() if count}
     if refused:
         yield REFUSALS(", ".join(f"{count} with {name}" for name, count in refused.items()))
+
+
+def one_cpu(host: Host, pid: int) -> Iterator[Finding]:
+    threads = list(_threads(host.proc / str(pid) / "task"))
+    arbiters = {cpus for name, cpus, real_time in threads if name == "mfs-arbiter" and real_time}
+    beaters = {cpus for name, cpus, _ in threads if name == "mfs-heartbeat"}
+    for cpus in sorted(arbiters & beaters):
+        if cpus.isdigit():
+            yield ONE_CPU(f"both threads of pid {pid} may use CPU {cpus} alone")
+
+
+def _threads(tasks: Path) -> Iterator[tuple[str, str, bool]]:
+    """Name, CPUs that it may use as Linux writes them, whether it is a real-time thread; of those that run."""
+    for thread in names_in(tasks):
+        stat = read_line(tasks / thread / "stat").rpartition(")")[2].split()
+        try:
+            status = (tasks / thread / "status").read_text(errors="replace")
+        except OSError:
+            continue
+        allowed = next((line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:")), "")
+        real_time = len(stat) > POLICY_FIELD and stat[POLICY_FIELD] in REAL_TIME
+        yield read_line(tasks / thread / "comm"), allowed, real_time
 
 
 def _marks(host: Host) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host, names_in, read_line
+from mfsd.policy.service_levels import SERVICE_LEVELS
 
 TITLE = "RDMA devices"
 ROCE_V2 = "RoCE v2"
@@ -49,8 +50,15 @@ GID_CHOICE = Kind(
 INFINIBAND = Kind(
     "devices.infiniband",
     "warn",
-    "The port runs InfiniBand, which has service levels and no DSCP: MFS orders posting, not packets.",
-    "use RoCE v2 where the network is to keep classes apart",
+    "The port runs InfiniBand, which has service levels in place of DSCPs, and nothing says which level a class has: "
+    "MFS orders posting, and the network takes all packets for one class.",
+    "start programs with mfs-run --policy NAME --infiniband, and have the subnet manager map the levels",
+)
+LEVELS = Kind(
+    "devices.infiniband-levels",
+    "info",
+    "The port runs InfiniBand, and the environment gives each class its service level.",
+    "the subnet manager must map the levels; nothing here can see whether it does",
 )
 CONTAINER = Kind(
     "devices.container",
@@ -117,14 +125,16 @@ def _port(host: Host, device: str, port: str) -> Iterator[Finding]:
     if "ACTIVE" not in found.state:
         yield NO_PORT(f"state is {found.state or 'unreadable'}", subject)
         return
+    owner, environ = host.program_environ
     if found.link == "InfiniBand":
-        yield INFINIBAND("link_layer is InfiniBand", subject)
+        named = environ.get(SERVICE_LEVELS, "")
+        levels = f"{SERVICE_LEVELS}={named}" if named else f"{SERVICE_LEVELS} is not set"
+        yield (LEVELS if named else INFINIBAND)(f"link_layer is InfiniBand; {levels} ({owner})", subject)
         return
     types = gids(host, device, port)
     if ROCE_V2 not in types.values():
         yield NO_GID_V2(f"GID types: {', '.join(sorted(set(types.values()))) or 'none'}", subject)
         return
-    owner, environ = host.program_environ
     yield from _choices(environ, owner, types, subject)
 
 

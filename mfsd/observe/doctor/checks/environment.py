@@ -1,6 +1,7 @@
 """Variables of the programs' environment that choose a traffic class, turn the shim off, or avoid RDMA.
 
-The environment is that of --pid as it was started, else that of this shell. NCCL's own files count, too.
+The environment is that of --pid as it was started, else that of this shell. What files of NCCL (`nccl.conf`) and UCX
+(`ucx.conf`) set counts, too, where the environment does not set it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mfsd.fabric.libraries import LIBRARIES, Library, dscps, traffic_class, variables
-from mfsd.fabric.link_layer import infiniband_ports
+from mfsd.fabric.libraries import LIBRARIES, Library, dscps, levels, traffic_class
+from mfsd.fabric.library_files import Setting, set_in_files
+from mfsd.fabric.link_layer import infiniband_ports, other_ports
 from mfsd.observe.doctor.checks.bypass import bypassing
 from mfsd.observe.doctor.checks.lanes import TRAFFIC_CLASS, asked_for
 from mfsd.observe.doctor.finding import Finding, Kind
@@ -56,8 +58,8 @@ CLASS_DANGEROUS = Kind(
 LEVEL_MISSING = Kind(
     "environment.level-missing",
     "warn",
-    "The library posts past MFS on a host with a port of InfiniBand, where its traffic class must not be set, and "
-    "nothing gives its packets a service level: they go in level 0.",
+    "The library posts past MFS on a host with a port of InfiniBand, which goes by service levels, and nothing gives "
+    "its packets one: they go in level 0.",
     "start the program with mfs-run --policy NAME --infiniband, or set what mfsctl host env --infiniband prints",
 )
 SHIM_OFF = Kind("environment.shim-off", "fail", "The shim does nothing in this environment.", "unset MFS_MODE")
@@ -123,39 +125,44 @@ def run(host: Host) -> Iterator[Finding]:
     if host.environ_problem:
         yield UNREADABLE(host.environ_problem, owner)
         return
-    known = dict(_nccl_files(environ)) | dict(environ)
-    problems = [*_classes(host, known), *_shim(host, known), *_paths(known)]
+    files = _files(host, environ)
+    known = {name: one.value for name, one in files.items()} | dict(environ)
+    problems = [*_classes(host, known), *_before_files(environ, files), *_shim(host, known), *_paths(known)]
     yield from problems
     if not problems:
         yield CLEAR(f"{len(known)} variables of {owner}")
 
 
-def _nccl_files(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """NCCL reads NAME=VALUE lines of these files, the environment first."""
-    files = [Path("/etc/nccl.conf"), Path(environ.get("HOME", "/nonexistent")) / ".nccl.conf"]
-    if named := environ.get("NCCL_CONF_FILE"):
-        files = [files[0], Path(named)]
-    for file in files:
-        try:
-            lines = file.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, equals, value = line.partition("=")
-            if equals and not name.startswith("#"):
-                yield name.strip(), value.strip()
+def _files(host: Host, environ: Mapping[str, str]) -> dict[str, Setting]:
+    """What NCCL's and UCX's own files set for the program."""
+    if host.pid is None:
+        return set_in_files(environ, root=host.root)
+    process = host.proc / str(host.pid)
+    return set_in_files(environ, uid=process.stat().st_uid, root=host.root, folder=process / "cwd")
+
+
+def _before_files(environ: Mapping[str, str], files: Mapping[str, Setting]) -> Iterator[Finding]:
+    for name in (name for one in LIBRARIES for name in (one.traffic_class, one.service_level) if name in files):
+        if name in environ and environ[name] != files[name].value:
+            here = f"{name}={environ[name]} of the environment"
+            yield CLASS_OVERRIDES(f"{here} goes before {files[name].value} of {files[name].file}", name)
 
 
 def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     owners = {d: c.name for c in host.profile.classes for d in (c.dscp, *c.also_dscp)}
-    ports = infiniband_ports(host.sys / "class/infiniband")
+    devices = host.sys / "class/infiniband"
+    ports = infiniband_ports(devices)
     broken = [library for library in LIBRARIES if library.infiniband_breaks and ports]
     for library in broken:
-        yield from _dangerous(host, library, environ, ports[0])
+        if environ.get(library.traffic_class):
+            reason = f"{library.traffic_class}={environ[library.traffic_class]}, and {ports[0]} is InfiniBand"
+            yield CLASS_DANGEROUS(reason, library.traffic_class)
+    yield from _levels(host, environ, ports)
     if environ.get("MFS_MODE") == "mark":
         yield from _marks(environ.get(VARIABLE, ""), owners)
         return  # the variables are part of it, and what is set by hand stays by intent
-    of_stage, in_use = dscps(host.profile), bypassing(host)
+    of_stage = dscps(host.profile)
+    in_use = bypassing(host) if other_ports(devices) or not ports else frozenset[Library]()
     for library in (one for one in LIBRARIES if one not in broken):
         name = library.traffic_class
         if name == TRAFFIC_CLASS and asked_for(environ):
@@ -173,14 +180,13 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield from _other_class(LIBRARIES[0], NCCL_CLEAR_TO_SEND, fifo, text, of_stage[Stage.CONTROL], owners)
 
 
-def _dangerous(host: Host, library: Library, environ: Mapping[str, str], port: str) -> Iterator[Finding]:
-    """Of a library whose class must not be set beside this port of InfiniBand: a service level has its place."""
-    name, level = library.traffic_class, library.service_level
-    if environ.get(name):
-        yield CLASS_DANGEROUS(f"{name}={environ[name]}, and {port} is InfiniBand", name)
-    if library in bypassing(host) and not environ.get(level):
-        wanted = next(one.value for one in variables(host.profile, infiniband=True) if one.name == level)
-        yield LEVEL_MISSING(f"{level} is not set; the policy's is {wanted}, and {port} is InfiniBand", level)
+def _levels(host: Host, environ: Mapping[str, str], ports: list[str]) -> Iterator[Finding]:
+    """Of libraries that post past the shim, where there is InfiniBand."""
+    for library in bypassing(host) if ports else ():
+        name = library.service_level or library.level_otherwise
+        if name and not environ.get(name):
+            wanted = levels(host.profile)[library.stage]
+            yield LEVEL_MISSING(f"{name} is not set; the policy's is {wanted}, and {ports[0]} is InfiniBand", name)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -1,0 +1,143 @@
+"""python -m bench sim classes [FILE] [--page docs/results/classes.md]: what the daemon adds to marks by size with the
+classes that ship.
+
+Each section's settings run with the production queue and classes on the wire, and under some policies in exact order on
+every link, which no fabric has, at the same rates and on the same seeds; capacities are found where a section asks for
+them. FILE keeps every point (JSON lines); a run that was stopped goes on. --kept runs nothing and takes what FILE has.
+--page writes the page and the rows it is made from as JSON beside it; without FILE it writes the page anew from that
+JSON."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.sim import classes_page, settings, study
+from bench.sim.capacity import capacity
+from bench.sim.classes_rows import AGAINST, FIRST_SEED, SECTIONS, Carried, Data, Row, Section, What, load, save
+from bench.sim.cluster import ConfigError
+from bench.sim.compare import Results
+from bench.sim.point import Point
+
+
+class NotKept(LookupError):
+    """A point that FILE does not have, under --kept."""
+
+
+class Kept(Results):
+    """Points that were run before; it runs none. Raises NotKept for others."""
+
+    def of(self, point: Point) -> dict[str, Any]:
+        found = self.found(point)
+        if found is None:
+            raise NotKept
+        return found
+
+    def knee(self, base: Point, name: str, seeds: int = 1) -> float:
+        known = self.knees()
+        if name not in known:
+            raise NotKept
+        return known[name]
+
+
+def row_of(results: Results, section: str, setting: str, point: Point, policy: str, seeds: Sequence[int]) -> Row:
+    found = results.of_seeds(point, policy, seeds)
+    return Row(
+        section=section,
+        setting=setting,
+        policy=policy,
+        exact=not point.config.fabric_classes,
+        rate=point.rate,
+        met=[round(one["slo_attainment"], 6) for one in found],
+        mean_s=[round(one["ttft_s"]["mean"], 6) for one in found],
+        p99_s=[round(one["ttft_s"]["p99"], 6) for one in found],
+        revisions=list(dict.fromkeys(one["revision"] for one in found)),
+    )
+
+
+def points(results: Results, name: str, section: Section) -> Iterator[Row | Carried]:
+    """Rows of a section as they are there; under --kept without those that FILE lacks."""
+    seeds = range(FIRST_SEED, FIRST_SEED + section.seeds)
+    for setting in settings.named(section.settings):
+        base = settings.base_of(setting, "dbrx", "qwen-a", section.requests, section.classes)
+        exact = settings.base_of(setting, "dbrx", "qwen-a", section.requests)
+        try:
+            top = results.knee(base, study.knee_name(setting, base), settings.SETTINGS[setting].knee_seeds)
+        except NotKept:
+            continue
+        rate = round((section.load or settings.load_of(setting)) * top, 4)
+        wanted = [(base, policy) for policy in section.policies] + [(exact, policy) for policy in section.exact]
+        for of, policy in wanted:
+            try:
+                yield row_of(results, name, setting, msgspec.structs.replace(of, rate=rate), policy, seeds)
+            except NotKept:
+                continue
+        for policy in section.carried:
+            tried = seeds[: section.carried_seeds]
+            try:
+                loads = [capacity(results, base, policy, seed, top) for seed in tried]
+            except NotKept:
+                continue
+            yield Carried(section=name, setting=setting, policy=policy, loads=loads)
+
+
+def collect(results: Results, names: Sequence[str], before: Data | None) -> Data:
+    """The sections' rows; of other sections those that are there already."""
+    rows: list[Row] = []
+    carried: list[Carried] = []
+    for name, section in SECTIONS.items():
+        if name not in names:
+            rows += [row for row in before.rows if row.section == name] if before else []
+            carried += [one for one in before.carried if one.section == name] if before else []
+            continue
+        for one in points(results, name, section):
+            if isinstance(one, Row):
+                rows.append(one)
+            else:
+                carried.append(one)
+            print(f"{one.section} {one.setting} {one.policy}", file=sys.stderr, flush=True)
+    what = What(
+        simulated=True,
+        against=AGAINST,
+        first_seed=FIRST_SEED,
+        revisions=list(dict.fromkeys(revision for row in rows for revision in row.revisions)),
+    )
+    return Data(what=what, rows=rows, carried=carried, before=before.before if before else [])
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m bench sim classes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("file", type=Path, nargs="?", help="points; without it the page is written from its JSON")
+    p.add_argument("--section", default=",".join(SECTIONS), metavar="A,B", help=f"of {', '.join(SECTIONS)} (all)")
+    p.add_argument("--kept", action="store_true", help="run nothing")
+    p.add_argument("--page", type=Path, metavar="FILE", help="the page to write, with its rows as JSON beside it")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments)
+    study.check_names(options.section, list(SECTIONS), "--section")
+    if not options.file and not options.page:
+        raise ConfigError("name a FILE for the points, or --page FILE to write a page from its JSON, or both")
+    before = load(options.page) if options.page else None
+    if options.file:
+        results = (Kept if options.kept else Results)(options.file)
+        data = collect(results, options.section.split(","), before)
+    elif before:
+        data = before
+    else:
+        raise ConfigError(f"--page {options.page}: has no JSON beside it yet; name a FILE for the points")
+    text = classes_page.text(data)
+    if options.page:
+        save(options.page, data)
+        options.page.write_text(text)
+    else:
+        print(text)
+    return 0

@@ -1,0 +1,93 @@
+"""The page of the classes that ship: its points are kept, its rows are JSON, its text comes from them alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.sim import classes_findings, classes_page, classes_rows, command
+from bench.sim.classes_rows import SECTIONS, Before, Carried, Data, Row, Section, What
+
+SMALL = Section(
+    settings="egress", requests=9, seeds=2, policies=("dscp-size", "static", "mfs"), exact=("mfs", "varys"),
+    carried=("dscp-size", "mfs"), carried_seeds=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [*SECTIONS]:
+        monkeypatch.delitem(SECTIONS, name)
+    monkeypatch.setitem(SECTIONS, "stress", SMALL)
+    (tmp_path / "c.knees.json").write_text('{"dbrx qwen-a egress 9 loaded": 0.1}')
+    return tmp_path / "classes.md"
+
+
+def test_the_page_is_written_from_points_and_again_from_its_rows(
+    page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "c.jsonl"
+    assert command.main(["classes", str(file), "--page", str(page)]) == 0
+    points, written, rows = file.read_text(), page.read_text(), classes_rows.beside(page).read_text()
+    assert "| `mfs`, exact |" in written and "| `varys`, exact |" in written and "cap x" in written
+    assert {(r["policy"], r["exact"], len(r["met"])) for r in json.loads(rows)["rows"]} == {
+        ("dscp-size", False, 2), ("static", False, 2), ("mfs", False, 2), ("mfs", True, 2), ("varys", True, 2),
+    }  # fmt: skip
+    page.unlink()
+    assert command.main(["classes", "--page", str(page)]) == 0
+    assert (page.read_text(), classes_rows.beside(page).read_text()) == (written, rows)
+    assert command.main(["classes", str(file), "--kept", "--page", str(page)]) == 0
+    assert (page.read_text(), file.read_text()) == (written, points), "nothing runs twice"
+
+
+def test_what_is_not_kept_is_not_run(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.jsonl"
+    nothing = "**Not run**: stress: `dscp-size`, `static`, `mfs`, `mfs` exact, `varys` exact"
+    assert command.main(["classes", str(file), "--kept"]) == 0
+    assert not file.exists() and nothing in capsys.readouterr().out
+    (tmp_path / "c.knees.json").unlink()
+    assert command.main(["classes", str(file), "--kept"]) == 0
+    assert nothing in capsys.readouterr().out
+
+
+def test_it_asks_for_a_file_or_a_page(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["classes"]) == 2 and "name a FILE" in capsys.readouterr().err
+    assert command.main(["classes", "--page", str(page)]) == 2 and "no JSON beside it" in capsys.readouterr().err
+    assert command.main(["classes", "--section", "home"]) == 2 and "--section home" in capsys.readouterr().err
+    classes_rows.beside(page).write_text("[]")
+    assert command.main(["classes", "--page", str(page)]) == 2 and "holds no rows" in capsys.readouterr().err
+
+
+def row(policy: str, *met: float, exact: bool = False, mean: float = 1.0) -> Row:
+    of_seeds = [mean] * len(met)
+    return Row(
+        section="stress", setting="egress", policy=policy, exact=exact, rate=0.1, met=[*met], mean_s=of_seeds,
+        p99_s=of_seeds, revisions=["0123456"],
+    )  # fmt: skip
+
+
+def test_a_loss_is_in_the_first_list(page: Path) -> None:
+    data = Data(
+        what=What(simulated=True, against="dscp-size", first_seed=741, revisions=["0123456"]),
+        rows=[
+            row("dscp-size", 0.8, 0.9),
+            row("mfs", 0.7, 0.8, mean=1.1),
+            row("mfs", 0.9, 1.0, exact=True),
+            row("varys", 0.9, 0.9, exact=True),
+        ],
+        carried=[Carried(section="stress", setting="egress", policy="dscp-size", loads=[0.5])],
+        before=[
+            Before(section="stress", setting="egress", gain=2.0, gain_half=1.0, ttft_ratio=1.0, p99_ratio=1.0),
+            Before(section="stress", setting="bursts", gain=3.0, gain_half=1.5, ttft_ratio=0.9, p99_ratio=1.0),
+        ],
+    )
+    written = "\n".join(classes_findings.findings(data))
+    assert "Missed in points: egress (-10.0 ± 0.0); in mean TTFT: egress (x1.10)" in written
+    assert (
+        "In points: egress +2.0, now -10.0. In mean TTFT: egress x1.00, now x1.10. In p99 TTFT: egress x1.00" in written
+    )
+    assert "`varys` +5.0 points, 1 and 0 of 1" in written
+    assert "`mfs` was at bursts +3.0 ± 1.5 x0.90" in written
+    assert "| egress | 85.0, 1000 ms, 1000 ms, cap 0.50 |" in classes_page.text(data)
