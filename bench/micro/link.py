@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from mfsd.playground.network import on_node
 from mfsd.playground.program import Program
 
 DEVICE = "mfs0"
+MARK = "mark"
 SHIM = ROOT / "nccl_shim/libmfs_shim.so"
 START_S = 90.0
 POLL_S = 0.02
@@ -134,15 +135,25 @@ class Rig:
         return self.rate_bits_per_s / 8e6
 
     @contextmanager
-    def leg(self, mode: str | None, rules: str = "", lanes: bool = False, on: list[str] | None = None) -> Iterator[Leg]:
+    def leg(
+        self,
+        mode: str | None,
+        rules: str = "",
+        lanes: bool = False,
+        on: list[str] | None = None,
+        sizes: Sequence[str] = (),
+    ) -> Iterator[Leg]:
         """New daemons on these hosts (None: all), in this mode (None: no daemon, and no shim); they end with the block,
-        and all programs with them."""
+        and all programs with them. In mode "mark" there is the shim and no daemon; `sizes` are its options of mfs-run.
+        """
         self._legs += 1
         folder = self.hosts.folder / f"leg{self._legs}"
         folder.mkdir()
         with ExitStack() as cleanup:
             leg = Leg(self, folder, cleanup, mode is not None)
-            if mode is not None:
+            if mode == MARK:
+                leg.marks = ["--mode", MARK, "--policy", POLICY, *(f"--sizes={one}" for one in sizes)]
+            elif mode is not None:
                 leg.start_daemons(on or self.hosts.names, mode, rules, lanes)
             yield leg
 
@@ -163,6 +174,8 @@ class Leg:
         self.rig, self.folder = rig, folder
         self._cleanup, self._shimmed = cleanup, shimmed
         self.programs: list[Program] = []
+        self.marks: list[str] = []
+        """How programs mark by themselves, where there are no daemons."""
 
     def traffic_class(self, wire_class: int) -> int:
         """What a program sets itself to travel in a class of the links, without MFS."""
@@ -190,10 +203,10 @@ class Leg:
         environment: dict[str, str] | None = None,
         shimmed: bool = True,
     ) -> Program:
-        """A program on the host's device, with the shim if this leg has daemons; it ends with the leg."""
+        """A program on the host's device, with the shim if this leg has it; it ends with the leg."""
         launcher = [*python_module("mfsd.soft_roce.launcher"), "--netdev", "eth0", "--device", DEVICE, "--"]
         preload = (
-            [*python_module("nccl_shim.run"), "--quiet", "--socket", str(self.socket(host)), "--"]
+            [*python_module("nccl_shim.run"), "--quiet", *(self.marks or ["--socket", str(self.socket(host))]), "--"]
             if shimmed and self._shimmed
             else []
         )

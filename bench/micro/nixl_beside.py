@@ -1,4 +1,4 @@
-"""How long a KV transfer of NIXL takes beside bulk writes of NIXL: without MFS, in observe and in enforce.
+"""How long a KV transfer of NIXL takes beside bulk writes of NIXL: without MFS, with marks, observed and enforced.
 
 Three hosts with a link each: KV goes from `prefill` to `decode`, pulled by a read or pushed by a write, with a
 deadline, and bulk without one goes from `prefill` to `store`. Every agent is NIXL's over UCX's verbs transport on soft
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.micro.daemon import ROOT
-from bench.micro.link import Leg, LinkError, Rig
+from bench.micro.link import MARK, Leg, LinkError, Rig
 from bench.micro.link_command import chosen, rate, say
 from bench.micro.nccl_wheel import unpacked
 from mfsd.playground.program import Program
@@ -28,7 +28,8 @@ CAGED = True
 NIXL = "1.5.1"
 PROGRAM = str(ROOT / "bench/programs/nixl_kv.py")
 HOSTS = ("prefill", "decode", "store")
-LEGS: dict[str, str | None] = {"without": None, "observe": "observe", "enforce": "enforce"}
+LEGS: dict[str, str | None] = {"without": None, "mark": MARK, "observe": "observe", "enforce": "enforce"}
+BESIDES = (("enforce", "mark"),)
 FABRICS = ("classes", "one")
 OPERATIONS = ("READ", "WRITE")
 FLOWS_BYTES = 4 << 20
@@ -53,7 +54,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fabric", type=chosen(FABRICS), default=list(FABRICS), metavar="A,B", help="(default classes,one)"
     )
     parser.add_argument(
-        "--legs", type=chosen(tuple(LEGS)), default=list(LEGS), metavar="A,B", help="(default without,observe,enforce)"
+        "--legs",
+        type=chosen(tuple(LEGS)),
+        default=list(LEGS),
+        metavar="A,B",
+        help="(default without,mark,observe,enforce)",
     )
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="(default 5)")
     parser.add_argument("--count", type=int, default=5, metavar="N", help="timed transfers of a leg (default 5)")
@@ -82,19 +87,20 @@ def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> 
 
 def legs(rig: Rig, options: argparse.Namespace, operation: str, classes: bool, name: str) -> dict[str, list[Timed]]:
     """Each leg as often as there are pairs, in turns. A pair in which one cannot be measured is left out."""
-    found: dict[str, list[Timed]] = {one: [] for one in options.legs}
+    chosen_legs = [one for one in options.legs if classes or LEGS[one] != MARK]
+    found: dict[str, list[Timed]] = {one: [] for one in chosen_legs}
     for pair in range(options.pairs):
         try:
             row = {
                 one: measured(rig, options, operation, LEGS[one], classes)
-                for one in (options.legs if pair % 2 == 0 else options.legs[::-1])
+                for one in (chosen_legs if pair % 2 == 0 else chosen_legs[::-1])
             }
         except LinkError as error:
             say(f"{name}, pair {pair + 1}: not measured: {error}")
             continue
         for one, timed in row.items():
             found[one].append(timed)
-        say(f"{name}, pair {pair + 1}: " + ", ".join(f"{one} {median_ms(row[one])} ms" for one in options.legs))
+        say(f"{name}, pair {pair + 1}: " + ", ".join(f"{one} {median_ms(row[one])} ms" for one in chosen_legs))
     return found
 
 
@@ -103,7 +109,8 @@ def median_ms(timed: Timed) -> float:
 
 
 def compared(found: Mapping[str, list[Timed]]) -> dict[str, Any]:
-    """By leg the median of the pairs' medians and what bulk had; against the first leg, the pairs' ratios."""
+    """By leg the median of the pairs' medians and what bulk had; the pairs' ratios to the first leg, and of enforce to
+    marks alone."""
     first, *others = found
     result: dict[str, Any] = {"pairs": len(found[first])}
     if not found[first]:
@@ -115,15 +122,16 @@ def compared(found: Mapping[str, list[Timed]]) -> dict[str, Any]:
             "ms_spread": [round(1e3 * min(times[leg]), 1), round(1e3 * max(times[leg]), 1)],
             "bulk_mb_s": round(statistics.median(one.bulk_mb_s for one in timed), 1),
         }
-    for leg in others:
-        ratios = sorted(b / a for a, b in zip(times[first], times[leg], strict=True))
-        result[f"{leg}_of_{first}"] = round(statistics.median(ratios), 2)
-        result[f"{leg}_of_{first}_spread"] = [round(ratios[0], 2), round(ratios[-1], 2)]
+    for leg, base in [*((leg, first) for leg in others), *BESIDES]:
+        if leg in times and base in times and f"{leg}_of_{base}" not in result:
+            ratios = sorted(b / a for a, b in zip(times[base], times[leg], strict=True))
+            result[f"{leg}_of_{base}"] = round(statistics.median(ratios), 2)
+            result[f"{leg}_of_{base}_spread"] = [round(ratios[0], 2), round(ratios[-1], 2)]
     return result
 
 
 def measured(rig: Rig, options: argparse.Namespace, operation: str, mode: str | None, classes: bool) -> Timed:
-    with rig.leg(mode, lanes=classes) as leg:
+    with rig.leg(mode, lanes=classes, sizes=[f"p2d={options.mib}mib"]) as leg:
         kv_from, kv_to = ("decode", "prefill") if operation == "READ" else ("prefill", "decode")
         files = {name: leg.folder / f"{name}.json" for name in ("kv", "bulk", "results")}
         results = files["results"]
@@ -153,7 +161,7 @@ def measured(rig: Rig, options: argparse.Namespace, operation: str, mode: str | 
 
 
 def started(leg: Leg, host: str, mode: str | None, *arguments: str | int | Path) -> Program:
-    """A NIXL program on the host's device, adapted where the leg has daemons."""
+    """A NIXL program on the host's device, adapted but in the leg without MFS."""
     wheel = unpacked("nixl-cu12", NIXL)
     environment = {
         "PYTHONPATH": os.pathsep.join((str(wheel), str(ROOT))),

@@ -1,6 +1,7 @@
 """Two adapted agents of NIXL: writes and reads of several stages, each in the lane of its class. Run under mfs-run.
 
-    adapted_nixl.py FILE    writes FILE.half in the middle, and goes on when FILE.on is there
+    adapted_nixl.py FILE [LANES]    writes FILE.half in the middle, and goes on when FILE.on is there; ends when so many
+                                    lanes were taken
 
 Prints one JSON line: the lanes that were taken. Exits 0 when every byte is as it should be.
 """
@@ -21,10 +22,10 @@ from tests.support.waiting import eventually
 SIZE = 4 << 20
 ROUNDS = 6
 LANES = 2
-"""That these stages come to take, once they are connected."""
+"""That these stages come to take under a daemon, once they are connected."""
 
 
-def main(place: str) -> None:
+def main(place: str, lanes: int) -> None:
     mooncake_adapter.install()
     from nixl_cu12._api import nixl_agent, nixl_agent_config
 
@@ -56,7 +57,7 @@ def main(place: str) -> None:
     eventually(lambda: session.scheduled, "the session", pause_s=0.01)
     with session.batch(1, layers=8) as batch:
         at = 0
-        while at < ROUNDS or len(taken) < LANES:
+        while at < ROUNDS or len(taken) < lanes:
             move("WRITE", 10 * at + 1, stage=4)  # background: the scavenger's class
             move("READ", 10 * at + 2, stage=1, layer=2, batch=batch)  # reuse, two layers ahead of the batch
             move("WRITE", 10 * at + 3, stage=3)
@@ -69,4 +70,4 @@ def main(place: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else LANES)

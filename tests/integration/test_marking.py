@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -15,10 +16,17 @@ import pytest
 from bench.ports import free_port
 from tests.conftest import ROOT, NativePrograms, SoftRoce
 from tests.integration.adapted_marks import LARGE, MIDDLE, SMALL
+from tests.integration.adapted_nixl import SIZE as NIXL_BYTES
 from tests.support.capture import Capture, capture
 from tests.support.under_mfs import build_program
 from tests.support.waiting import eventually
-from tests.support.wheels import NCCL_ENVIRONMENT, NCCL_VERSIONS, mooncake_environment, nccl_net_arguments
+from tests.support.wheels import (
+    NCCL_ENVIRONMENT,
+    NCCL_VERSIONS,
+    mooncake_environment,
+    nccl_net_arguments,
+    nixl_environment,
+)
 
 DSCP = [56, 48, 40, 32, 24, 16, 8, 0]
 """Of paper-k8."""
@@ -137,6 +145,26 @@ def test_each_transfer_of_mooncake_has_the_class_of_its_stage_and_size(
             eventually(
                 lambda k=wire_class, n=least: carried_bytes(wire, k) > n // 2, f"the bytes of class {wire_class}"
             )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86_64")
+def test_each_transfer_of_nixl_has_the_class_of_its_stage_and_size(soft_roce: SoftRoce, folder: Path) -> None:
+    """Writes of 4 MiB in the background and as last stages, reads of reuse; what no lane is connected for yet has the
+    class of large last stages, which is the program's own engine's."""
+    place = folder / "word"
+    place.with_suffix(".on").touch()
+    _, reuse, _ = LOADS
+    _, middle, large = LAST_STAGES
+    taken = (reuse, middle, BACKGROUND)
+    with no_connection(folder) as environment, capture() as wire:
+        program = ROOT / "tests/integration/adapted_nixl.py"
+        command = (*marking(*SIZES), sys.executable, str(program), str(place), str(len(taken)))
+        output = soft_roce.run(*command, env=nixl_environment() | environment, timeout_s=200).stdout
+        assert json.loads(output.splitlines()[-1]) == {"lanes": [f"UCX_MFS{one}" for one in taken]}, output
+        for wire_class in (*taken, large):
+            tos = DSCP[wire_class] << 2
+            eventually(lambda tos=tos: wire.both_ways(tos, tos), f"class {wire_class} on both directions")
+            assert carried_bytes(wire, wire_class) > NIXL_BYTES // 2, dict(wire.carried)  # a busy capture misses some
 
 
 def test_store_writes_have_the_lowest_class_and_reads_that_of_loads(

@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon
 from tests.support.fabric import marked_with
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
-from tests.support.wheels import nixl_environment
+from tests.support.wheels import NIXL_VERSIONS, nixl_environment
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,12 +30,15 @@ def carried(wire: Capture, wire_class: int) -> int:
     return sum(count for (tos, _, _), count in wire.carried.items() if tos == DSCP[wire_class] << 2)
 
 
-def test_each_class_has_queue_pairs_of_its_own_and_reads_have_the_responders(soft_roce: SoftRoce, folder: Path) -> None:
+@pytest.mark.parametrize("version", NIXL_VERSIONS)
+def test_each_class_has_queue_pairs_of_its_own_and_reads_have_the_responders(
+    soft_roce: SoftRoce, folder: Path, version: str
+) -> None:
     place = folder / "word"
     place.with_suffix(".on").touch()
     with Daemon(folder, marked_with(folder, DSCP)) as daemon, capture() as wire:
         command = under_mfs(daemon.socket, sys.executable, PROGRAM, place)
-        output = soft_roce.run(*command, env=nixl_environment(), timeout_s=200).stdout
+        output = soft_roce.run(*command, env=nixl_environment(version), timeout_s=200).stdout
         lanes = json.loads(output.splitlines()[-1])["lanes"]
         assert lanes == ["UCX_MFS3", "UCX_MFS7"], output
         for wire_class in (3, 7, 6):  # 6 is the program's own

@@ -23,6 +23,7 @@ from tests.support.under_mfs import under_mfs
 from tests.support.wheels import (
     NCCL_ENVIRONMENT,
     NCCL_VERSIONS,
+    NIXL_VERSIONS,
     mooncake_environment,
     nccl_net_arguments,
     nixl_environment,
@@ -36,6 +37,14 @@ SHAPES = ((400, 131072, 1), (100, 40000, 4), (20, 4 << 20, 1), (400, 1, 8))
 MOONCAKE_PEERS = Path(__file__).with_name("mooncake_peers.py")
 HELD_STORE = Path(__file__).with_name("held_store.py")
 NIXL_PEERS = Path(__file__).with_name("nixl_peers.py")
+NIXL_BYTES = 8 << 20
+"""Of each of its transfers."""
+ADAPTED_PEERS = (
+    "-c",
+    "import runpy, mooncake_adapter; mooncake_adapter.install(); "
+    f"runpy.run_path({str(NIXL_PEERS)!r}, run_name='__main__')",
+)
+"""The same program with the adapter, which an installed package brings by itself."""
 
 
 def run_nccl(soft_roce: SoftRoce, program: Path, version: str, prefix: list[str]) -> None:
@@ -86,18 +95,27 @@ def test_mooncake_transfers_under_mfs(soft_roce: SoftRoce, tmp_path: Path, folde
         assert sum(c.grants for nic in daemon.status().nics for c in nic.classes) > 0
 
 
-def test_nixl_transfers(soft_roce: SoftRoce) -> None:
+@pytest.mark.parametrize("version", NIXL_VERSIONS)
+def test_nixl_transfers(soft_roce: SoftRoce, version: str) -> None:
     """Its own libibverbs does not know the device; the launcher has put the system's before it."""
-    output = soft_roce.run(sys.executable, NIXL_PEERS, env=nixl_environment(), timeout_s=120).stdout
+    output = soft_roce.run(sys.executable, NIXL_PEERS, env=nixl_environment(version), timeout_s=120).stdout
     assert "verified 3 writes and 3 reads" in output
 
 
-def test_nixl_transfers_under_mfs(soft_roce: SoftRoce, folder: Path) -> None:
+@pytest.mark.parametrize("version", NIXL_VERSIONS)
+@pytest.mark.parametrize("program", [(NIXL_PEERS,), ADAPTED_PEERS], ids=["stock", "adapted"])
+def test_nixl_transfers_under_mfs(
+    soft_roce: SoftRoce, folder: Path, version: str, program: tuple[str | Path, ...]
+) -> None:
+    """With the rules as shipped UCX's own queue pairs are not held: the adapter alone asks, for whole transfers."""
     with Daemon(folder) as daemon:
-        command = under_mfs(daemon.socket, sys.executable, NIXL_PEERS)
-        output = soft_roce.run(*command, env=nixl_environment(), timeout_s=120).stdout
+        command = under_mfs(daemon.socket, sys.executable, *program)
+        output = soft_roce.run(*command, env=nixl_environment(version), timeout_s=120).stdout
         assert "verified 3 writes and 3 reads" in output
         assert daemon.status().daemon.attached_total >= 2
+        classes = [c for nic in daemon.status().nics for c in nic.classes]
+        assert (sum(c.granted_bytes for c in classes) >= NIXL_BYTES) == (program == ADAPTED_PEERS)
+        assert (sum(c.grants for c in classes) > 0) == (program == ADAPTED_PEERS)
 
 
 @contextmanager

@@ -34,9 +34,9 @@ def mooncake_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def nixl_environment() -> dict[str, str]:
+def nixl_environment(version: str = NIXL) -> dict[str, str]:
     """What the stock NIXL wheel needs to run on a soft RoCE device and on nothing else."""
-    wheel = unpacked("nixl-cu12", NIXL)
+    wheel = nixl_wheel(version)
     return {"PYTHONPATH": os.pathsep.join([str(wheel), str(ROOT)]), "UCX_TLS": "rc_v", "MFS_NIXL": "1"}
 
 
