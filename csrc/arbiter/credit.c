@@ -32,7 +32,7 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 	       nic->direction[index % MFS_DIRECTIONS].holders;
 }
 
-/* What was taken before may be read until the next heartbeat. Once in that time: nobody gains by having it end often. */
+/* What was taken before may be read until the next heartbeat. Once in that time: to have it end often gains nothing. */
 static void credit_ends(const struct mfs_arbiter *arbiter, struct session_direction *share)
 {
 	if (arbiter->now_ns - share->credit_late_ns >= arbiter->config.heartbeat_ns) {

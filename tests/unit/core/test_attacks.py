@@ -189,7 +189,7 @@ def test_many_that_flood_share_a_turn(flood: Run, scenario: str, attackers: int)
 
 @pytest.mark.parametrize("attackers", [8, 64])
 def test_many_that_flood_may_have_all_of_the_thread(flood: Run, attackers: int) -> None:
-    """What nobody else wants: a bound on all of them together would be one on honest programs, too."""
+    """What no other program wants: a bound on all of them together would be one on honest programs, too."""
     assert flood(f"tasks {attackers}")["received"] >= 0.9 * 0.3 * 1e9 / 100
 
 
