@@ -97,7 +97,7 @@ def written_off() -> int:
 
 def serve(name: str, backend: str, pipe: Connection) -> None:
     """A peer: says where its memory is, and what is in it as often as it is asked."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process hears of no other end
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would stay
     area, sent = numpy.zeros(PIECE * PIECES, dtype=numpy.uint8), pattern()
     agent = agent_of(name, backend, area)
     pipe.send((agent.get_agent_metadata(), area.ctypes.data))
