@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from typing import Protocol
@@ -20,6 +21,10 @@ WAITING_S = 200e-6
 """Between two polls while anything waits for its permit."""
 ARRIVING_S = 2e-3
 """And while all there is to wait for is the network."""
+AGE_PARTS = 16
+"""What the network has had for long is asked about seldom: its end is noticed late by one of so many parts of the time
+that it took. An answer may take NIXL as long as a message the network, and what a stopped peer does not take would be
+asked about for ever."""
 LINGER_POLLS = 10
 """For so long it polls on when nothing is under way: waking it costs a transfer more than adding to a list."""
 
@@ -72,23 +77,47 @@ def waits(transfer: Work) -> bool:
     return any(part.state is State.WAITING for part in list(transfer.parts))
 
 
+class Turn:
+    """When a transfer that is under way is asked about."""
+
+    __slots__ = ("_due_s", "_seen", "_since_s", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self._seen: object = None
+        self._since_s = self._due_s = 0.0
+
+    def comes(self, now_s: float) -> bool:
+        """Whether it is now. From one change of what the network has of it to the next, ever less often."""
+        if isinstance(self.work, Warming):
+            return True
+        seen = (len(self.work.todo), len(self.work.parts), waits(self.work))
+        if seen != self._seen or seen[-1]:
+            self._seen, self._since_s, self._due_s = seen, now_s, now_s
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + (now_s - self._since_s) / AGE_PARTS
+        return True
+
+
 def _run(mover: weakref.ref[Mover], shared: Shared) -> None:
-    active: list[Work] = []
+    active: list[Turn] = []
     polls_left = LINGER_POLLS
     while True:
         while shared.added:
-            active.append(shared.added.popleft())
+            active.append(Turn(shared.added.popleft()))
         if active:
             own = mover()
             if own is None:
                 return
-            active = [transfer for transfer in active if own.move_on(transfer)]
+            now_s = time.monotonic()
+            active = [turn for turn in active if not turn.comes(now_s) or own.move_on(turn.work)]
             del own
             polls_left = LINGER_POLLS
         polls_left -= 1
         try:
             if active or polls_left > 0:
-                pause_s = WAITING_S if any(waits(transfer) for transfer in active) else ARRIVING_S
+                pause_s = WAITING_S if any(waits(turn.work) for turn in active) else ARRIVING_S
                 go_on = shared.wake.get(timeout=pause_s)
             else:
                 shared.asleep = True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from mooncake_adapter.nixl import network
 from mooncake_adapter.nixl.descriptors import Prepared, rows_of
 from mooncake_adapter.nixl.engine_class import EngineClass, with_class
 from mooncake_adapter.nixl.lanes import Backends, named_in
-from mooncake_adapter.nixl.pieces import by_owner, cut, shortened
+from mooncake_adapter.nixl.later import AGE_PARTS, Turn
+from mooncake_adapter.nixl.pieces import Piece, by_owner, cut, shortened
 from mooncake_adapter.nixl.plugins import alias, is_alias
+from mooncake_adapter.nixl.transfers import Part, State, Transfer
 from mooncake_adapter.warn_once import WarnOnce
 
 LENGTHS = st.lists(st.integers(1, 5000), min_size=1, max_size=60)
@@ -168,3 +172,20 @@ def test_the_device_is_the_first_that_ucx_may_take(
     monkeypatch.setenv("UCX_NET_DEVICES", devices)
     monkeypatch.setattr(network, "device_of", lambda choice: choice.partition(",")[0] or "mlx5_0")
     assert network.device_chosen() == expected
+
+
+def test_what_takes_long_is_asked_about_ever_less_often() -> None:
+    piece = Piece(Metadata(), None, 1)
+    transfer = Transfer(1, cast(Any, None), "peer", [piece], 3, False)
+    part = Part(piece, cast(Any, None))
+    part.state = State.PROC
+    transfer.parts.append(part)
+    turn = Turn(transfer)
+    asked_ms = [ms for ms in range(0, 16_000, 2) if turn.comes(ms / 1e3)]
+    assert all(after - before <= 2 + before / AGE_PARTS for before, after in pairwise(asked_ms))
+    assert len(asked_ms) < 200
+    assert not turn.comes(16.0)
+    transfer.todo.append(piece)
+    assert turn.comes(16.0), "something else is under way"
+    part.state = State.WAITING
+    assert all(turn.comes(16.0 + ms / 1e3) for ms in range(100)), "it waits for its permit"
