@@ -97,6 +97,11 @@ class Source:
         self.reach = -(-self.prompt_tokens // block_tokens) if chunk.last else self.next_token // block_tokens
 
 
+def warn_not_layer_wise(connector: Any, why: str, once: WarnOnce) -> None:
+    name = type(connector).__name__
+    once.warn("layer-wise", "%s allows no layer-wise push: %s; KV goes at the end of the prompt", name, why)
+
+
 class LayerPushes(Protocol):
     """What sends each layer of one worker when it ends, by whatever connector."""
 
@@ -164,8 +169,7 @@ class Pushes:
             why = "the model has several groups of KV cache"
         else:
             return cls(worker, block_tokens, metadata_of, computing, once)
-        name = type(connector).__name__
-        once.warn("layer-wise", "%s allows no layer-wise push: %s; KV goes at the end of the prompt", name, why)
+        warn_not_layer_wise(connector, why, once)
         return None
 
     # ---- from the engine's thread ------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from mooncake_adapter.metadata import Metadata, MetadataSources
 from mooncake_adapter.nixl.state import agent_of
 from mooncake_adapter.session import STAGE_P2D
-from mooncake_adapter.vllm.layerwise import Source
+from mooncake_adapter.vllm.layerwise import Source, warn_not_layer_wise
 from mooncake_adapter.vllm.requests import Chunk
 from mooncake_adapter.vllm.worker import layer_number
 from mooncake_adapter.warn_once import LOG, WarnOnce
@@ -159,8 +159,7 @@ class NixlPushes:
             why = "the model is split into stages"
         else:
             return cls(worker, block_tokens, metadata_of, computing, sources, once)
-        name = type(connector).__name__
-        once.warn("layer-wise", "%s allows no layer-wise push: %s; KV goes at the end of the prompt", name, why)
+        warn_not_layer_wise(connector, why, once)
         return None
 
     def _hook(self) -> None:

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,6 +39,17 @@ TOKEN_BYTES = LAYERS * 2 * 4 * 32 * 2
 MESSAGE = re.compile(r"message bytes=(\d+) stage=(\d+) nic=\d+ request_id=(\d+) deadline_ns=(\d+) layer=(\d+)")
 PUSHED = re.compile(r"pushed request_id=(\d+) layer=(\d+) bytes=(\d+) computing=(\d+)")
 BATCH = re.compile(r"batch step=(\d+) layers=(\d+) reached=(-?\d+)")
+
+
+def pushing(name: str, role: str, inner: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a connector of ours that pushes each layer through an inner one."""
+    return {
+        "kv_connector": "MfsConnector",
+        "kv_connector_module_path": "mooncake_adapter.vllm.connector",
+        "kv_role": role,
+        "engine_id": name,
+        "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},
+    }
 
 
 @dataclass
@@ -131,14 +143,7 @@ class Cluster:
             "kv_connector_module_path": "tests.e2e.cpu_mooncake",
             "kv_connector_extra_config": {"mooncake_protocol": "rdma"},
         }
-        transfer = {
-            "kv_connector": "MfsConnector",
-            "kv_connector_module_path": "mooncake_adapter.vllm.connector",
-            "kv_role": role,
-            "engine_id": name,
-            "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},
-        }
-        self.serve(name, transfer, *self.on_device(PYTHON))
+        self.serve(name, pushing(name, role, inner), *self.on_device(PYTHON))
 
     def serve(self, name: str, transfer: dict[str, Any], *python: str | Path, more: tuple[str, ...] = ()) -> None:
         """A vLLM instance with this connector configuration and more arguments, by a command that runs Python."""
@@ -241,6 +246,24 @@ class Cluster:
         """What they wrote since then."""
         parts = [path.read_bytes()[since.get(path, 0) :] for path in sorted(self.folder.glob("adapter-*.log"))]
         return b"".join(parts).decode()
+
+    def went_while_computing(self, before: dict[Path, int], number: int, layer_bytes: int) -> None:
+        """Since `before`: each layer of the one request `number` was pushed while a later one was computed, but for the
+        last, with its stage and deadline, and every byte went once."""
+        log = self.logged(before)
+        pushed: Counter[int] = Counter()
+        for request, layer, size, computing in (map(int, found) for found in PUSHED.findall(log)):
+            assert request == number
+            if layer < LAYERS - 1:
+                assert layer < computing < LAYERS, "a later layer is being computed"
+            pushed[layer] += size
+        assert {layer: pushed[layer] for layer in range(LAYERS - 1)} == dict.fromkeys(range(LAYERS - 1), layer_bytes)
+        moved: Counter[int] = Counter()
+        for size, stage, request, deadline_ns, layer in self.messages(log):
+            assert (stage, request) == (3, number)
+            assert deadline_ns > 0
+            moved[layer] += size
+        assert moved == Counter(dict.fromkeys(range(LAYERS), layer_bytes)), "every byte once"
 
     def messages(self, log: str) -> list[tuple[int, int, int, int, int]]:
         """(bytes, stage, request, deadline, layer) of each message in a part of the log."""

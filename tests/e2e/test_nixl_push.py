@@ -20,7 +20,7 @@ import pytest
 
 from bench.ports import free_port
 from mooncake_adapter.metadata import request_number
-from tests.e2e.cluster import PUSHED, PYTHON, TOKEN_BYTES, until
+from tests.e2e.cluster import PYTHON, TOKEN_BYTES, pushing, until
 from tests.e2e.model import LAYERS
 from tests.e2e.test_nixl import BLOCK_TOKENS, SENDS, SOON, TRANSPORTS, WARM_UP, NixlCluster, started
 from tests.e2e.test_vllm import prompt
@@ -58,15 +58,8 @@ class PushCluster(NixlCluster):
     def start_engine(self, name: str, role: str) -> None:
         self.starting = name
         inner = {"kv_connector": "NixlPushConnector", "kv_connector_module_path": "tests.e2e.cpu_nixl"}
-        transfer = {
-            "kv_connector": "MfsConnector",
-            "kv_connector_module_path": "mooncake_adapter.vllm.connector",
-            "kv_role": role,
-            "engine_id": name,
-            "kv_connector_extra_config": {"inner": inner, "layer_wise_push": True},
-        }
         python = self.on_device(PYTHON) if self.transport == "rdma" else [PYTHON]
-        self.serve(name, transfer, *python)
+        self.serve(name, pushing(name, role, inner), *python)
 
     def pushed(
         self,
@@ -148,20 +141,7 @@ def test_layers_leave_while_the_prefill_computes(cluster: PushCluster) -> None:
     finally:
         (cluster.folder / "overlap").unlink()
     assert output == wanted
-    log = cluster.logged(before)
-    pushed: Counter[int] = Counter()
-    for request, layer, size, computing in (map(int, found) for found in PUSHED.findall(log)):
-        assert request == request_number(name)
-        if layer < LAYERS - 1:
-            assert layer < computing < LAYERS, "a later layer is being computed"
-        pushed[layer] += size
-    assert {layer: pushed[layer] for layer in range(LAYERS - 1)} == dict.fromkeys(range(LAYERS - 1), layer_bytes)
-    moved: Counter[int] = Counter()
-    for size, stage, request, deadline_ns, layer in cluster.messages(log):
-        assert (stage, request) == (3, request_number(name))
-        assert deadline_ns > 0
-        moved[layer] += size
-    assert moved == Counter(dict.fromkeys(range(LAYERS), layer_bytes)), "every byte once"
+    cluster.went_while_computing(before, request_number(name), layer_bytes)
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from mooncake_adapter.metadata import request_number
-from tests.e2e.cluster import BATCH, PUSHED, PYTHON, ROOT, TOKEN_BYTES, Cluster, running, until
+from tests.e2e.cluster import BATCH, PYTHON, ROOT, TOKEN_BYTES, Cluster, running, until
 from tests.e2e.model import LAYERS, VOCABULARY
 
 pytestmark = [
@@ -117,20 +117,7 @@ def test_layers_leave_while_the_prefill_computes(cluster: Cluster) -> None:
     finally:
         (cluster.folder / "overlap").unlink()
     assert output == wanted
-    log = cluster.logged(before)
-    pushed: Counter[int] = Counter()
-    for request, layer, size, computing in (map(int, found) for found in PUSHED.findall(log)):
-        assert request == request_number(name)
-        if layer < LAYERS - 1:
-            assert layer < computing < LAYERS, "a later layer is being computed"
-        pushed[layer] += size
-    assert {layer: pushed[layer] for layer in range(LAYERS - 1)} == dict.fromkeys(range(LAYERS - 1), layer_bytes)
-    moved: Counter[int] = Counter()
-    for size, stage, request, deadline_ns, layer in cluster.messages(log):
-        assert (stage, request) == (3, request_number(name))
-        assert deadline_ns > 0
-        moved[layer] += size
-    assert moved == Counter(dict.fromkeys(range(LAYERS), layer_bytes)), "every byte once"
+    cluster.went_while_computing(before, request_number(name), layer_bytes)
 
 
 def test_pushed_layers_change_no_token(cluster: Cluster) -> None:

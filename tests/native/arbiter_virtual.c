@@ -13,7 +13,7 @@
 static struct program victim, attacker[ATTACKERS_MAX];
 static bool victim_wanders; /* to another peer with every message */
 static bool victim_sleeps;
-static uint64_t victim_still; /* slots of what it sends to a peer that is stopped */
+static uint64_t victim_still;    /* slots of what it sends to a peer that is stopped */
 static bool victim_sends_slowly; /* to a slow destination, too */
 
 static int slow_in_flight(void)
@@ -81,11 +81,12 @@ static void dead_peer_large(uint64_t step)
 		submit(&attacker[0], 4u << 20, 1, 77, 0);
 }
 
-/* Each to a peer of its own; nothing of it moves, and each is complete 40 ms after its permit. */
-static void claims_at(uint32_t bytes, uint64_t hold_ns, enum mfs_stage stage)
+/* Keeps each permit for so long, moves nothing, and says then that it is complete. */
+static void permits_keep(struct program *program, uint64_t hold_ns)
 {
-	static uint64_t since_ns[SLOTS];
-	struct mfs_segment *segment = attacker[0].session->segment;
+	static uint64_t permitted_ns[ATTACKERS_MAX][SLOTS];
+	uint64_t *since_ns = permitted_ns[program - attacker];
+	struct mfs_segment *segment = program->session->segment;
 	struct mfs_grant grant;
 
 	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
@@ -93,12 +94,21 @@ static void claims_at(uint32_t bytes, uint64_t hold_ns, enum mfs_stage stage)
 	for (uint32_t slot = 0; slot < SLOTS; slot++)
 		if (since_ns[slot] && now_ns - since_ns[slot] >= hold_ns) {
 			since_ns[slot] = 0;
-			complete(&attacker[0], slot);
+			complete(program, slot);
 		}
+}
+
+/* Each to a peer of its own. */
+static void claims_at(uint32_t bytes, uint64_t hold_ns, enum mfs_stage stage)
+{
+	permits_keep(&attacker[0], hold_ns);
 	for (uint32_t slot = 0; slot < SLOTS; slot++)
 		if (!(attacker[0].busy >> slot & 1))
 			submit_message(&attacker[0],
-				       (struct mfs_message){.bytes = bytes, .peer = 100 + slot, .stage = (uint8_t)stage}, 1);
+				       (struct mfs_message){.bytes = bytes,
+							    .peer = 100 + slot,
+							    .stage = (uint8_t)stage},
+				       1);
 }
 
 static void claims(uint32_t bytes)
@@ -148,7 +158,8 @@ static void own_peer_stopped(uint64_t step)
 			victim_still &= ~(1ull << slot);
 			victim.busy &= ~(1ull << slot);
 			send_message(&victim,
-				     (struct mfs_message){.task = (uint64_t)victim.generation[slot] << 32 | slot,
+				     (struct mfs_message){.task = (uint64_t)victim.generation[slot] << 32 |
+								  slot,
 							  .batch = MFS_NONE_U32,
 							  .kind = MFS_MESSAGE_CANCEL});
 		}
@@ -160,21 +171,10 @@ static void own_peer_stopped(uint64_t step)
 	}
 }
 
-/* Asks at the victim's destination, keeps each permit for so long, and completes; there are always more that wait. */
+/* Asks at the victim's destination; there are always more that wait. */
 static void cycle(struct program *program, uint32_t bytes, uint64_t hold_ns)
 {
-	static uint64_t permitted_ns[ATTACKERS_MAX][SLOTS];
-	uint64_t *since_ns = permitted_ns[program - attacker];
-	struct mfs_segment *segment = program->session->segment;
-	struct mfs_grant grant;
-
-	while (mfs_spmc_pop(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &grant, 1) == 1)
-		since_ns[(uint32_t)grant.task] = now_ns;
-	for (uint32_t slot = 0; slot < SLOTS; slot++)
-		if (since_ns[slot] && now_ns - since_ns[slot] >= hold_ns) {
-			since_ns[slot] = 0;
-			complete(program, slot);
-		}
+	permits_keep(program, hold_ns);
 	while (__builtin_popcountll(program->busy) < 16)
 		submit(program, bytes, 0, 1, 0);
 }
@@ -228,7 +228,8 @@ static void gigabyte_on_credit(uint64_t step)
 }
 
 /* Of a task beyond those that `struct program` counts. */
-static void taken_message(struct program *program, uint32_t slot, uint32_t generation, enum mfs_message_kind kind, uint32_t bytes)
+static void taken_message(struct program *program, uint32_t slot, uint32_t generation,
+			  enum mfs_message_kind kind, uint32_t bytes)
 {
 	send_message(program, (struct mfs_message){.task = (uint64_t)generation << 32 | slot,
 						   .bytes = bytes,
@@ -243,7 +244,8 @@ static void taken_message(struct program *program, uint32_t slot, uint32_t gener
 static void credit_stream(uint64_t step)
 {
 	const uint32_t each = 10, periods = 41;
-	uint32_t period = (uint32_t)(step / 200), slot = period % periods * each, generation = period / periods + 1;
+	uint32_t period = (uint32_t)(step / 200), slot = period % periods * each,
+		 generation = period / periods + 1;
 
 	if (step % 200)
 		return;
@@ -293,7 +295,8 @@ static void counters_jump(uint64_t step)
 	if (every(step, 50000))
 		atomic_store(&usage->posted.bytes[MFS_STAGE_COLLECTIVE], step % 3 ? UINT64_MAX - step : step);
 	if (every(step, 70000))
-		atomic_store(&usage->completed.bytes[MFS_STAGE_COLLECTIVE], step % 2 ? 1ull << 43 : UINT64_MAX);
+		atomic_store(&usage->completed.bytes[MFS_STAGE_COLLECTIVE],
+			     step % 2 ? 1ull << 43 : UINT64_MAX);
 }
 
 static void collectives(uint64_t step)
@@ -348,12 +351,13 @@ static void batches_change(uint64_t step)
 	for (uint32_t slot = 0; slot < MFS_BATCHES_MAX && step % 20 == 0; slot++) {
 		batch_write(segment, slot, slot * 16, 16);
 		if (step % 2000 == 0)
-			send_message(&attacker[0], (struct mfs_message){.task = (step / 2000 + 1) << 32 | slot,
-									.bytes = 1,
-									.peer = 5,
-									.batch = slot,
-									.kind = MFS_MESSAGE_SUBMIT,
-									.stage = MFS_STAGE_REUSE});
+			send_message(&attacker[0],
+				     (struct mfs_message){.task = (step / 2000 + 1) << 32 | slot,
+							  .bytes = 1,
+							  .peer = 5,
+							  .batch = slot,
+							  .kind = MFS_MESSAGE_SUBMIT,
+							  .stage = MFS_STAGE_REUSE});
 	}
 }
 
@@ -404,7 +408,8 @@ static void peers(uint64_t step)
 	}
 	for (unsigned i = 0; i < ATTACKERS_MAX; i++)
 		for (unsigned n = 0; n < 4; n++)
-			crowd(&attacker[i], step, MFS_STAGE_BACKGROUND, (uint32_t)(step * 16 + i * 4 + n + 2), 0, 0);
+			crowd(&attacker[i], step, MFS_STAGE_BACKGROUND, (uint32_t)(step * 16 + i * 4 + n + 2),
+			      0, 0);
 }
 
 static void queues(uint64_t step)
@@ -463,7 +468,8 @@ static void several(uint64_t step)
 	if (every(step, 100000))
 		count(&attacker[2], MFS_STAGE_COLLECTIVE, 1);
 	for (unsigned n = 0; n < 4; n++)
-		crowd(&attacker[3], step, MFS_STAGE_BACKGROUND, (uint32_t)(step * 4 + n + 2), 9, step * 100 % 1000000000);
+		crowd(&attacker[3], step, MFS_STAGE_BACKGROUND, (uint32_t)(step * 4 + n + 2), 9,
+		      step * 100 % 1000000000);
 }
 
 /* ---- */
@@ -536,7 +542,8 @@ int main(int argc, char **argv)
 	uint32_t given_up = 0;
 
 	must(argc == 2, "usage: arbiter_virtual SCENARIO");
-	while (scenario < SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS) && strcmp(scenario->name, argv[1]))
+	while (scenario < SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS) &&
+	       strcmp(scenario->name, argv[1]))
 		scenario++;
 	must(scenario < SCENARIOS + sizeof(SCENARIOS) / sizeof(*SCENARIOS), "the scenario is known");
 	arbiter_begin();
@@ -556,7 +563,8 @@ int main(int argc, char **argv)
 		turn_ns = took_ns > turn_ns ? took_ns : turn_ns;
 		wire_step();
 		for (uint32_t slot = 0; slot < SLOTS; slot++)
-			shared += victim.session->task[slot].placed && victim.session->task[slot].destination == MFS_DESTINATION_SHARED;
+			shared += victim.session->task[slot].placed &&
+				  victim.session->task[slot].destination == MFS_DESTINATION_SHARED;
 		now_ns += STEP_NS;
 		waited_ns = victim.bytes == bytes ? waited_ns + STEP_NS : 0;
 		bytes = victim.bytes;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -81,14 +82,20 @@ def test_a_peer_without_an_adapter_is_sent_to_as_ever(side: Side, stock_peer: Pe
     assert not any(peer == stock_peer.name for peer, _ in side.engine._mfs_lanes._routes)
 
 
+def led_astray(side: Side, peer: Peer) -> Any:
+    """The lanes, when that of class 4 leads to a port at which nothing listens."""
+    send(side, peer, 4)
+    lanes = side.engine._mfs_lanes
+    eventually(lambda: (peer.name, 4) in lanes._routes)
+    engine, _ = lanes._routes[peer.name, 4]
+    lanes._routes = {**lanes._routes, (peer.name, 4): (engine, "127.0.0.1:1")}
+    return lanes
+
+
 def test_a_lane_to_a_process_that_has_ended_falls_back(side: Side) -> None:
     """The peer's lanes are gone and the peer is back on its port: the program's own engine decides."""
     with Peer(adapted=True) as peer:
-        send(side, peer, 4)
-        eventually(lambda: (peer.name, 4) in side.engine._mfs_lanes._routes)
-        lanes = side.engine._mfs_lanes
-        engine, _ = lanes._routes[peer.name, 4]
-        lanes._routes = {**lanes._routes, (peer.name, 4): (engine, "127.0.0.1:1")}
+        lanes = led_astray(side, peer)
         send(side, peer, 4, seed=8)
         assert (peer.name, 4) not in lanes._routes
 
@@ -97,11 +104,7 @@ def test_what_fails_in_a_lane_after_mooncakes_time_out_is_not_tried_again(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Peer(adapted=True) as peer:
-        send(side, peer, 4)
-        eventually(lambda: (peer.name, 4) in side.engine._mfs_lanes._routes)
-        lanes = side.engine._mfs_lanes
-        engine, _ = lanes._routes[peer.name, 4]
-        lanes._routes = {**lanes._routes, (peer.name, 4): (engine, "127.0.0.1:1")}
+        led_astray(side, peer)
         monkeypatch.setattr(scheduling, "transfer_timeout_s", lambda: -1.0)
         side.area[:65536] = content(8, 65536)
         call = ([side.address], [peer.address], [65536])
