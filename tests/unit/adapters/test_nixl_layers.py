@@ -15,8 +15,8 @@ import pytest
 
 from mooncake_adapter.metadata import Metadata, MetadataSources
 from mooncake_adapter.session import STAGE_P2D
-from mooncake_adapter.vllm import nixl_layers
-from mooncake_adapter.vllm.nixl_layers import NixlPushes, rest
+from mooncake_adapter.vllm.nixl_layers import NixlPushes
+from mooncake_adapter.vllm.nixl_writes import pairs, rest
 from mooncake_adapter.vllm.requests import Chunk, RequestInfo
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.waiting import eventually
@@ -461,9 +461,9 @@ def test_a_registration_that_makes_no_sense_stops_no_other(
 def test_what_is_left_has_one_descriptor_at_least() -> None:
     local, remote = np.array([1, 2, 3]), np.array([7, 8, 9])
     assert [side.tolist() for side in rest(local, remote, [])] == [[1, 2, 3], [7, 8, 9]]
-    arrived = [nixl_layers.pairs([1, 3], [7, 8])]
+    arrived = [pairs([1, 3], [7, 8])]
     assert [side.tolist() for side in rest(local, remote, arrived)] == [[2, 3], [8, 9]], "3 went elsewhere"
-    assert [side.tolist() for side in rest(local, remote, [nixl_layers.pairs(local, remote)])] == [[3], [9]]
+    assert [side.tolist() for side in rest(local, remote, [pairs(local, remote)])] == [[3], [9]]
 
 
 def drained(pushes: NixlPushes) -> bool:
