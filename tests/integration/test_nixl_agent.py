@@ -332,6 +332,7 @@ def unscheduled(world: World) -> None:
     world.own.transfer(handle)
     assert world.finish(handle) == "DONE"
     assert world.same("peer", 48 * MIB) and not world.session.tasks
+    assert eventually(world.notified) == [b"x"]
     world.own.release_xfer_handle(handle)
 
 
@@ -446,6 +447,7 @@ def stock_peer(world: World) -> None:
         assert world.finish(handle) == "DONE"
         assert handle.transfer.cached == {}
         assert world.same("stock", MIB)
+        assert eventually(lambda: world.notified("stock")) == [b"n"]
     assert len(world.session.tasks) == 2, "permitted all the same"
     assert len(world.once.texts) == 1
 
