@@ -19,6 +19,7 @@
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
 #define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
 #define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
+#define LARGE_WINDOWS 2 /* for so many windows' bytes the link may fall silent for a moment first */
 #define GAIN 1.1        /* in rate: less is no reason for a larger window */
 #define FULL 0.75       /* of what the link can carry: more for one would be less for others */
 
@@ -69,6 +70,7 @@ struct mfs_window {
 	uint64_t in_flight_bytes;
 	uint64_t completed_bytes;
 	uint32_t newest, oldest; /* pairs that are not used */
+	uint32_t waiting;        /* pairs that found their destination full */
 	struct mfs_slab pairs, destinations;
 	struct pair *pair; /* the records of these */
 	struct destination *destination;
@@ -104,6 +106,7 @@ static void waiting_add(struct mfs_window *w, uint16_t i)
 	if (p->waits)
 		return;
 	p->waits = true;
+	w->waiting++;
 	p->waiting_before = MFS_DESTINATION_NONE;
 	p->waiting_next = d->waiting;
 	if (d->waiting != MFS_DESTINATION_NONE)
@@ -118,6 +121,7 @@ static void waiting_remove(struct mfs_window *w, uint16_t i)
 	if (!p->waits)
 		return;
 	p->waits = false;
+	w->waiting--;
 	*(p->waiting_before == MFS_DESTINATION_NONE ? &w->destination[p->destination].waiting
 						    : &w->pair[p->waiting_before].waiting_next) =
 		p->waiting_next;
@@ -363,8 +367,12 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 		}
 	}
 	owed = backlog(w, now_ns);
-	/* What is larger than the window goes behind a full one: the link need not fall silent for it. */
-	room = bytes <= w->window_bytes ? (double)(w->window_bytes - bytes) : (double)w->window_bytes;
+	/* What is larger than the window goes behind a full one: the link need not fall silent for it. But not while
+	 * something before it in order waits for its own destination only: a completion there lets that go first. */
+	if (bytes <= w->window_bytes)
+		room = (double)(w->window_bytes - bytes);
+	else
+		room = w->waiting && bytes > LARGE_WINDOWS * w->window_bytes ? 0.0 : (double)w->window_bytes;
 	if (owed <= room)
 		return MFS_ROOM;
 	*at_ns = now_ns + (uint64_t)((owed - room) / w->drain) + 1;

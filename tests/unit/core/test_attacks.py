@@ -94,12 +94,12 @@ def test_who_claims_what_it_does_not_move_has_a_fair_share_of_the_link(run: Run,
     assert run(scenario)["victim"] >= KEPT * run("alone")["victim"] / 2
 
 
-def test_tasks_of_two_milliseconds_leave_a_message_between_them(run: Run) -> None:
-    """Each goes as soon as the victim's one destination is full, and is complete when it could be: one message of the
-    victim's to each of them."""
-    figures = run("claims-background")
-    assert figures["victim"] >= 0.1 * run("alone")["victim"]
-    assert figures["longest_us"] < GATE_MAX_US + 3 * MESSAGE_US
+def test_large_tasks_that_come_after_all_else_take_nothing(run: Run) -> None:
+    """They may go while the victim's one destination is full, but not before the NIC has sent what is in flight there:
+    each would have the link for 2 ms."""
+    figures, alone = run("claims-background"), run("alone")
+    assert figures["victim"] >= KEPT * alone["victim"]
+    assert figures["longest_us"] <= 2 * alone["longest_us"]
 
 
 def test_credit_used_again_and_again_fills_no_window(run: Run) -> None:
