@@ -254,6 +254,19 @@ cdef class Client:
         permit.wire_class = wire_class
         return permit
 
+    def take(self, transfer, uint8_t nic, batch, uint32_t peer):
+        cdef Permit permit = Permit.__new__(Permit)
+        cdef mfs_client *client = self.here()
+        task_of(&permit.task, transfer, nic, batch, peer)
+        permit.task.at_once = permit.task.on_credit = True
+        if mfs_client_submit(client, &permit.task, MFS_COOKIE_NONE, &permit.task_id) != 1:
+            return None
+        permit.client = self
+        permit.wire_class = mfs_client_permit(client, permit.task_id)
+        if not self.borrowed:
+            mfs_client_count_posted(client, nic, permit.task.stage, permit.task.bytes)
+        return permit
+
     def permits(self, int n=64):
         cdef mfs_permit permits[64]
         cdef mfs_client *client = self.here()
@@ -454,6 +467,12 @@ cdef class Permit:
             return
         self.client = None
         client_done(client, &self.task, self.task_id, complete)
+
+    def ready(self):
+        return True
+
+    def wait(self, timeout_s=None):
+        return self.wire_class
 
     def complete(self):
         self.finish(True)

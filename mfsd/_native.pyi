@@ -920,6 +920,10 @@ class Client:
         need not ask, time is up) has the class `otherwise`. None: the daemon only observes, or is gone.
         LookupError: it knows no such NIC."""
 
+    def take(self, transfer: Transfer, nic: int, batch: int | None, peer: int, /) -> Permit | None:
+        """On credit, in one call. None: there is no credit, or no daemon, and nothing was asked. Errors as of
+        `submit_transfer`."""
+
     def permits(self, n: int = 64) -> list[tuple[int, int]]:
         """(task id, class on the wire) of permits that have arrived; empty when there are none."""
 
@@ -961,6 +965,12 @@ class Permit:
     @property
     def wire_class(self) -> int:
         """The priority on the wire, 0 highest."""
+
+    def ready(self) -> bool:
+        """True. With `wait` as of `mfsd.client.Task`."""
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Its class."""
 
     def complete(self) -> None:
         """The bytes have arrived."""

@@ -162,7 +162,7 @@ class MetadataSources:
 
     def any_owner(self) -> bool:
         """Whether any address may have an owner."""
-        return any(len(owned) for owned in self.owned)
+        return any(self.owned)  # without a generator: every transfer asks
 
     def current(self) -> Metadata:
         return self.context.get() or UNKNOWN

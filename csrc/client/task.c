@@ -152,6 +152,12 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		return -EAGAIN;
 
 	int taken = task->at_once ? credit_take(client, task) : -EAGAIN;
+
+	if (taken < 0 && task->on_credit) {
+		slot_give(client, slot);
+		return -EAGAIN;
+	}
+
 	struct task_slot *entry = &client->task[slot];
 	uint64_t generation = (atomic_load_explicit(&entry->state, memory_order_relaxed) >> 32) + 1;
 	bool grouped = client->minor >= MINOR_GROUPS; /* earlier daemons take the whole word for bytes */

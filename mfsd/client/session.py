@@ -351,6 +351,21 @@ class Session:
         task.wait(timeout_s)
         return task
 
+    def take_transfer(self, transfer: Transfer) -> Task | Permit | None:
+        """What :meth:`submit_transfer` would answer where the permit is there at once, on credit. None: there is none,
+        or something is odd; nothing was asked."""
+        settled = self._settled
+        client = settled.client
+        if client is None or not self._enforces:
+            return None
+        if transfer.request_id > ID_MAX or transfer.deadline_ns > TIME_MAX_NS:
+            return None
+        try:
+            slot = None if transfer.batch is None else self._slot_of(transfer.batch, client)
+            return client.take(transfer, settled.nics[transfer.nic], slot, destination(transfer.peer))
+        except (OSError, OverflowError, TypeError, ValueError, LookupError):
+            return None
+
     def _ask(self, transfer: Transfer, timeout_ns: int) -> Permit | None:
         """Without checks. OverflowError, TypeError, ValueError or LookupError for what cannot be."""
         settled = self._settled
@@ -531,6 +546,9 @@ class MarkedSession(Session):
         transfer = self._checker.transfer(transfer)
         wire_class = self.marks.wire_class(transfer.stage, transfer.size_bytes)
         return Task(self, None, None, transfer, transfer.nic, wire_class)
+
+    def take_transfer(self, transfer: Transfer) -> Task:
+        return self.submit_transfer(transfer)
 
     def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> Task:
         return self.submit_transfer(transfer)

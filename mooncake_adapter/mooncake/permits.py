@@ -96,6 +96,17 @@ def submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
         return _unscheduled(session, once, error)
 
 
+def taken_or_submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
+    """The same for a transfer that goes at once as a rule: on credit where there is some, which takes a tenth of the
+    Python that asking does."""
+    if LOG.isEnabledFor(logging.DEBUG):
+        _log(transfer)
+    try:
+        return session.take_transfer(transfer) or session.submit_transfer(transfer)
+    except Exception as error:
+        return _unscheduled(session, once, error)
+
+
 def permitted(session: Session, once: WarnOnce, budget: Budget, transfer: Transfer) -> Permit | None:
     """Session.permit_transfer that does not raise, likewise; sleeps until the message may go. None: nothing is
     scheduled."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from mfsd.transfer import Transfer as Message
 from mooncake_adapter.metadata import MetadataSources
-from mooncake_adapter.mooncake.permits import submitted
+from mooncake_adapter.mooncake.permits import submitted, taken_or_submitted
 from mooncake_adapter.nixl.lanes import Lanes
 from mooncake_adapter.nixl.later import Later
 from mooncake_adapter.nixl.pieces import Piece
@@ -146,7 +146,7 @@ class Scheduling:
         """Starts a transfer of one message; None where it is left to be moved on."""
         self._begin(transfer, notification)
         piece = transfer.pieces[0]
-        part = Part(piece, submitted(self.session, self._once, self._message(transfer, piece)))
+        part = Part(piece, taken_or_submitted(self.session, self._once, self._message(transfer, piece)))
         transfer.parts.append(part)
         if not part.task.ready():
             self._limit(transfer)

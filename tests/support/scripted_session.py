@@ -76,6 +76,9 @@ class ScriptedSession:
         self.tasks.append(task)
         return task
 
+    def take_transfer(self, transfer: Transfer) -> ScriptedTask | None:
+        return None  # no credit: all ask
+
     def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> ScriptedTask | None:
         if not self.scheduled:
             return None

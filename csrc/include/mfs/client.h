@@ -35,6 +35,7 @@ struct mfs_task {
 	bool class_marked; /* it will go out on the lane of the permitted class: the wire keeps it apart from collectives */
 	bool incoming; /* its bytes come to this node (RDMA READ): it waits for that direction of the link only */
 	bool at_once;   /* its submitter reads that submit answers 1: no permit will come */
+	bool on_credit; /* and where it has none, nothing is to be asked: -EAGAIN */
 	uint32_t peer;  /* mfs_peer_hash of the port it goes to; 0: unknown */
 	uint32_t queue; /* number of the queue pair it goes on, up to MFS_TASK_QUEUE_MAX; 0: none */
 };

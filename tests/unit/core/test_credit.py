@@ -209,6 +209,23 @@ def test_a_critical_flow_ends_it(lent: Callable[..., tuple[Server, Client]], eve
     eventually(lambda: on_credit(server, client), "credit, a while after")
 
 
+def test_what_takes_credit_or_nothing_asks_for_nothing(
+    lent: Callable[..., tuple[Server, Client]], eventually: Eventually
+) -> None:
+    server, client = lent()
+    before = taken(server, client)
+    permit = client.take(Transfer(1000, Stage.P2D), 0, None, 0)
+    assert permit is not None and permit.ready() and permit.wait() == permit.wire_class
+    permit.complete()
+    eventually(lambda: taken(server, client) == before + 1)
+    client.count_posted(0, Stage.COLLECTIVE, 10_000)
+    asked = server.arbiter.client_stats(client.client_id)["submits"]
+    assert client.take(Transfer(1000, Stage.P2D), 0, None, 0) is None
+    ask(client).complete()  # the arbiter has read all that came before
+    assert server.arbiter.client_stats(client.client_id)["submits"] == asked + 1
+    client.count_completed(0, Stage.COLLECTIVE, 10_000)
+
+
 def test_what_is_no_transfer_is_refused(lent: Callable[..., tuple[Server, Client]]) -> None:
     _, client = lent()
     with pytest.raises(TypeError, match="tuple is no Transfer"):
