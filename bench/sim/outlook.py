@@ -354,7 +354,7 @@ def _defaults(sections: Mapping[str, Section], field: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    head = "exact order on every link"
+    head = "exact order on every link unless a section says classes"
     why = "311 and up chose between rules"
     prog = "python -m bench sim outlook"
     return write(Report(prog, __doc__, SECTIONS, head, 411, why, WITHOUT_MARKS, WITH_STAGES), arguments)

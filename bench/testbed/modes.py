@@ -56,7 +56,7 @@ MODES = {
         Mode(name="dscp", says="a fixed priority for each stage on the wire", reuse_class=1, p2d_class=2),
         Mode(
             name="dscp-size",
-            says="a priority on the wire by stage and size, as mfs-run --mode mark gives; no daemon",
+            says="a priority on the wire by stage and size, four classes of loads and three of last stages; no daemon",
             collective_class=BY_SIZE.collective,
             reuse_class=BY_SIZE.reuse[-1],
             p2d_class=BY_SIZE.p2d[-1],
@@ -65,7 +65,7 @@ MODES = {
         Mode(
             name="static",
             says="stage order in host queue and on the wire, deadlines among stage 3; no coordinator",
-            policy={"variant": "mfs", "levels": 1, "critical_laxity_share": 0.0, "soon_ns": 0, "drop_budget": 0.0},
+            policy={"variant": "mfs", "critical_laxity_share": 0.0, "soon_ns": 0, "drop_budget": 0.0},
         ),
         Mode(
             name="paper",

@@ -51,13 +51,16 @@ class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: the simulator's own interval has 0 in it, so that nothing is claimed."""
 
     def verdict(self, measured: Spread) -> str:
-        """holds: as much as is wanted, and the interval is on that side of 0. open: the interval has 0 in it."""
+        """holds: the whole interval is as much as is wanted. holds by the mean: it is on that side of 0, and the mean is
+        as much. open: the interval has 0 in it."""
         if self.wanted is None:
             return "nothing claimed"
         side = 1 if self.wanted > 0 else -1
         if side * measured.mean < side * self.wanted:
             return "**missed**"
-        return "holds" if measured.count > 1 and side * measured.mean > measured.half else "open"
+        if measured.count < 2 or side * measured.mean <= measured.half:
+            return "open"
+        return "holds" if side * (measured.mean - self.wanted) >= measured.half else "holds by the mean"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
