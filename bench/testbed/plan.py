@@ -51,8 +51,8 @@ class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: the simulator's own interval has 0 in it, so that nothing is claimed."""
 
     def verdict(self, measured: Spread) -> str:
-        """holds: the whole interval is as much as is wanted. holds by the mean: it is on that side of 0, and the mean is
-        as much. open: the interval has 0 in it."""
+        """holds: the whole interval is as much as is wanted. holds by the mean: it is on that side of 0, and its mean
+        is as much. open: the interval has 0 in it."""
         if self.wanted is None:
             return "nothing claimed"
         side = 1 if self.wanted > 0 else -1

@@ -118,7 +118,8 @@ def tables(kept: Kept) -> str:
         "Measured with real bytes (`python -m bench.testbed.requests docs/results/testbed-requests.json --page`): "
         f"{kept.content['machine']}. "
         f"{Scale().describe()}. Mean over the seeds with half of the 95 % interval; points against the first row and "
-        f"against `{ORDER}`, seed by seed. In brackets: the simulator on the same seeds; its points also on those that chose the scenario."
+        f"against `{ORDER}`, seed by seed. In brackets: the simulator on the same seeds; its points also on those that "
+        "chose the scenario."
     ]
     for name in names:
         lines += ["", f"### On the testbed: {name}", "", *_case(kept, name)]
@@ -141,7 +142,7 @@ def _case(kept: Kept, name: str) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for mode in modes:
-        first = mode == modes[0]
+        first, added = mode == modes[0], mode.startswith(f"{ORDER}+")
 
         def gain(of: Sequence[Result], mode: str = mode) -> str:
             return difference(of, mode, modes[0], "slo_attainment").show(1, 100, sign=True)
@@ -153,7 +154,7 @@ def _case(kept: Kept, name: str) -> list[str]:
             f"`{mode}`",
             f"{over_seeds(rows, mode, 'slo_attainment').show(0, 100)} ({there['slo_attainment'] * 100:.0f})",
             "" if first else gain(rows),
-            difference(rows, mode, ORDER, "slo_attainment").show(1, 100, sign=True) if mode.startswith(f"{ORDER}+") else "",
+            difference(rows, mode, ORDER, "slo_attainment").show(1, 100, sign=True) if added else "",
             *("" if first else gain(of) for of in (expected, planned)),
             f"{over_seeds(rows, mode, 'ttft_s.mean').show(0, 1e3)} ({there['ttft_s.mean'] * 1e3:.0f})",
             f"{again / total * 100:.0f}",
