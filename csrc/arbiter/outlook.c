@@ -123,7 +123,8 @@ static uint64_t far_achieved(const struct mfs_arbiter *arbiter, const struct out
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < arbiter->nics; i++)
-		sum += mfs_window_rate_to(arbiter->nic[i].direction[far->info.direction].window, far->key);
+		sum += mfs_window_rate_to(arbiter->nic[i].direction[far->info.direction].window, far->key,
+					  arbiter->now_ns);
 	return sum;
 }
 

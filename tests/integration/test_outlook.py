@@ -40,6 +40,14 @@ node = "{node}"
 unit = "prefill-1"
 ttl = "3s"
 """
+FAST = """
+[nic."slow"]
+rate = "8gbit"
+address = "10.7.0.1"
+[arbiter]
+window_min = "1mib"
+max_hold = "5s"
+"""
 
 
 @pytest.fixture
@@ -93,6 +101,34 @@ def test_a_request_that_another_process_announced_is_seen_pruned(coordinator: Ru
         assert not scheduler("pruned", request_id=1)
         process.kill()
         eventually(lambda: not scheduler("pruned", request_id=9), "without a coordinator no request is pruned")
+
+
+def begin(engine: Engine, n: int) -> None:
+    """A read of a quarter of the window that may go."""
+    engine("submit", task=f"read-{n}", size_bytes=1 << 18, stage=Stage.REUSE, incoming=True, peer=OWNER)
+    engine("wait", task=f"read-{n}")
+
+
+def test_a_slow_read_of_long_ago_says_nothing_of_the_next(folder: Path) -> None:
+    """Without a coordinator a forecast is bytes over the rate of the last reads. Where it said "compute again" there was
+    no read after, so the rate held for ever."""
+    with Daemon(folder, FAST) as daemon, Engine(daemon.socket, "slow", "engine") as engine:
+        engine("watch", peers=[OWNER])
+        alone_ns = eventually(lambda: engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1), "the page")
+        for n in range(4):
+            begin(engine, n)
+        for n in range(12):
+            time.sleep(0.05)
+            engine("complete", task=f"read-{n}")
+            if n < 8:
+                begin(engine, n + 4)
+        eventually(
+            lambda: engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) > 10 * alone_ns, "the reads were slow"
+        )
+        eventually(
+            lambda: engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == alone_ns,
+            "after a pause its own port alone says how long it takes",
+        )
 
 
 @contextmanager
