@@ -796,6 +796,8 @@ def fetch_forecast_ns(
     own: tuple[int, tuple[int, int, int, int], int, int, int],
     far: tuple[int, int | None, int] | None,
     tier: int,
+    announced_bytes: int = 0,
+    far_bytes: int | None = None,
 ) -> int:
     """mfs_fetch_forecast: the arithmetic of mfsd/policy/outlook.py in C. `own` as OutlookPort; `far`: rate, time owed,
     rate achieved."""
@@ -863,8 +865,17 @@ class Client:
     def request_pruned(self, request_id: int) -> bool | None:
         """Of any process of this node."""
 
-    def fetch_ns(self, nic: int, size_bytes: int, peer: bytes = b"", deadline_ns: int = 0) -> int | None:
-        """How long a fetch would take from now on. `deadline_ns` 0: nothing waits for it."""
+    def fetch_ns(
+        self,
+        nic: int,
+        size_bytes: int,
+        peer: bytes = b"",
+        deadline_ns: int = 0,
+        announced_bytes: int = 0,
+        far_bytes: int | None = None,
+    ) -> int | None:
+        """How long a fetch would take from now on. `deadline_ns` 0: nothing waits for it. `far_bytes`: through the
+        owner's port, as many if not given; `announced_bytes`: of these, what is announced."""
 
     def gate(self, nic: int) -> int:
         """Bit mask of stages that must ask (1 << stage)."""

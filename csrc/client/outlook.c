@@ -218,24 +218,33 @@ static uint64_t rate_left(const struct mfs_port_outlook *port)
 	return left ? left : 1;
 }
 
-uint64_t mfs_fetch_forecast(uint64_t bytes, const struct mfs_port_outlook *own,
+static uint64_t far_transfer_ns(const struct mfs_fetch *fetch, const struct mfs_port_outlook *own,
+				const struct mfs_far_outlook *far)
+{
+	uint64_t rate = far->rate_bytes_per_s ? far->rate_bytes_per_s : own->rate_bytes_per_s;
+	uint64_t announced_ns = transfer_ns(fetch->announced_bytes, rate);
+
+	return sum(far->owed_ns > announced_ns ? far->owed_ns - announced_ns : 0,
+		   transfer_ns(fetch->far_bytes, rate));
+}
+
+uint64_t mfs_fetch_forecast(const struct mfs_fetch *fetch, const struct mfs_port_outlook *own,
 			    const struct mfs_far_outlook *far, enum mfs_tier tier)
 {
 	uint64_t ahead = own->in_flight_bytes, own_ns, far_ns = 0;
 
 	for (unsigned t = 0; t <= tier && t < MFS_OUTLOOK_TIERS; t++)
 		ahead = sum(ahead, own->waiting_bytes[t]);
-	own_ns = transfer_ns(sum(ahead, bytes), rate_left(own));
+	own_ns = transfer_ns(sum(ahead, fetch->bytes), rate_left(own));
 	if (far && far->owed_ns != MFS_OUTLOOK_UNKNOWN)
-		far_ns = sum(far->owed_ns, transfer_ns(bytes, far->rate_bytes_per_s ? far->rate_bytes_per_s
-										    : own->rate_bytes_per_s));
+		far_ns = far_transfer_ns(fetch, own, far);
 	else if (far && far->achieved_bytes_per_s)
-		far_ns = transfer_ns(bytes, far->achieved_bytes_per_s);
+		far_ns = transfer_ns(fetch->far_bytes, far->achieved_bytes_per_s);
 	return own_ns > far_ns ? own_ns : far_ns;
 }
 
-int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t bytes, const uint8_t peer[16],
-			uint64_t deadline_ns, uint64_t *ns)
+int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, const struct mfs_fetch *fetch,
+			const uint8_t peer[16], uint64_t deadline_ns, uint64_t *ns)
 {
 	uint64_t now_ns = mfs_clock_ns();
 	struct mfs_port_outlook own;
@@ -246,7 +255,7 @@ int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t 
 	if (rc < 0)
 		return rc;
 	far_known = peer && mfs_client_outlook_far(client, peer, MFS_DIRECTION_IN, now_ns, &far) == 0;
-	*ns = mfs_fetch_forecast(bytes, &own, far_known ? &far : NULL,
+	*ns = mfs_fetch_forecast(fetch, &own, far_known ? &far : NULL,
 				 deadline_ns ? MFS_TIER_EARLY : MFS_TIER_SCAVENGER);
 	return 0;
 }

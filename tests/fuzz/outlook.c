@@ -63,6 +63,7 @@ static void read_all(struct input *in, const struct mfs_client *client, uint64_t
 	uint64_t peer[2] = {take(in, 1) & 1, take(in, 1)}, ns = 0;
 	struct mfs_port_outlook port;
 	struct mfs_far_outlook far;
+	struct mfs_fetch fetch;
 	unsigned nic = (unsigned)take(in, 1);
 	int rc;
 
@@ -81,8 +82,9 @@ static void read_all(struct input *in, const struct mfs_client *client, uint64_t
 				       copy.ports_more <= MFS_OUTLOOK_PORTS_MORE &&
 				       (!copy.ports_more || copy.ports == MFS_OUTLOOK_PORTS_FIRST) && copy.fars <= MFS_OUTLOOK_FARS_MAX &&
 				       copy.pruned <= MFS_OUTLOOK_PRUNED_MAX);
-	rc = mfs_client_fetch_ns(client, nic, take(in, 8), take(in, 1) & 1 ? (const uint8_t *)peer : NULL,
-				 take(in, 1) & 1, &ns);
+	fetch = (struct mfs_fetch){take(in, 8), take(in, 8), take(in, 8)};
+	rc = mfs_client_fetch_ns(client, nic, &fetch, take(in, 1) & 1 ? (const uint8_t *)peer : NULL, take(in, 1) & 1,
+				 &ns);
 	CHECK(rc == 0 ? ns <= INT64_MAX : rc == -ENODATA || rc == -EINVAL);
 }
 

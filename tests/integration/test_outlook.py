@@ -103,32 +103,35 @@ def test_a_request_that_another_process_announced_is_seen_pruned(coordinator: Ru
         eventually(lambda: not scheduler("pruned", request_id=9), "without a coordinator no request is pruned")
 
 
-def begin(engine: Engine, n: int) -> None:
-    """A read of a quarter of the window that may go."""
-    engine("submit", task=f"read-{n}", size_bytes=1 << 18, stage=Stage.REUSE, incoming=True, peer=OWNER)
-    engine("wait", task=f"read-{n}")
+def read_slowly(engine: Engine) -> None:
+    """Quarters of the window, four under way at once, at a twentieth of the port's rate."""
+    for n in range(4 + 16):
+        if n >= 4:
+            time.sleep(0.005)
+            engine("complete", task=f"read-{n - 4}")
+        if n < 16:
+            engine("submit", task=f"read-{n}", size_bytes=1 << 18, stage=Stage.REUSE, incoming=True, peer=OWNER)
+            engine("wait", task=f"read-{n}")
 
 
 def test_a_slow_read_of_long_ago_says_nothing_of_the_next(folder: Path) -> None:
-    """Without a coordinator a forecast is bytes over the rate of the last reads. Where it said "compute again" there was
-    no read after, so the rate held for ever."""
+    """Without a coordinator a forecast is bytes over the rate of the last reads. Who computes again because of it sends
+    none after, so the rate held for ever."""
     with Daemon(folder, FAST) as daemon, Engine(daemon.socket, "slow", "engine") as engine:
         engine("watch", peers=[OWNER])
-        alone_ns = eventually(lambda: engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1), "the page")
-        for n in range(4):
-            begin(engine, n)
-        for n in range(12):
-            time.sleep(0.05)
-            engine("complete", task=f"read-{n}")
-            if n < 8:
-                begin(engine, n + 4)
-        eventually(
-            lambda: engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) > 10 * alone_ns, "the reads were slow"
-        )
-        eventually(
-            lambda: engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == alone_ns,
-            "after a pause its own port alone says how long it takes",
-        )
+
+        def forecast_ns() -> int | None:
+            found: int | None = engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1)
+            return found
+
+        alone_ns = eventually(forecast_ns, "the page")
+
+        def slow() -> bool:
+            read_slowly(engine)
+            return (forecast_ns() or 0) > 5 * alone_ns
+
+        eventually(slow, "the reads were slow")
+        eventually(lambda: forecast_ns() == alone_ns, "after a pause its own port alone says how long it takes")
 
 
 @contextmanager
@@ -153,6 +156,9 @@ def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone
     with engines_of_two_nodes(folder, address) as (_, asks, owes):
         asks("waiting", requests=[{"request_id": 1, "rank": 1, "flows": fetching(MB)}])
         small_ns = eventually(lambda: asks("outlook")["fars"].get(FAR), "its own load at the owner")
+        assert asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == small_ns + 10**9  # as one more load
+        own_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1, announced_bytes=MB)
+        assert own_ns == 10**9, "it is that load, and does not go before itself"
         owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
         eventually(lambda: asks("outlook")["fars"][FAR] > 10**9 + small_ns, "and the other node's")
         long_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1)
@@ -231,7 +237,9 @@ def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_learns_it(folde
     """The adapter's own announcer, at a real daemon: nothing is announced twice by hand."""
     requests, config = Requests(Defaults(), "tiny", WarnOnce()), CONFIG.format(node="here")
     with Daemon(folder, config) as first, Session.open(socket_path=str(first.socket), process="scheduler") as session:
-        announcer = Announcer(session, requests, Source(1000, session.nic("slow"), (OWNER,)), WarnOnce())
+        announcer = Announcer(
+            session, requests, Source(1000, session.nic("slow"), (OWNER,)), WarnOnce()
+        )
         for name in "ab":
             requests.arrived(request(name, ttft_slo_ms=3_600_000))
         requests.found("b", 900)
