@@ -658,9 +658,10 @@ class Arbiter:
         fars: Sequence[tuple[bytes, int, int, int | None]],
         pruned: Collection[int],
         far_valid_until_ns: int,
+        pruned_valid_until_ns: int,
     ) -> None:
         """Replaces what the page says of far ports (GID, direction of the flows, rate, time owed there) and of pruned
-        requests. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
+        requests, and until when. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
 
     def notice_fd(self) -> int:
         """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""

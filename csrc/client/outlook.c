@@ -141,6 +141,12 @@ int mfs_client_outlook_far(const struct mfs_client *client, const uint8_t peer[1
 	return -ENODATA;
 }
 
+/* A daemon of a lower minor version says of no request for how long it is pruned. */
+static bool pruned_holds(const struct mfs_client *client, const struct mfs_outlook *page, uint64_t now_ns)
+{
+	return client->minor < MFS_OUTLOOK_PRUNED_MINOR || holds(get(&page->pruned_valid_until_ns), now_ns);
+}
+
 int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint64_t now_ns)
 {
 	const struct mfs_outlook *page = client->outlook;
@@ -148,7 +154,7 @@ int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint
 	for (int tries = 0; tries < MFS_OUTLOOK_TRIES && believed(client, now_ns); tries++) {
 		uint32_t sequence = read_begin(page), low = 0,
 			 high = get_count(&page->pruned, MFS_OUTLOOK_PRUNED_MAX);
-		bool found = false;
+		bool found = false, known = pruned_holds(client, page, now_ns);
 
 		while (low < high && !found) {
 			uint32_t middle = (low + high) / 2;
@@ -161,7 +167,7 @@ int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint
 				low = middle + 1;
 		}
 		if (read_whole(page, sequence))
-			return found;
+			return !found ? 0 : known ? 1 : -ENODATA;
 	}
 	return -ENODATA;
 }
@@ -183,7 +189,9 @@ int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct 
 			    ports_count(copy) - get_count(&copy->ports, MFS_OUTLOOK_PORTS_FIRST));
 		atomic_init(&copy->ports, get_count(&copy->ports, MFS_OUTLOOK_PORTS_FIRST));
 		atomic_init(&copy->fars, get_count(&copy->fars, MFS_OUTLOOK_FARS_MAX));
-		atomic_init(&copy->pruned, get_count(&copy->pruned, MFS_OUTLOOK_PRUNED_MAX));
+		atomic_init(&copy->pruned, pruned_holds(client, copy, now_ns)
+						   ? get_count(&copy->pruned, MFS_OUTLOOK_PRUNED_MAX)
+						   : 0);
 		if (!holds(get(&copy->far_valid_until_ns), now_ns))
 			atomic_init(&copy->far_valid_until_ns, 0);
 		return 0;

@@ -209,7 +209,8 @@ struct mfs_far_outlook {
 int mfs_client_outlook_far(const struct mfs_client *client, const uint8_t peer[16],
 			   enum mfs_direction direction, uint64_t now_ns, struct mfs_far_outlook *far);
 
-/* 1: the request, of any process of this node, is pruned; 0: it is not. */
+/* 1: the request, of any process of this node, is pruned; 0: it is not. -ENODATA, too, where the daemon has not said for a
+ * while that it still is. */
 int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint64_t now_ns);
 
 struct mfs_fetch {
@@ -227,8 +228,8 @@ int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, const str
 uint64_t mfs_fetch_forecast(const struct mfs_fetch *fetch, const struct mfs_port_outlook *own,
 			    const struct mfs_far_outlook *far, enum mfs_tier tier);
 
-/* A copy of the whole page; counts are within their tables, and far_valid_until_ns is 0 where it has passed. -ENOENT: this
- * daemon or kernel has no page. */
+/* A copy of the whole page; counts are within their tables, far_valid_until_ns is 0 where it has passed, and no request is
+ * pruned where that is not known. -ENOENT: this daemon or kernel has no page. */
 int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct mfs_outlook *copy);
 
 /* A consistent copy of the classification rules; answers their number, 0 if the daemon is busy writing for too long. */
