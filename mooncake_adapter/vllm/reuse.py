@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from mfsd.client.checking import gid
 from mfsd.policy.serve.fetch import Choice, Decision, ReuseRule, ReuseView, decide
-from mooncake_adapter.vllm.requests import Chunk, Requests
+from mooncake_adapter.vllm.requests import Chunk, RequestInfo, Requests
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
@@ -41,7 +43,8 @@ class ReuseOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     nic: str = ""
     """The device that loads come in by; the host's first one if not given."""
     owners: tuple[str, ...] = ()
-    """Addresses of the store's nodes: a load is expected to take as long as from the slowest of them."""
+    """Addresses of the NICs by which the store's nodes send (RDMA's, where it goes by RDMA): a load is expected to take
+    as long as from the slowest of them."""
 
 
 def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
@@ -54,6 +57,15 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
     except msgspec.ValidationError as error:
         once.warn("reuse", 'kv_connector_extra_config["reuse"]: %s; all reuse is loaded', error)
         return ReuseOptions()
+    for owner in options.owners:
+        if gid(owner) is None:
+            once.warn(
+                "reuse-owner",
+                'kv_connector_extra_config["reuse"]: owners: %r is no address of a NIC, such as "10.0.0.7"; '
+                "all reuse is loaded",
+                owner,
+            )
+            return ReuseOptions()
     if options.rule is not ReuseRule.ALWAYS and connector not in STORES:
         once.warn(
             "reuse-inner",
@@ -87,19 +99,15 @@ class FetchTimes(Protocol):
     """The part of a session that is asked here."""
 
     def fetch_ns(
-        self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0
+        self,
+        size_bytes: int,
+        peer: str | bytes = "",
+        deadline_ns: int = 0,
+        *,
+        nic: int = 0,
+        announced_bytes: int = 0,
+        owner_bytes: int | None = None,
     ) -> int | None: ...
-
-
-def token_bytes(kv_cache_config: Any) -> float:
-    """Bytes that a token's KV has on one worker; 0 where the configuration does not say."""
-    total = 0.0
-    for group in getattr(kv_cache_config, "kv_cache_groups", None) or ():
-        spec = getattr(group, "kv_cache_spec", None)
-        page, tokens = getattr(spec, "page_size_bytes", 0), getattr(spec, "block_size", 0)
-        if page and tokens:
-            total += len(group.layer_names) * page / tokens
-    return total
 
 
 class StepPace:
@@ -134,12 +142,15 @@ class ReuseChoice:
         options: ReuseOptions,
         requests: Requests,
         times: FetchTimes,
-        bytes_of_token: float,
+        bytes_of_token: TokenBytes,
         nic: int,
         once: WarnOnce,
     ) -> None:
         self._options, self._requests, self._times = options, requests, times
         self._token_bytes, self._nic, self._once = bytes_of_token, nic, once
+        self.announced: Callable[[str], int] = lambda request: 0
+        """Bytes of a request that are announced from each owner: vLLM asks about it again while it finds no memory for
+        it, and what is promised at the owners' ports contains them then."""
         self._latest: dict[str, Decision] = {}
         self.parts: Parts | None = None
         """None: it is loaded whole or not at all."""
@@ -210,14 +221,14 @@ class ReuseChoice:
         decision = decide(
             self._options.rule,
             ReuseView(
-                fetch_s=self._fetch_s(int(tokens * self._token_bytes), info.deadline_unix_ns),
+                fetch_s=self._fetch_s(info, tokens),
                 queue_s=queue_s,
                 rest_s=rest_s,
                 whole_s=whole_s,
                 left_s=(info.deadline_unix_ns - now_ns) / NS_PER_S if due else None,
                 limit_s=info.budget_ns / NS_PER_S if due else None,
                 waiting=waiting,
-                before_s=self._fetch_s(1, info.deadline_unix_ns) if self.parts is not None else None,
+                before_s=self._fetch_s(info, 0) if self.parts is not None else None,
                 lease_s=self.lease_s,
             ),
         )
@@ -226,13 +237,23 @@ class ReuseChoice:
             return decision._replace(choice=Choice.RECOMPUTE)  # less than a block
         return decision
 
-    def _fetch_s(self, size_bytes: int, deadline_ns: int) -> float | None:
-        """From the slowest owner; None where one is unknown, or how much a token is."""
-        if not size_bytes:
+    def _fetch_s(self, info: RequestInfo, tokens: int) -> float | None:
+        """Until so many tokens' KV is here, 0: the first byte of it; from the slowest owner. Of one of which nothing is
+        known the own port alone says it. None: nothing is known of that one, or how much a token is."""
+        own, owner = self._token_bytes
+        if not own:
             return None
+        announced = self.announced(info.name)
         times = [
-            self._times.fetch_ns(size_bytes, owner, deadline_ns, nic=self._nic)
-            for owner in self._options.owners or ("",)
+            self._times.fetch_ns(
+                max(1, int(tokens * own)),
+                peer,
+                info.deadline_unix_ns,
+                nic=self._nic,
+                announced_bytes=announced,
+                owner_bytes=max(1, int(tokens * owner)),
+            )
+            for peer in self._options.owners or ("",)
         ]
         known = [one for one in times if one is not None]
         return max(known) / NS_PER_S if len(known) == len(times) else None

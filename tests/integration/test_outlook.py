@@ -17,6 +17,7 @@ from mfsd.client import Session, Stage
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.announce import Announcer, Source
 from mooncake_adapter.vllm.requests import Requests
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.cluster import ask_status
 from tests.support.coordinator import Running, running_coordinator
@@ -156,13 +157,14 @@ def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone
     with engines_of_two_nodes(folder, address) as (_, asks, owes):
         asks("waiting", requests=[{"request_id": 1, "rank": 1, "flows": fetching(MB)}])
         small_ns = eventually(lambda: asks("outlook")["fars"].get(FAR), "its own load at the owner")
-        assert asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1) == small_ns + 10**9  # as one more load
-        own_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1, announced_bytes=MB)
-        assert own_ns == 10**9, "it is that load, and does not go before itself"
         owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
         eventually(lambda: asks("outlook")["fars"][FAR] > 10**9 + small_ns, "and the other node's")
         long_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1)
         assert long_ns > 10**9 + small_ns
+        own_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1, announced_bytes=20_000 * MB)
+        assert own_ns == 10**9, "if those bytes are its own, they do not go before it"
+        far_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1, owner_bytes=20_000 * MB)
+        assert far_ns > long_ns + 10**9, "what other NICs fetch with it goes through the owner's port"
         owes("waiting", requests=[])
         eventually(lambda: asks("outlook")["fars"][FAR] == small_ns, "the other has left the queue")
         owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
@@ -238,7 +240,7 @@ def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_learns_it(folde
     requests, config = Requests(Defaults(), "tiny", WarnOnce()), CONFIG.format(node="here")
     with Daemon(folder, config) as first, Session.open(socket_path=str(first.socket), process="scheduler") as session:
         announcer = Announcer(
-            session, requests, Source(1000, session.nic("slow"), (OWNER,)), WarnOnce()
+            session, requests, Source(TokenBytes(1000, 1000), session.nic("slow"), (OWNER,)), WarnOnce()
         )
         for name in "ab":
             requests.arrived(request(name, ttft_slo_ms=3_600_000))
