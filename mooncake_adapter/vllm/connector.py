@@ -300,8 +300,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._announcer.ordered(requests, aside)
 
     def reuse_counts(self) -> dict[str, int]:
-        """For a scheduler or metrics of one's own: how many requests loaded what the store has, how many computed it
-        again, and how often an answer was put off."""
+        """For a scheduler or metrics of one's own: how many requests loaded what the store has, and how many computed
+        it again, all of it or a part."""
         return dict(self._reuse.counts) if self._reuse is not None else {}
 
     # ---- worker ------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import pytest
 
 from mfsd.client.types import Waiting
 from mfsd.policy.outlook import FarLoad, PortLoad, fetch_forecast
-from mfsd.policy.serve.fetch import ReuseRule
+from mfsd.policy.serve.fetch import Choice, Decision, Reason, ReuseRule
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.announce import Announcer, Source
 from mooncake_adapter.vllm.requests import Requests
-from mooncake_adapter.vllm.reuse import Parts, ReuseChoice, ReuseOptions, StepPace, options_of
+from mooncake_adapter.vllm.reuse import UNKNOWN_IN_A_ROW, Parts, ReuseChoice, ReuseOptions, StepPace, options_of
 from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.unit.adapters.test_steps import blocks_of, output
@@ -314,11 +314,50 @@ def test_the_decision_that_stands_is_counted_once() -> None:
     for _ in range(3):
         assert choice.answer(one, 0, store.get_num_new_matched_tokens(one, 0)) == (0, False)
     assert choice.counts == {}
-    counted: list[str] = []
+    counted: list[Decision] = []
     choice.counted = counted.append
     choice.allocated("a")
     choice.allocated("a")
-    assert choice.counts == {"recompute": 1} and counted == ["recompute"]
+    assert choice.counts == {"recompute": 1}
+    assert [(one.choice, one.reason) for one in counted] == [(Choice.RECOMPUTE, Reason.LATE_WITH_IT)]
+
+
+def test_each_load_says_why() -> None:
+    late = request("late", ttft_slo_ms=50)
+    kept = request("kept", parameters={"do_remote_prefill": True}, ttft_slo_ms=500)
+    for times, one, reason in (
+        (Times(1000), request("soon", ttft_slo_ms=500), Reason.IN_TIME),
+        (Times(10**12), late, Reason.LATE_EITHER_WAY),
+        (Times(None), request("unknown", ttft_slo_ms=500), Reason.BACKLOG_UNKNOWN),
+        (Times(1000), request("without"), Reason.NO_DEADLINE),
+        (Times(1000), kept, Reason.KEPT_ELSEWHERE),
+    ):
+        choice = made(times)
+        assert asked(choice, one, Store(900)) == (900, True)
+        assert choice.explanation(one.request_id) == reason.value
+        assert choice.ended(one.request_id, None) is None, "an answer says of what was computed again alone"
+    choice = made(Times(1000))
+    choice.pace = StepPace()
+    asked(choice, request("first", ttft_slo_ms=500), Store(900))
+    assert choice.explanation("first") == Reason.NOTHING_MEASURED.value
+
+
+def test_a_network_that_says_nothing_for_long_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    times = Times(None)
+    choice, one = made(times), request("a", ttft_slo_ms=500)
+
+    def answers(count: int) -> None:
+        for _ in range(count):
+            choice.answer(one, 0, (900, True))
+
+    answers(UNKNOWN_IN_A_ROW - 1)
+    times.ns = 1000
+    answers(1)
+    times.ns = None
+    answers(UNKNOWN_IN_A_ROW - 1)
+    assert not caplog.records, "it knew once in between"
+    answers(2 * UNKNOWN_IN_A_ROW)
+    assert len(caplog.records) == 1 and f"{UNKNOWN_IN_A_ROW} answers in a row" in caplog.text
 
 
 def test_steps_are_measured_where_the_engine_went_on() -> None:
