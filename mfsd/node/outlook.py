@@ -21,7 +21,7 @@ from mfsd.node.addresses import address_of_gid
 WRITE_S = 0.005
 """What changes within this is written once."""
 PRUNED_TTL_NS = 3_000_000_000
-"""For which a program believes that a request is pruned: the arbiter's thread keeps the page valid if this loop hangs."""
+"""For which a request is believed to be pruned: the arbiter's thread keeps the page valid if this loop hangs."""
 PRUNED_AGAIN_S = 1.0
 """So often it is said again, while there are any."""
 NO_PEER = bytes(16)
