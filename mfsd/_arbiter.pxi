@@ -282,7 +282,7 @@ cdef class Arbiter:
         self.leave(0)
         return None if rc < 0 else rc
 
-    def outlook(self, fars, pruned, uint64_t far_valid_until_ns):
+    def outlook(self, fars, pruned, uint64_t far_valid_until_ns, uint64_t pruned_valid_until_ns):
         cdef mfs_far_port far[MFS_OUTLOOK_FARS_MAX]
         cdef uint64_t requests[MFS_OUTLOOK_PRUNED_MAX]
         cdef uint32_t n = len(fars), m = len(pruned)
@@ -300,7 +300,7 @@ cdef class Arbiter:
             requests[i] = request_id
         arbiter = self.enter()
         with nogil:
-            rc = mfs_arbiter_outlook(arbiter, far, n, requests, m, far_valid_until_ns)
+            rc = mfs_arbiter_outlook(arbiter, far, n, requests, m, far_valid_until_ns, pruned_valid_until_ns)
         self.leave(rc)
 
     def batch_snapshot(self, uint32_t client_id, uint32_t slot):

@@ -386,9 +386,11 @@ cdef class Client:
         cdef int rc = mfs_client_pruned(self.here(), request_id, mfs_native_now_ns())
         return None if rc < 0 else bool(rc)
 
-    def fetch_ns(self, unsigned nic, uint64_t size_bytes, bytes peer=b"", uint64_t deadline_ns=0):
+    def fetch_ns(self, unsigned nic, uint64_t size_bytes, bytes peer=b"", uint64_t deadline_ns=0,
+                 uint64_t announced_bytes=0, far_bytes=None):
+        cdef mfs_fetch fetch = fetch_of(size_bytes, far_bytes, announced_bytes)
         cdef uint64_t ns
-        if mfs_client_fetch_ns(self.here(), nic, size_bytes, peer_of(peer), deadline_ns, &ns) < 0:
+        if mfs_client_fetch_ns(self.here(), nic, &fetch, peer_of(peer), deadline_ns, &ns) < 0:
             return None
         return ns
 

@@ -658,9 +658,10 @@ class Arbiter:
         fars: Sequence[tuple[bytes, int, int, int | None]],
         pruned: Collection[int],
         far_valid_until_ns: int,
+        pruned_valid_until_ns: int,
     ) -> None:
         """Replaces what the page says of far ports (GID, direction of the flows, rate, time owed there) and of pruned
-        requests. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
+        requests, and until when. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
 
     def notice_fd(self) -> int:
         """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""
@@ -796,6 +797,8 @@ def fetch_forecast_ns(
     own: tuple[int, tuple[int, int, int, int], int, int, int],
     far: tuple[int, int | None, int] | None,
     tier: int,
+    announced_bytes: int = 0,
+    far_bytes: int | None = None,
 ) -> int:
     """mfs_fetch_forecast: the arithmetic of mfsd/policy/outlook.py in C. `own` as OutlookPort; `far`: rate, time owed,
     rate achieved."""
@@ -863,8 +866,17 @@ class Client:
     def request_pruned(self, request_id: int) -> bool | None:
         """Of any process of this node."""
 
-    def fetch_ns(self, nic: int, size_bytes: int, peer: bytes = b"", deadline_ns: int = 0) -> int | None:
-        """How long a fetch would take from now on. `deadline_ns` 0: nothing waits for it."""
+    def fetch_ns(
+        self,
+        nic: int,
+        size_bytes: int,
+        peer: bytes = b"",
+        deadline_ns: int = 0,
+        announced_bytes: int = 0,
+        far_bytes: int | None = None,
+    ) -> int | None:
+        """How long a fetch would take from now on. `deadline_ns` 0: nothing waits for it. `far_bytes`: through the
+        owner's port, as many if not given; `announced_bytes`: of these, what is announced."""
 
     def gate(self, nic: int) -> int:
         """Bit mask of stages that must ask (1 << stage)."""
@@ -1254,6 +1266,8 @@ class Window:
     def in_flight_bytes(self) -> int: ...
     def backlog(self, now_ns: int) -> int: ...
     def snapshot(self, destination: int) -> DestinationWindow: ...
+    def rate_to(self, key: int, now_ns: int) -> int:
+        """Bytes a second at which the destination completed last; 0: unknown, or forgotten."""
 
 # ---- The serving simulator's step (_serving.pxi) ---------------------------------------------------------------------
 

@@ -53,9 +53,18 @@ cdef const uint8_t *peer_of(bytes peer) except? NULL:
     return <const uint8_t *><const char *>peer
 
 
-def fetch_forecast_ns(uint64_t size_bytes, own, far, unsigned tier):
+cdef mfs_fetch fetch_of(uint64_t size_bytes, far_bytes, uint64_t announced_bytes):
+    cdef mfs_fetch fetch
+    fetch.bytes = size_bytes
+    fetch.far_bytes = size_bytes if far_bytes is None else far_bytes
+    fetch.announced_bytes = announced_bytes
+    return fetch
+
+
+def fetch_forecast_ns(uint64_t size_bytes, own, far, unsigned tier, uint64_t announced_bytes=0, far_bytes=None):
     cdef mfs_port_outlook port
     cdef mfs_far_outlook there
+    cdef mfs_fetch fetch
     port.rate_bytes_per_s, waiting, port.in_flight_bytes, port.achieved_bytes_per_s, port.unscheduled_bytes_per_s = own
     for i in range(MFS_OUTLOOK_TIERS):
         port.waiting_bytes[i] = waiting[i]
@@ -64,4 +73,5 @@ def fetch_forecast_ns(uint64_t size_bytes, own, far, unsigned tier):
     if far is not None:
         there.rate_bytes_per_s, owed, there.achieved_bytes_per_s = far
         there.owed_ns = mfs_outlook_unknown if owed is None else owed
-    return mfs_fetch_forecast(size_bytes, &port, NULL if far is None else &there, <mfs_tier>tier)
+    fetch = fetch_of(size_bytes, far_bytes, announced_bytes)
+    return mfs_fetch_forecast(&fetch, &port, NULL if far is None else &there, <mfs_tier>tier)

@@ -75,3 +75,6 @@ cdef class Window:
         cdef mfs_destination_window found
         mfs_window_snapshot(self.window, destination, &found)
         return DestinationWindow(found.key, found.window_bytes, found.in_flight_bytes, found.rate_bytes_per_s)
+
+    def rate_to(self, uint64_t key, uint64_t now_ns):
+        return mfs_window_rate_to(self.window, key, now_ns)

@@ -123,7 +123,8 @@ static uint64_t far_achieved(const struct mfs_arbiter *arbiter, const struct out
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < arbiter->nics; i++)
-		sum += mfs_window_rate_to(arbiter->nic[i].direction[far->info.direction].window, far->key);
+		sum += mfs_window_rate_to(arbiter->nic[i].direction[far->info.direction].window, far->key,
+					  arbiter->now_ns);
 	return sum;
 }
 
@@ -166,7 +167,7 @@ struct outlook_argument {
 	const struct mfs_far_port *fars;
 	const uint64_t *pruned;
 	uint32_t fars_count, pruned_count;
-	uint64_t far_valid_until_ns;
+	uint64_t far_valid_until_ns, pruned_valid_until_ns;
 };
 
 static int run_outlook(struct mfs_arbiter *arbiter, void *argument)
@@ -189,6 +190,7 @@ static int run_outlook(struct mfs_arbiter *arbiter, void *argument)
 		put(&page->pruned_request[i], a->pruned[i]);
 	atomic_store_explicit(&page->pruned, a->pruned_count, memory_order_relaxed);
 	put(&page->far_valid_until_ns, a->far_valid_until_ns);
+	put(&page->pruned_valid_until_ns, a->pruned_valid_until_ns);
 	write_end(page);
 	return 0;
 }
@@ -216,9 +218,11 @@ static int id_compare(const void *left, const void *right)
 }
 
 int mfs_arbiter_outlook(struct mfs_arbiter *arbiter, struct mfs_far_port *fars, uint32_t fars_count,
-			uint64_t *pruned, uint32_t pruned_count, uint64_t far_valid_until_ns)
+			uint64_t *pruned, uint32_t pruned_count, uint64_t far_valid_until_ns,
+			uint64_t pruned_valid_until_ns)
 {
-	struct outlook_argument a = {fars, pruned, fars_count, pruned_count, far_valid_until_ns};
+	struct outlook_argument a =
+		{fars, pruned, fars_count, pruned_count, far_valid_until_ns, pruned_valid_until_ns};
 
 	if (fars_count > MFS_OUTLOOK_FARS_MAX || pruned_count > MFS_OUTLOOK_PRUNED_MAX)
 		return -EINVAL;

@@ -141,6 +141,12 @@ int mfs_client_outlook_far(const struct mfs_client *client, const uint8_t peer[1
 	return -ENODATA;
 }
 
+/* A daemon of a lower minor version says of no request for how long it is pruned. */
+static bool pruned_holds(const struct mfs_client *client, const struct mfs_outlook *page, uint64_t now_ns)
+{
+	return client->minor < MFS_OUTLOOK_PRUNED_MINOR || holds(get(&page->pruned_valid_until_ns), now_ns);
+}
+
 int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint64_t now_ns)
 {
 	const struct mfs_outlook *page = client->outlook;
@@ -148,7 +154,7 @@ int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint
 	for (int tries = 0; tries < MFS_OUTLOOK_TRIES && believed(client, now_ns); tries++) {
 		uint32_t sequence = read_begin(page), low = 0,
 			 high = get_count(&page->pruned, MFS_OUTLOOK_PRUNED_MAX);
-		bool found = false;
+		bool found = false, known = pruned_holds(client, page, now_ns);
 
 		while (low < high && !found) {
 			uint32_t middle = (low + high) / 2;
@@ -161,7 +167,7 @@ int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint
 				low = middle + 1;
 		}
 		if (read_whole(page, sequence))
-			return found;
+			return !found ? 0 : known ? 1 : -ENODATA;
 	}
 	return -ENODATA;
 }
@@ -183,7 +189,9 @@ int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct 
 			    ports_count(copy) - get_count(&copy->ports, MFS_OUTLOOK_PORTS_FIRST));
 		atomic_init(&copy->ports, get_count(&copy->ports, MFS_OUTLOOK_PORTS_FIRST));
 		atomic_init(&copy->fars, get_count(&copy->fars, MFS_OUTLOOK_FARS_MAX));
-		atomic_init(&copy->pruned, get_count(&copy->pruned, MFS_OUTLOOK_PRUNED_MAX));
+		atomic_init(&copy->pruned, pruned_holds(client, copy, now_ns)
+						   ? get_count(&copy->pruned, MFS_OUTLOOK_PRUNED_MAX)
+						   : 0);
 		if (!holds(get(&copy->far_valid_until_ns), now_ns))
 			atomic_init(&copy->far_valid_until_ns, 0);
 		return 0;
@@ -218,24 +226,33 @@ static uint64_t rate_left(const struct mfs_port_outlook *port)
 	return left ? left : 1;
 }
 
-uint64_t mfs_fetch_forecast(uint64_t bytes, const struct mfs_port_outlook *own,
+static uint64_t far_transfer_ns(const struct mfs_fetch *fetch, const struct mfs_port_outlook *own,
+				const struct mfs_far_outlook *far)
+{
+	uint64_t rate = far->rate_bytes_per_s ? far->rate_bytes_per_s : own->rate_bytes_per_s;
+	uint64_t announced_ns = transfer_ns(fetch->announced_bytes, rate);
+
+	return sum(far->owed_ns > announced_ns ? far->owed_ns - announced_ns : 0,
+		   transfer_ns(fetch->far_bytes, rate));
+}
+
+uint64_t mfs_fetch_forecast(const struct mfs_fetch *fetch, const struct mfs_port_outlook *own,
 			    const struct mfs_far_outlook *far, enum mfs_tier tier)
 {
 	uint64_t ahead = own->in_flight_bytes, own_ns, far_ns = 0;
 
 	for (unsigned t = 0; t <= tier && t < MFS_OUTLOOK_TIERS; t++)
 		ahead = sum(ahead, own->waiting_bytes[t]);
-	own_ns = transfer_ns(sum(ahead, bytes), rate_left(own));
+	own_ns = transfer_ns(sum(ahead, fetch->bytes), rate_left(own));
 	if (far && far->owed_ns != MFS_OUTLOOK_UNKNOWN)
-		far_ns = sum(far->owed_ns, transfer_ns(bytes, far->rate_bytes_per_s ? far->rate_bytes_per_s
-										    : own->rate_bytes_per_s));
+		far_ns = far_transfer_ns(fetch, own, far);
 	else if (far && far->achieved_bytes_per_s)
-		far_ns = transfer_ns(bytes, far->achieved_bytes_per_s);
+		far_ns = transfer_ns(fetch->far_bytes, far->achieved_bytes_per_s);
 	return own_ns > far_ns ? own_ns : far_ns;
 }
 
-int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t bytes, const uint8_t peer[16],
-			uint64_t deadline_ns, uint64_t *ns)
+int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, const struct mfs_fetch *fetch,
+			const uint8_t peer[16], uint64_t deadline_ns, uint64_t *ns)
 {
 	uint64_t now_ns = mfs_clock_ns();
 	struct mfs_port_outlook own;
@@ -246,7 +263,7 @@ int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t 
 	if (rc < 0)
 		return rc;
 	far_known = peer && mfs_client_outlook_far(client, peer, MFS_DIRECTION_IN, now_ns, &far) == 0;
-	*ns = mfs_fetch_forecast(bytes, &own, far_known ? &far : NULL,
+	*ns = mfs_fetch_forecast(fetch, &own, far_known ? &far : NULL,
 				 deadline_ns ? MFS_TIER_EARLY : MFS_TIER_SCAVENGER);
 	return 0;
 }

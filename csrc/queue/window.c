@@ -561,9 +561,13 @@ void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_dest
 	};
 }
 
-uint64_t mfs_window_rate_to(const struct mfs_window *w, uint64_t destination_key)
+/* As begin() would forget it with the next task: who decides by it might send none, and it would hold for ever. */
+uint64_t mfs_window_rate_to(const struct mfs_window *w, uint64_t destination_key, uint64_t now_ns)
 {
 	uint32_t i = mfs_slab_find(&w->destinations, destination_key, 0);
+	const struct destination *d = &w->destination[i];
 
-	return i ? (uint64_t)(w->destination[i].rate * NS_PER_S) : 0;
+	if (!i || (!d->in_flight_tasks && now_ns - d->idle_ns > IDLE_NS))
+		return 0;
+	return (uint64_t)(d->rate * NS_PER_S);
 }

@@ -239,15 +239,29 @@ class Session:
         self._waiting.watch([info for info in infos if info is not None])
         self._announce_waiting()
 
-    def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
+    def fetch_ns(
+        self,
+        size_bytes: int,
+        peer: str | bytes = "",
+        deadline_ns: int = 0,
+        *,
+        nic: int = 0,
+        announced_bytes: int = 0,
+        owner_bytes: int | None = None,
+    ) -> int | None:
         """How long a fetch of so many bytes from that address (or GID) takes from now on, behind what goes before it
         at this node's port and what is promised at the owner's. `deadline_ns` 0: nothing waits for it, and it goes
-        behind all that does. None: not known; decide as without MFS."""
+        behind all that does. `announced_bytes`: of this very fetch, what :meth:`waiting` has announced from that owner;
+        what is promised there contains it. `owner_bytes`: through the owner's port, where other NICs fetch parts of
+        the same; as many as through this one if not given. Of an owner of which nothing is known, and without one, the
+        own port alone says it. None: nothing is known of that one either; decide as without MFS."""
         client = self._attachment.client()
-        if client is None or not 0 <= size_bytes <= FLOW_BYTES_MAX or nic not in self._settled.nics:
+        sizes = size_bytes, announced_bytes, owner_bytes or 0
+        if client is None or min(sizes) < 0 or max(sizes) > FLOW_BYTES_MAX or nic not in self._settled.nics:
             return None
         gid = peer if isinstance(peer, bytes) else gid_of(peer)
-        return client.fetch_ns(self._settled.nics[nic], size_bytes, gid or b"", int(deadline_ns > 0))
+        native, due = self._settled.nics[nic], int(deadline_ns > 0)
+        return client.fetch_ns(native, size_bytes, gid or b"", due, announced_bytes, owner_bytes)
 
     def outlook(self) -> Outlook | None:
         """What the network knows now. None: nothing; decide as without MFS."""

@@ -54,7 +54,7 @@ class Waiting(NamedTuple):
     deadline_ns: int = 0
     """When its first token is due, on CLOCK_MONOTONIC of this host."""
     tokens_left: int = 0
-    """To compute until its first token."""
+    """To compute until its first token: shown, and decides nothing."""
     relegated: bool = False
     """The engine has put it behind the others itself: it is served as a pruned request is."""
     flows: tuple[Flow, ...] = ()

@@ -19,6 +19,7 @@ ADDED = {
     4: "a window for each destination, and counters that a posting thread has alone",
     5: "the outlook page, and requests that still queue",
     6: "NICs beyond the first 16",
+    7: "a time of their own for pruned requests",
 }
 """What each minor version has brought."""
 

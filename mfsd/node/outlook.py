@@ -20,6 +20,10 @@ from mfsd.node.addresses import address_of_gid
 
 WRITE_S = 0.005
 """What changes within this is written once."""
+PRUNED_TTL_NS = 3_000_000_000
+"""For which a request is believed to be pruned: the arbiter's thread keeps the page valid if this loop hangs."""
+PRUNED_AGAIN_S = 1.0
+"""So often it is said again, while there are any."""
 NO_PEER = bytes(16)
 
 Far = tuple[bytes, int]
@@ -42,6 +46,7 @@ class Page(Protocol):
         fars: Sequence[tuple[bytes, int, int, int | None]],
         pruned: Collection[int],
         far_valid_until_ns: int,
+        pruned_valid_until_ns: int,
     ) -> None: ...
 
 
@@ -64,6 +69,7 @@ class OutlookWriter:
         self._clock_ns = clock_ns
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._flows: dict[Hashable, frozenset[Far]] = {}
         self._promises: dict[str, Promise] = {}
         self._until_ns = 0
@@ -74,8 +80,9 @@ class OutlookWriter:
 
     def stop(self) -> None:
         self._loop = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._again):
+            if timer is not None:
+                timer.cancel()
 
     # ---- what is known ---------------------------------------------------------------------------
 
@@ -121,13 +128,22 @@ class OutlookWriter:
 
     def write(self) -> None:
         self._timer = None
+        self._write_again()
         fars = sorted(frozenset[Far]().union(*self._flows.values()))[:OUTLOOK_FARS_MAX]
         rows = []
         for far in fars:
             promise = self._promises.get(far_name(far))
             rows.append((*far, promise.rate_bytes_per_s, promise.owed_ns) if promise else (*far, 0, None))
+        pruned, pruned_until_ns = sorted(self._pruned)[:OUTLOOK_PRUNED_MAX], self._clock_ns() + PRUNED_TTL_NS
         try:
-            self._page.outlook(rows, sorted(self._pruned)[:OUTLOOK_PRUNED_MAX], self._until_ns)
+            self._page.outlook(rows, pruned, self._until_ns, pruned_until_ns)
         except OSError as error:
             if error.errno != errno.ESHUTDOWN:
                 raise
+
+    def _write_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._pruned and self._loop is not None:
+            self._again = self._loop.call_later(PRUNED_AGAIN_S, self._changed)

@@ -84,27 +84,35 @@ def rate_left(rate_bytes_per_s: int, unscheduled_bytes_per_s: int) -> int:
 
 
 def fetch_forecast(
-    size_bytes: int, own: PortLoad, far: FarLoad | None = None, tier: Tier = Tier.EARLY
+    size_bytes: int,
+    own: PortLoad,
+    far: FarLoad | None = None,
+    tier: Tier = Tier.EARLY,
+    announced_bytes: int = 0,
+    far_bytes: int | None = None,
 ) -> Forecast | None:
     """How long a fetch of that size takes from now on. `own`: the incoming direction of the port that fetches; `far`:
     the outgoing one of the owner, None where nothing is known of it. None: the own port's rate is unknown.
 
     What is owed at the far port contains what this node already waits for from it; the two ports work at the same time,
-    so nothing counts twice. Where the coordinator says nothing of the far port, the rate of this node's own reads
-    from it stands for its load.
+    so nothing counts twice. `announced_bytes`: so much of it is this very fetch, which does not go before itself.
+    `far_bytes`: through the far port, as many if not given; more, where other NICs fetch parts of the same. Where the
+    coordinator says nothing of the far port, the rate of this node's own reads from it stands for its load.
     """
     if own.rate_bytes_per_s <= 0:
         return None
     ahead = bytes_ahead(own, tier)
     rate = rate_left(own.rate_bytes_per_s, own.unscheduled_bytes_per_s)
     time_ns = transfer_ns(ahead + size_bytes, rate)
+    far_bytes = size_bytes if far_bytes is None else far_bytes
     if far is not None and far.owed_ns is not None:
         far_rate = far.rate_bytes_per_s or own.rate_bytes_per_s
-        far_ns = far.owed_ns + transfer_ns(size_bytes, far_rate)
+        owed_ns = max(0, far.owed_ns - transfer_ns(announced_bytes, far_rate))
+        far_ns = owed_ns + transfer_ns(far_bytes, far_rate)
         if far_ns > time_ns:
-            return Forecast(far.owed_ns * far_rate // 1_000_000_000, far_ns)
+            return Forecast(owed_ns * far_rate // 1_000_000_000, far_ns)
     elif far is not None and far.read_bytes_per_s:
-        time_ns = max(time_ns, transfer_ns(size_bytes, far.read_bytes_per_s))
+        time_ns = max(time_ns, transfer_ns(far_bytes, far.read_bytes_per_s))
     return Forecast(ahead, time_ns)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from mfsd.policy.serve.fetch import Choice
+from mfsd.policy.serve.fetch import REASONS_AGAIN, Choice, Decision, Reason
 from mfsd.serve.engine import Engine
 from mfsd.serve.status import states_of, tiers_of
 
@@ -26,9 +26,8 @@ COUNTERS: Final = {
     "mfs_serve_first_come_steps": ("Steps without a plan.", ()),
     "mfs_serve_step_tokens": ("Tokens computed, by kind.", ("kind",)),
     "mfs_serve_reuse_decisions": (
-        "Requests whose KV a store has, by what was decided: fetch, recompute, part. "
-        "wait counts answers that were put off.",
-        ("decision",),
+        "Requests whose KV a store has, by what was decided (fetch, recompute, part) and why.",
+        ("decision", "reason"),
     ),
     "mfs_serve_unusable_words": ("What requests said that could not be used, by word.", ("word",)),
 }
@@ -46,6 +45,12 @@ CHUNK_BUCKETS_TOKENS: Final = tuple(1 << exponent for exponent in range(4, 15))
 STATES: Final = ("computing", "waiting", "paused", "held", "lost", "relegated")
 OUTCOMES: Final = ("met", "late", "no_deadline", "aborted")
 ENGINE: Final = "engine"
+REUSE_REASONS: Final = {
+    Choice.FETCH: tuple(r for r in Reason if r not in (*REASONS_AGAIN, Reason.NO_RULE, Reason.ENGINE_BUSY)),
+    Choice.RECOMPUTE: REASONS_AGAIN,
+    Choice.PART: REASONS_AGAIN,
+}
+"""That a live engine's decisions have."""
 
 
 @functools.cache
@@ -61,14 +66,15 @@ def families(registry: CollectorRegistry = REGISTRY) -> dict[str, Any]:
     return made
 
 
-def reuse_counter(engine: str, registry: CollectorRegistry = REGISTRY) -> Callable[[str], None]:
+def reuse_counter(engine: str, registry: CollectorRegistry = REGISTRY) -> Callable[[Decision], None]:
     """Counts decisions on reuse where they are made, which is the connector: it needs no scheduler of ours."""
     family = families(registry)["mfs_serve_reuse_decisions"]
-    for choice in Choice:
-        family.labels(engine, choice.value)  # 0 is a value, too
+    for choice, reasons in REUSE_REASONS.items():
+        for reason in reasons:
+            family.labels(engine, choice.value, reason.label)  # 0 is a value, too
 
-    def count(decision: str) -> None:
-        family.labels(engine, decision).inc()
+    def count(decision: Decision) -> None:
+        family.labels(engine, decision.choice.value, decision.reason.label).inc()
 
     return count
 

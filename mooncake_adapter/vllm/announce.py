@@ -16,6 +16,7 @@ from mooncake_adapter.session import STAGE_REUSE
 from mooncake_adapter.slo import monotonic_ns
 from mooncake_adapter.vllm.ranks import Ranks
 from mooncake_adapter.vllm.requests import Progress, Requests
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 
 EVERY_S = 0.05
@@ -41,7 +42,7 @@ class Daemon(Protocol):
 class Source(NamedTuple):
     """Where reuse comes from, and by which device."""
 
-    bytes_of_token: float
+    bytes_of_token: TokenBytes
     """0: unknown; then what a request will fetch is not announced."""
     nic: int = 0
     owners: tuple[str, ...] = ()
@@ -89,6 +90,11 @@ class Announcer:
         """It was announced that the scheduler has put this one aside: then it is pruned for that reason alone."""
         announced = self._announced.get(name)
         return announced is not None and announced[2]
+
+    def announced_bytes(self, name: str) -> int:
+        """That are announced for this request now, from each owner."""
+        announced = self._announced.get(name)
+        return self._share(announced[1][0]) if announced is not None else 0
 
     def tick(self) -> None:
         """Once a step."""
@@ -168,13 +174,18 @@ class Announcer:
             self._number[name] = progress.info.number
             self._due_ns[name] = monotonic_ns(progress.info.deadline_unix_ns)
         rank, (fetch_tokens, tokens_left), relegated = now
-        flows = self._flows(progress.info.loads, int(fetch_tokens * self._source.bytes_of_token))
+        flows = self._flows(progress.info.loads, fetch_tokens)
         return Waiting(self._number[name], rank, self._due_ns[name], tokens_left, relegated, flows)
 
-    def _flows(self, from_prefill: bool, size_bytes: int) -> tuple[Flow, ...]:
-        if not size_bytes:
+    def _flows(self, from_prefill: bool, tokens: int) -> tuple[Flow, ...]:
+        owners, share = self._source.owners, self._share(tokens)
+        if from_prefill or not owners:
+            # a prefill instance tells its own daemon what it still has to send: this node's port alone is announced
+            owners, share = ("",), int(tokens * self._source.bytes_of_token.own)
+        if not share:
             return ()
-        # a prefill instance tells its own daemon what it still has to send: only this node's port is to be announced
-        owners = ("",) if from_prefill else self._source.owners or ("",)
-        share = -(-size_bytes // len(owners))
         return tuple([Flow(STAGE_REUSE, owner, share, self._source.nic, 0, True) for owner in owners])
+
+    def _share(self, tokens: int) -> int:
+        """Bytes of so many tokens from each owner."""
+        return -(-int(tokens * self._source.bytes_of_token.owner) // max(1, len(self._source.owners)))

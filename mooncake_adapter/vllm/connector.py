@@ -41,7 +41,8 @@ from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.nixl_layers import NixlPushes
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
-from mooncake_adapter.vllm.reuse import IN_PARTS, LEASED, Parts, ReuseChoice, ReuseOptions, options_of, token_bytes
+from mooncake_adapter.vllm.reuse import IN_PARTS, LEASED, Parts, ReuseChoice, ReuseOptions, options_of
+from mooncake_adapter.vllm.token_bytes import TokenBytes, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
 
 INHERITED = (
@@ -121,13 +122,16 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._requests = Requests(defaults_of(own, PROCESS.once), model, PROCESS.once, session.pruned)
             asked = vllm_config.kv_transfer_config.kv_connector_extra_config.get("reuse")
             options = options_of(asked, config.kv_transfer_config.kv_connector, PROCESS.once)
-            self._reuse = self._reuse_by(options, session, kv_cache_config)
+            of_token = token_bytes(kv_cache_config, vllm_config.parallel_config, one_nic=bool(options.nic))
+            self._reuse = self._reuse_by(options, session, of_token)
             if self._reuse is not None:
                 if config.kv_transfer_config.kv_connector in LEASED:
                     self._reuse.lease_s = store_lease_s(PROCESS.once)
                 self._reuse.parts = self._parts(config.kv_transfer_config, int(vllm_config.cache_config.block_size))
             wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(SWITCH, True)
-            self._announcer = self._announcer_of(wanted, options, session, kv_cache_config)
+            self._announcer = self._announcer_of(wanted, options, session, of_token)
+            if self._reuse is not None and self._announcer is not None:
+                self._reuse.announced = self._announcer.announced_bytes
             if self._reuse is not None:
                 self._reuse.counted = reuse_counter(str(getattr(vllm_config.parallel_config, "data_parallel_index", 0)))
         else:
@@ -142,7 +146,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             if hasattr(self._inner, "connector_worker") and kind.__name__ == "MooncakeConnector":
                 report_owners(self._inner, self._steps, PROCESS.once, pushes)
 
-    def _reuse_by(self, options: ReuseOptions, session: Session, kv_cache_config: Any) -> ReuseChoice | None:
+    def _reuse_by(self, options: ReuseOptions, session: Session, of_token: TokenBytes) -> ReuseChoice | None:
         """What decides between loading and computing again, where the configuration wants it and the session knows how
         long loads take."""
         if self._requests is None or options.rule is ReuseRule.ALWAYS:
@@ -152,7 +156,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             return None
         nic = _nic(options, session)
         session.watch(options.owners, nic=nic)
-        return ReuseChoice(options, self._requests, session, token_bytes(kv_cache_config), nic, PROCESS.once)
+        return ReuseChoice(options, self._requests, session, of_token, nic, PROCESS.once)
 
     def _parts(self, inner: Any, block_tokens: int) -> Parts | None:
         """How the inner connector loads a part of what it has found; None where it does not. What it looks up behind
@@ -162,7 +166,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return Parts(self._inner.get_num_new_matched_tokens, block_tokens)
 
     def _announcer_of(
-        self, wanted: object, options: ReuseOptions, session: Session, kv_cache_config: Any
+        self, wanted: object, options: ReuseOptions, session: Session, of_token: TokenBytes
     ) -> Announcer | None:
         """What tells the node's daemon what still queues; None where that is switched off, or there is no daemon to
         be asked."""
@@ -171,7 +175,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             PROCESS.once.warn("announce-switch", text, SWITCH, wanted)
         if wanted is False or self._requests is None or hasattr(session, "marks"):
             return None
-        source = Source(token_bytes(kv_cache_config), _nic(options, session), options.owners)
+        source = Source(of_token, _nic(options, session), options.owners)
         return Announcer(session, self._requests, source, PROCESS.once)
 
     def _layer_wise(self, vllm_config: Any, making: Callable[..., Made | None]) -> Made | None:
@@ -296,8 +300,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._announcer.ordered(requests, aside)
 
     def reuse_counts(self) -> dict[str, int]:
-        """For a scheduler or metrics of one's own: how many requests loaded what the store has, how many computed it
-        again, and how often an answer was put off."""
+        """For a scheduler or metrics of one's own: how many requests loaded what the store has, and how many computed
+        it again, all of it or a part."""
         return dict(self._reuse.counts) if self._reuse is not None else {}
 
     # ---- worker ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Whether the KV that a store's connector has found is loaded or computed again. No vLLM in here.
 
 The inner connector says how many tokens it can load. vLLM loads what the connector answers and computes the rest: an
-answer of 0 computes all of it, None asks again in a later step. A load that the network would be late with makes its
+answer of 0 computes all of it. A load that the network would be late with makes its
 request late, and computing again may not; `mfsd.policy.serve.fetch` decides by the time that the session expects of the
 load. Where that is unknown, the inner connector's answer stands. A part of it is loaded by asking the inner connector
 once more, about a prompt that ends there: what it has answered last is what it expects to load.
@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from mfsd.policy.serve.fetch import Choice, Decision, ReuseRule, ReuseView, decide
-from mooncake_adapter.vllm.requests import Chunk, Requests
+from mfsd.client.checking import gid
+from mfsd.policy.serve.fetch import Choice, Decision, Reason, ReuseRule, ReuseView, decide
+from mooncake_adapter.vllm.requests import Chunk, RequestInfo, Requests
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
@@ -29,6 +31,8 @@ LEASED = ("MooncakeStoreConnector",)
 IN_PARTS = ("MooncakeStoreConnector",)
 """Of these, those that find the same KV for a shorter prompt: they know it by its blocks. ExampleConnector knows it by
 the whole prompt, and LMCacheConnectorV1 keeps what it has found first."""
+UNKNOWN_IN_A_ROW = 32
+"""Answers without which it is worth a warning: a daemon that starts again is unknown for less."""
 KEPT = 0.8
 """Of the time and the tokens of earlier steps, when one more has ended; as workers do."""
 NS_PER_S = 1e9
@@ -41,7 +45,8 @@ class ReuseOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     nic: str = ""
     """The device that loads come in by; the host's first one if not given."""
     owners: tuple[str, ...] = ()
-    """Addresses of the store's nodes: a load is expected to take as long as from the slowest of them."""
+    """Addresses of the NICs by which the store's nodes send (RDMA's, where it goes by RDMA): a load is expected to take
+    as long as from the slowest of them."""
 
 
 def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
@@ -54,6 +59,15 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
     except msgspec.ValidationError as error:
         once.warn("reuse", 'kv_connector_extra_config["reuse"]: %s; all reuse is loaded', error)
         return ReuseOptions()
+    for owner in options.owners:
+        if gid(owner) is None:
+            once.warn(
+                "reuse-owner",
+                'kv_connector_extra_config["reuse"]: owners: %r is no address of a NIC, such as "10.0.0.7"; '
+                "all reuse is loaded",
+                owner,
+            )
+            return ReuseOptions()
     if options.rule is not ReuseRule.ALWAYS and connector not in STORES:
         once.warn(
             "reuse-inner",
@@ -87,19 +101,15 @@ class FetchTimes(Protocol):
     """The part of a session that is asked here."""
 
     def fetch_ns(
-        self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0
+        self,
+        size_bytes: int,
+        peer: str | bytes = "",
+        deadline_ns: int = 0,
+        *,
+        nic: int = 0,
+        announced_bytes: int = 0,
+        owner_bytes: int | None = None,
     ) -> int | None: ...
-
-
-def token_bytes(kv_cache_config: Any) -> float:
-    """Bytes that a token's KV has on one worker; 0 where the configuration does not say."""
-    total = 0.0
-    for group in getattr(kv_cache_config, "kv_cache_groups", None) or ():
-        spec = getattr(group, "kv_cache_spec", None)
-        page, tokens = getattr(spec, "page_size_bytes", 0), getattr(spec, "block_size", 0)
-        if page and tokens:
-            total += len(group.layer_names) * page / tokens
-    return total
 
 
 class StepPace:
@@ -134,12 +144,15 @@ class ReuseChoice:
         options: ReuseOptions,
         requests: Requests,
         times: FetchTimes,
-        bytes_of_token: float,
+        bytes_of_token: TokenBytes,
         nic: int,
         once: WarnOnce,
     ) -> None:
         self._options, self._requests, self._times = options, requests, times
         self._token_bytes, self._nic, self._once = bytes_of_token, nic, once
+        self.announced: Callable[[str], int] = lambda request: 0
+        """Bytes of a request that are announced from each owner: vLLM asks about it again while it finds no memory for
+        it, and what is promised at the owners' ports contains them then."""
         self._latest: dict[str, Decision] = {}
         self.parts: Parts | None = None
         """None: it is loaded whole or not at all."""
@@ -148,12 +161,14 @@ class ReuseChoice:
         self._uncounted: set[str] = set()
         self.pace = StepPace()
         self.counts: Counter[str] = Counter()
-        """By choice: what was loaded and what was computed again, each request once, and later answers."""
-        self.counted: Callable[[str], object] = lambda choice: None
+        """By choice: what was loaded and what was computed again, each request once."""
+        self._unknown = 0
+        """Answers in a row for which the network's backlog was unknown."""
+        self.counted: Callable[[Decision], object] = lambda decision: None
         """Receives each that is counted: the metric."""
 
     def answer(self, request: Any, computed_tokens: int, found: tuple[int | None, bool]) -> tuple[int | None, bool]:
-        """The inner connector's answer, or the one that computes again, or that asks later."""
+        """The inner connector's answer, or the one that computes again, all of it or a part."""
         tokens = found[0]
         if not tokens or tokens < 0:
             return found
@@ -169,16 +184,29 @@ class ReuseChoice:
             request.request_id,
             tokens,
             decision.choice.value,
-            decision.reason,
+            decision.reason.value,
         )
+        self._is_known(decision)
         if decision.choice is Choice.RECOMPUTE:
             return 0, False
         if decision.choice is Choice.PART and self.parts is not None:
             return self._part(request, computed_tokens, self._end_of_part(computed_tokens, tokens, decision.share))
-        if decision.choice is Choice.WAIT:
-            self._count(Choice.WAIT)
-            return None, False
         return found
+
+    def _is_known(self, decision: Decision) -> None:
+        """Warns where the network says nothing for long: reuse is loaded then as without a rule, and nothing else shows
+        it."""
+        if decision.reason is not Reason.BACKLOG_UNKNOWN:
+            self._unknown = 0
+            return
+        self._unknown += 1
+        if self._unknown >= UNKNOWN_IN_A_ROW:
+            self._once.warn(
+                "reuse-unknown",
+                "%d answers in a row did not know how long a load takes, so all reuse is loaded: no daemon, none that "
+                "has the device of this connector, or a cache whose size is not known (mfsctl outlook)",
+                self._unknown,
+            )
 
     def _part(self, request: Any, computed_tokens: int, end: int) -> tuple[int | None, bool]:
         """The inner connector's answer about a prompt that ends there; without one all is computed again."""
@@ -199,25 +227,25 @@ class ReuseChoice:
     def _decide(self, request: Any, computed_tokens: int, tokens: int) -> Decision:
         info, now_ns = self._requests.arrived(request), time.time_ns()
         if info.loads:
-            return Decision(Choice.FETCH, "another instance keeps it until it is read")
+            return Decision(Choice.FETCH, Reason.KEPT_ELSEWHERE)
         before, waiting = self._requests.ahead_of(request.request_id)
         whole = max(0, int(request.num_prompt_tokens) - computed_tokens)
         queue_s, rest_s = self.pace.seconds(before), self.pace.seconds(max(0, whole - tokens))
         whole_s = self.pace.seconds(whole)
         if queue_s is None or rest_s is None or whole_s is None:
-            return Decision(Choice.FETCH, "no step has been measured yet")
+            return Decision(Choice.FETCH, Reason.NOTHING_MEASURED)
         due = bool(info.deadline_unix_ns)
         decision = decide(
             self._options.rule,
             ReuseView(
-                fetch_s=self._fetch_s(int(tokens * self._token_bytes), info.deadline_unix_ns),
+                fetch_s=self._fetch_s(info, tokens),
                 queue_s=queue_s,
                 rest_s=rest_s,
                 whole_s=whole_s,
                 left_s=(info.deadline_unix_ns - now_ns) / NS_PER_S if due else None,
                 limit_s=info.budget_ns / NS_PER_S if due else None,
                 waiting=waiting,
-                before_s=self._fetch_s(1, info.deadline_unix_ns) if self.parts is not None else None,
+                before_s=self._fetch_s(info, 0) if self.parts is not None else None,
                 lease_s=self.lease_s,
             ),
         )
@@ -226,13 +254,23 @@ class ReuseChoice:
             return decision._replace(choice=Choice.RECOMPUTE)  # less than a block
         return decision
 
-    def _fetch_s(self, size_bytes: int, deadline_ns: int) -> float | None:
-        """From the slowest owner; None where one is unknown, or how much a token is."""
-        if not size_bytes:
+    def _fetch_s(self, info: RequestInfo, tokens: int) -> float | None:
+        """Until so many tokens' KV is here, 0: the first byte of it; from the slowest owner. Of one of which nothing is
+        known the own port alone says it. None: nothing is known of that one, or how much a token is."""
+        own, owner = self._token_bytes
+        if not own:
             return None
+        announced = self.announced(info.name)
         times = [
-            self._times.fetch_ns(size_bytes, owner, deadline_ns, nic=self._nic)
-            for owner in self._options.owners or ("",)
+            self._times.fetch_ns(
+                max(1, int(tokens * own)),
+                peer,
+                info.deadline_unix_ns,
+                nic=self._nic,
+                announced_bytes=announced,
+                owner_bytes=max(1, int(tokens * owner)),
+            )
+            for peer in self._options.owners or ("",)
         ]
         known = [one for one in times if one is not None]
         return max(known) / NS_PER_S if len(known) == len(times) else None
@@ -241,27 +279,25 @@ class ReuseChoice:
         """The request has its blocks: its latest decision stands. vLLM says so again when a load has ended."""
         if request in self._uncounted:
             self._uncounted.remove(request)
-            self._count(self._latest[request].choice)
+            self._count(self._latest[request])
 
-    def _count(self, choice: Choice) -> None:
-        self.counts[choice.value] += 1
+    def _count(self, decision: Decision) -> None:
+        self.counts[decision.choice.value] += 1
         try:
-            self.counted(choice.value)
+            self.counted(decision)
         except Exception as error:
             self._once.warn("reuse-counted", "a decision could not be counted (%s)", error)
 
     def explanation(self, request: str) -> str:
-        """Why its reuse was, or will be, computed again, all of it or a part; "" where it was not."""
+        """Why its reuse is loaded or computed again; "" where nothing was decided of it."""
         decision = self._latest.get(request)
-        again = decision is not None and decision.choice in (Choice.RECOMPUTE, Choice.PART)
-        return decision.reason if decision is not None and again else ""
+        return decision.reason.value if decision is not None else ""
 
     def ended(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         """Adds "mfs_reuse" to what the answer says of a request that computed its reuse again."""
-        reason = self.explanation(request)
         decision = self._latest.pop(request, None)
         self._uncounted.discard(request)
-        if decision is None or not reason:
+        if decision is None or decision.choice is Choice.FETCH:
             return parameters
         what = "computed again" if decision.choice is Choice.RECOMPUTE else "computed again in part"
-        return {**(parameters or {}), "mfs_reuse": f"{what}: {reason}"}
+        return {**(parameters or {}), "mfs_reuse": f"{what}: {decision.reason.value}"}

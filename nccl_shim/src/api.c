@@ -20,8 +20,9 @@ static int api_fetch_ns(unsigned nic, uint64_t bytes, const uint8_t peer[16], ui
 			uint64_t *ns)
 {
 	const struct mfs_client *client = shim_client_share();
+	const struct mfs_fetch fetch = {.bytes = bytes, .far_bytes = bytes};
 
-	return client ? mfs_client_fetch_ns(client, nic, bytes, peer, deadline_ns, ns) : -ENODATA;
+	return client ? mfs_client_fetch_ns(client, nic, &fetch, peer, deadline_ns, ns) : -ENODATA;
 }
 
 static int api_pruned(uint64_t request_id)

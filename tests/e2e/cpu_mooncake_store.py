@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mfsd.policy.serve import fetch
-from mfsd.policy.serve.fetch import Choice, Decision
+from mfsd.policy.serve.fetch import Choice, Decision, Reason
 from mooncake_adapter.vllm import reuse
 
 if not torch.accelerator.is_available():
@@ -41,7 +41,7 @@ decide = fetch.decide
 
 def halved(*arguments: Any, **keywords: Any) -> Decision:
     if (FOLDER / "half").exists():
-        return Decision(Choice.PART, "half of it is wanted", share=0.5)
+        return Decision(Choice.PART, Reason.LATE_WITH_IT, share=0.5)
     return decide(*arguments, **keywords)
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,7 +195,10 @@ class StoreCluster(Cluster):
         """By choice, as the instance counts them."""
         text = _get(f"http://127.0.0.1:{self.ports[name]}/metrics")
         found = re.findall(r'^mfs_serve_reuse_decisions_total\{.*decision="(\w+)".*\} (\S+)$', text, re.MULTILINE)
-        return {choice: int(float(value)) for choice, value in found}
+        counts: Counter[str] = Counter()
+        for choice, value in found:
+            counts[choice] += int(float(value))
+        return counts
 
     def loaded_tokens(self, name: str) -> int:
         """That vLLM has counted as loaded by a connector."""

@@ -30,6 +30,7 @@ static void fill(struct input *in, uint64_t now_ns)
 	atomic_store(&page.pruned, (uint32_t)take(in, 2) % (MFS_OUTLOOK_PRUNED_MAX + 1));
 	atomic_store(&page.valid_until_ns, now_ns + 1000000000 + take(in, 4));
 	atomic_store(&page.far_valid_until_ns, now_ns + take(in, 5));
+	atomic_store(&page.pruned_valid_until_ns, now_ns + take(in, 5));
 	for (unsigned i = 0; i < 8; i++) {
 		atomic_store(&page.port[i].rate_bytes_per_s, take(in, 4));
 		atomic_store(&page.port[i].waiting_bytes[i % MFS_OUTLOOK_TIERS], take(in, 8));
@@ -57,12 +58,21 @@ static bool honest(uint64_t now_ns)
 	       until_ns - now_ns <= MFS_OUTLOOK_TTL_MAX_NS;
 }
 
+static bool pruned_known(const struct mfs_client *client, uint64_t now_ns)
+{
+	uint64_t until_ns = atomic_load(&page.pruned_valid_until_ns);
+
+	return client->minor < MFS_OUTLOOK_PRUNED_MINOR ||
+	       (now_ns <= until_ns && until_ns - now_ns <= MFS_OUTLOOK_TTL_MAX_NS);
+}
+
 static void read_all(struct input *in, const struct mfs_client *client, uint64_t now_ns)
 {
 	static _Alignas(64) struct mfs_outlook copy;
 	uint64_t peer[2] = {take(in, 1) & 1, take(in, 1)}, ns = 0;
 	struct mfs_port_outlook port;
 	struct mfs_far_outlook far;
+	struct mfs_fetch fetch;
 	unsigned nic = (unsigned)take(in, 1);
 	int rc;
 
@@ -74,15 +84,17 @@ static void read_all(struct input *in, const struct mfs_client *client, uint64_t
 		CHECK(rc == 0 ? honest(now_ns) : rc == -ENODATA);
 	}
 	rc = mfs_client_pruned(client, take(in, 1), now_ns);
-	CHECK(rc == -ENODATA ? !honest(now_ns) : honest(now_ns) && (rc == 0 || rc == 1));
+	CHECK(rc == -ENODATA ? !honest(now_ns) || !pruned_known(client, now_ns)
+			     : honest(now_ns) && (rc == 0 || (rc == 1 && pruned_known(client, now_ns))));
 	rc = mfs_client_outlook(client, now_ns, &copy);
 	CHECK(rc == -ENODATA ? !honest(now_ns)
 			     : rc == 0 && copy.ports <= MFS_OUTLOOK_PORTS_FIRST &&
 				       copy.ports_more <= MFS_OUTLOOK_PORTS_MORE &&
 				       (!copy.ports_more || copy.ports == MFS_OUTLOOK_PORTS_FIRST) && copy.fars <= MFS_OUTLOOK_FARS_MAX &&
 				       copy.pruned <= MFS_OUTLOOK_PRUNED_MAX);
-	rc = mfs_client_fetch_ns(client, nic, take(in, 8), take(in, 1) & 1 ? (const uint8_t *)peer : NULL,
-				 take(in, 1) & 1, &ns);
+	fetch = (struct mfs_fetch){take(in, 8), take(in, 8), take(in, 8)};
+	rc = mfs_client_fetch_ns(client, nic, &fetch, take(in, 1) & 1 ? (const uint8_t *)peer : NULL, take(in, 1) & 1,
+				 &ns);
 	CHECK(rc == 0 ? ns <= INT64_MAX : rc == -ENODATA || rc == -EINVAL);
 }
 
@@ -94,6 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	client.outlook = &page;
 	client.epoch = EPOCH;
+	client.minor = MFS_OUTLOOK_PRUNED_MINOR - (uint32_t)(take(&in, 1) & 1);
 	fill(&in, now_ns);
 	for (unsigned i = 0; i < SCRIBBLES && in.left; i++) {
 		scribble(&in);

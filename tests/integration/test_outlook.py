@@ -17,6 +17,7 @@ from mfsd.client import Session, Stage
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.announce import Announcer, Source
 from mooncake_adapter.vllm.requests import Requests
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.cluster import ask_status
 from tests.support.coordinator import Running, running_coordinator
@@ -39,6 +40,14 @@ max_hold = "5s"
 node = "{node}"
 unit = "prefill-1"
 ttl = "3s"
+"""
+FAST = """
+[nic."slow"]
+rate = "8gbit"
+address = "10.7.0.1"
+[arbiter]
+window_min = "1mib"
+max_hold = "5s"
 """
 
 
@@ -95,6 +104,37 @@ def test_a_request_that_another_process_announced_is_seen_pruned(coordinator: Ru
         eventually(lambda: not scheduler("pruned", request_id=9), "without a coordinator no request is pruned")
 
 
+def read_slowly(engine: Engine) -> None:
+    """Quarters of the window, four under way at once, at a twentieth of the port's rate."""
+    for n in range(4 + 16):
+        if n >= 4:
+            time.sleep(0.005)
+            engine("complete", task=f"read-{n - 4}")
+        if n < 16:
+            engine("submit", task=f"read-{n}", size_bytes=1 << 18, stage=Stage.REUSE, incoming=True, peer=OWNER)
+            engine("wait", task=f"read-{n}")
+
+
+def test_a_slow_read_of_long_ago_says_nothing_of_the_next(folder: Path) -> None:
+    """Without a coordinator a forecast is bytes over the rate of the last reads. Who computes again because of it sends
+    none after, so the rate held for ever."""
+    with Daemon(folder, FAST) as daemon, Engine(daemon.socket, "slow", "engine") as engine:
+        engine("watch", peers=[OWNER])
+
+        def forecast_ns() -> int | None:
+            found: int | None = engine("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1)
+            return found
+
+        alone_ns = eventually(forecast_ns, "the page")
+
+        def slow() -> bool:
+            read_slowly(engine)
+            return (forecast_ns() or 0) > 5 * alone_ns
+
+        eventually(slow, "the reads were slow")
+        eventually(lambda: forecast_ns() == alone_ns, "after a pause its own port alone says how long it takes")
+
+
 @contextmanager
 def engines_of_two_nodes(folder: Path, address: str) -> Iterator[tuple[Daemon, Engine, Engine]]:
     """This node's daemon, an engine of it that asks, and one of another node that owes."""
@@ -121,6 +161,10 @@ def test_what_waits_elsewhere_is_owed_at_the_owner_until_the_coordinator_is_gone
         eventually(lambda: asks("outlook")["fars"][FAR] > 10**9 + small_ns, "and the other node's")
         long_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1)
         assert long_ns > 10**9 + small_ns
+        own_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1, announced_bytes=20_000 * MB)
+        assert own_ns == 10**9, "if those bytes are its own, they do not go before it"
+        far_ns = asks("fetch_ns", size_bytes=MB, peer=OWNER, deadline_ns=1, owner_bytes=20_000 * MB)
+        assert far_ns > long_ns + 10**9, "what other NICs fetch with it goes through the owner's port"
         owes("waiting", requests=[])
         eventually(lambda: asks("outlook")["fars"][FAR] == small_ns, "the other has left the queue")
         owes("waiting", requests=[{"request_id": 2, "rank": 1, "flows": fetching(20_000 * MB)}])
@@ -195,7 +239,9 @@ def test_mfsctl_shows_what_queues_and_a_daemon_that_starts_again_learns_it(folde
     """The adapter's own announcer, at a real daemon: nothing is announced twice by hand."""
     requests, config = Requests(Defaults(), "tiny", WarnOnce()), CONFIG.format(node="here")
     with Daemon(folder, config) as first, Session.open(socket_path=str(first.socket), process="scheduler") as session:
-        announcer = Announcer(session, requests, Source(1000, session.nic("slow"), (OWNER,)), WarnOnce())
+        announcer = Announcer(
+            session, requests, Source(TokenBytes(1000, 1000), session.nic("slow"), (OWNER,)), WarnOnce()
+        )
         for name in "ab":
             requests.arrived(request(name, ttft_slo_ms=3_600_000))
         requests.found("b", 900)

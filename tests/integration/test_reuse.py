@@ -14,6 +14,7 @@ from mfsd.policy.serve.fetch import ReuseRule
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.requests import Requests
 from mooncake_adapter.vllm.reuse import FetchTimes, ReuseChoice, ReuseOptions
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.support.daemon import Daemon
 from tests.support.waiting import eventually
@@ -35,7 +36,7 @@ def test_what_another_process_loads_makes_a_request_compute_again(folder: Path) 
     with Daemon(folder, CONFIG) as daemon, opened(daemon) as scheduler, opened(daemon) as worker:
         nic, times = scheduler.nic("slow"), cast(FetchTimes, scheduler)
         requests = Requests(Defaults(), "tiny", WarnOnce())
-        choice = ReuseChoice(ReuseOptions(ReuseRule.SLO), requests, times, 1000.0, nic, WarnOnce())
+        choice = ReuseChoice(ReuseOptions(ReuseRule.SLO), requests, times, TokenBytes(1000, 1000), nic, WarnOnce())
         choice.pace._spent_ns, choice.pace._spent_tokens = 1e8, 1000.0  # 0.1 ms a token
         assert answered(choice, "before") == (900, True), "whether the page is there yet or not"
         assert eventually(lambda: times.fetch_ns(900_000, "", 1, nic=nic), "the page") == 9 * SECOND_NS // 10

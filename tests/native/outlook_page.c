@@ -95,7 +95,28 @@ static void write_round(struct mfs_arbiter *arbiter, uint64_t round)
 	}
 	arbiter->now_ns = arbiter_clock_ns();
 	outlook_write(arbiter, arbiter->now_ns);
-	CHECK(mfs_arbiter_outlook(arbiter, far, WIDTH, pruned, WIDTH, arbiter->now_ns + 1000000000) == 0);
+	CHECK(mfs_arbiter_outlook(arbiter, far, WIDTH, pruned, WIDTH, arbiter->now_ns + 1000000000,
+				  arbiter->now_ns + 1000000000) == 0);
+}
+
+/* The arbiter writes on, and Python has not said for a while what is pruned. A daemon before minor 7 says no time. */
+static void pruned_expires(struct mfs_arbiter *arbiter)
+{
+	struct mfs_outlook *copy = aligned_alloc(64, sizeof(*copy));
+	uint64_t pruned[] = {41}, now_ns = arbiter_clock_ns();
+	struct mfs_far_port none[1];
+
+	arbiter->now_ns = now_ns;
+	outlook_write(arbiter, now_ns + 60000000000ull - 100000000);
+	CHECK(mfs_arbiter_outlook(arbiter, none, 0, pruned, 1, 0, now_ns + 1000) == 0);
+	CHECK(mfs_client_pruned(client, 41, now_ns + 1000) == 1 && mfs_client_pruned(client, 42, now_ns + 1000) == 0);
+	CHECK(mfs_client_outlook(client, now_ns + 1000, copy) == 0 && copy->pruned == 1);
+	CHECK(mfs_client_pruned(client, 41, now_ns + 1001) == -ENODATA);
+	CHECK(mfs_client_outlook(client, now_ns + 1001, copy) == 0 && copy->pruned == 0);
+	client->minor = MFS_OUTLOOK_PRUNED_MINOR - 1;
+	CHECK(mfs_client_pruned(client, 41, now_ns + 1001) == 1);
+	CHECK(mfs_client_outlook(client, now_ns + 1001, copy) == 0 && copy->pruned == 1);
+	free(copy);
 }
 
 static void map(struct mfs_arbiter *arbiter)
@@ -105,6 +126,7 @@ static void map(struct mfs_arbiter *arbiter)
 	CHECK(fd >= 0);
 	client = mmap(NULL, sizeof(*client), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	client->epoch = (uint32_t)arbiter->config.epoch;
+	client->minor = MFS_ABI_MINOR;
 	CHECK(mmap(NULL, sizeof(struct mfs_outlook), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
 	client->outlook = mmap(NULL, sizeof(struct mfs_outlook), PROT_READ, MAP_SHARED, fd, 0);
 	CHECK(client->outlook != MAP_FAILED);
@@ -149,6 +171,7 @@ int main(int argc, char **argv)
 	atomic_store(&over, true);
 	for (int i = 0; i < READERS; i++)
 		pthread_join(thread[i], NULL);
+	pruned_expires(arbiter);
 	mfs_arbiter_destroy(arbiter);
 	CHECK(mfs_client_pruned(client, 1, arbiter_clock_ns()) == -ENODATA); /* and the page says so at once */
 	return 0;

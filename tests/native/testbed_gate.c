@@ -118,10 +118,10 @@ int mfs_client_request_end(struct mfs_client *client, uint32_t request)
 	return 0;
 }
 
-int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t bytes, const uint8_t peer[16],
-			uint64_t deadline_ns, uint64_t *ns)
+int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, const struct mfs_fetch *fetch,
+			const uint8_t peer[16], uint64_t deadline_ns, uint64_t *ns)
 {
-	(void)client, (void)nic, (void)bytes, (void)peer, (void)deadline_ns, (void)ns;
+	(void)client, (void)nic, (void)fetch, (void)peer, (void)deadline_ns, (void)ns;
 	return -ENODATA;
 }
 

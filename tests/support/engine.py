@@ -116,8 +116,8 @@ class _Program:
     def watch(self, peers: list[str]) -> None:
         self.session.watch(peers, nic=self.nic)
 
-    def fetch_ns(self, size_bytes: int, peer: str = "", deadline_ns: int = 0) -> int | None:
-        return self.session.fetch_ns(size_bytes, peer, deadline_ns, nic=self.nic)
+    def fetch_ns(self, size_bytes: int, peer: str = "", deadline_ns: int = 0, **more: Any) -> int | None:
+        return self.session.fetch_ns(size_bytes, peer, deadline_ns, nic=self.nic, **more)
 
     def outlook(self) -> dict[str, Any] | None:
         found = self.session.outlook()

@@ -48,10 +48,11 @@ static int read_pruned(uint64_t at_ns)
 static int read_fetch(uint64_t at_ns)
 {
 	static const uint8_t peer[16] = {1};
+	static const struct mfs_fetch fetch = {.bytes = 1 << 20, .far_bytes = 1 << 20};
 	uint64_t ns;
 
 	(void)at_ns;
-	return mfs_client_fetch_ns(client, (unsigned)nic, 1 << 20, peer, 1, &ns);
+	return mfs_client_fetch_ns(client, (unsigned)nic, &fetch, peer, 1, &ns);
 }
 
 static int read_page(uint64_t at_ns)

@@ -393,9 +393,10 @@ void gate_load_end(struct request *request)
 int64_t gate_forecast(unsigned owner, uint64_t bytes, uint64_t needed_ns)
 {
 	struct mfs_client *client = settings.scheduled ? session_now() : NULL;
+	const struct mfs_fetch fetch = {.bytes = bytes, .far_bytes = bytes}; /* it is announced later */
 	uint64_t ns;
 
-	if (!client || mfs_client_fetch_ns(client, (unsigned)nic, bytes, verbs_gid(owner)->raw, needed_ns, &ns) < 0)
+	if (!client || mfs_client_fetch_ns(client, (unsigned)nic, &fetch, verbs_gid(owner)->raw, needed_ns, &ns) < 0)
 		return -1;
 	return ns < INT64_MAX ? (int64_t)ns : INT64_MAX;
 }

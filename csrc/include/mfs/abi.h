@@ -40,7 +40,7 @@
 #define MFS_ABI_MAGIC \
 	0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 6
+#define MFS_ABI_MINOR 7
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 64       /* NICs of one node */

@@ -66,7 +66,7 @@ struct mfs_api {
 	/* One direction of a NIC of this node, by the number that the session gave it. */
 	int (*outlook_port)(unsigned nic, enum mfs_direction direction, struct mfs_port_outlook *port);
 	/* How long a fetch of so many bytes from `peer` (a GID; NULL: not known) takes from now on. `deadline_ns` 0: nothing waits for
-	 * it, and it goes behind all that does. */
+	 * it, and it goes behind all that does. Ask before the fetch is announced: what is owed at the owner's port contains that. */
 	int (*fetch_ns)(unsigned nic, uint64_t bytes, const uint8_t peer[16], uint64_t deadline_ns,
 			uint64_t *ns);
 	/* 1: the request, of any process of this node, is pruned; 0: it is not. */

@@ -193,7 +193,8 @@ int mfs_arbiter_outlook_fd(const struct mfs_arbiter *arbiter);
 /* Replaces far ports, up to MFS_OUTLOOK_FARS_MAX, and pruned requests, up to MFS_OUTLOOK_PRUNED_MAX. Sorts both arrays.
  * -EINVAL: more, or no direction. */
 int mfs_arbiter_outlook(struct mfs_arbiter *arbiter, struct mfs_far_port *fars, uint32_t fars_count,
-			uint64_t *pruned, uint32_t pruned_count, uint64_t far_valid_until_ns);
+			uint64_t *pruned, uint32_t pruned_count, uint64_t far_valid_until_ns,
+			uint64_t pruned_valid_until_ns);
 
 /* Takes a client whose requests that still queue (MFS_REQUEST_WAITING) have changed, with all that it has now: arrays of
  * MFS_REQUESTS_MAX and MFS_DEMANDS_MAX hold them. Answers how many such clients there were; 0: none, and nothing was written. */

@@ -210,19 +210,27 @@ struct mfs_far_outlook {
 int mfs_client_outlook_far(const struct mfs_client *client, const uint8_t peer[16],
 			   enum mfs_direction direction, uint64_t now_ns, struct mfs_far_outlook *far);
 
-/* 1: the request, of any process of this node, is pruned; 0: it is not. */
+/* 1: the request, of any process of this node, is pruned; 0: it is not. -ENODATA, too, where the daemon has not said for a
+ * while that it still is. */
 int mfs_client_pruned(const struct mfs_client *client, uint64_t request_id, uint64_t now_ns);
 
-/* How long a fetch of so many bytes would take from now on. `peer` NULL: the owner is not known. `deadline_ns` 0: nothing
- * waits for it, and it goes behind all that does. */
-int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, uint64_t bytes, const uint8_t peer[16],
-			uint64_t deadline_ns, uint64_t *ns);
+struct mfs_fetch {
+	uint64_t bytes;     /* through the own NIC */
+	uint64_t far_bytes; /* through the owner's port: more, where other NICs fetch parts of the same */
+	/* of far_bytes, what a request that still queues has announced: what is owed there contains it, and a fetch does
+	 * not go before itself */
+	uint64_t announced_bytes;
+};
+/* How long a fetch would take from now on. `peer` NULL: the owner is not known; of one of which nothing is known the own port
+ * alone answers. `deadline_ns` 0: nothing waits for it, and it goes behind all that does. */
+int mfs_client_fetch_ns(const struct mfs_client *client, unsigned nic, const struct mfs_fetch *fetch,
+			const uint8_t peer[16], uint64_t deadline_ns, uint64_t *ns);
 /* The arithmetic of it. `far` may be NULL. */
-uint64_t mfs_fetch_forecast(uint64_t bytes, const struct mfs_port_outlook *own,
+uint64_t mfs_fetch_forecast(const struct mfs_fetch *fetch, const struct mfs_port_outlook *own,
 			    const struct mfs_far_outlook *far, enum mfs_tier tier);
 
-/* A copy of the whole page; counts are within their tables, and far_valid_until_ns is 0 where it has passed. -ENOENT: this
- * daemon or kernel has no page. */
+/* A copy of the whole page; counts are within their tables, far_valid_until_ns is 0 where it has passed, and no request is
+ * pruned where that is not known. -ENOENT: this daemon or kernel has no page. */
 int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct mfs_outlook *copy);
 
 /* A consistent copy of the classification rules; answers their number, 0 if the daemon is busy writing for too long. */

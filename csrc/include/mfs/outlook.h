@@ -8,7 +8,8 @@
  *  - `sequence` was even and the same before and after (sequence lock; a reader tries MFS_OUTLOOK_TRIES times, never waits),
  *  - `epoch` is that of its segment,
  *  - it is not after `valid_until_ns`, which lies no further ahead than MFS_OUTLOOK_TTL_MAX_NS. What the coordinator says
- *    (far ports' owed_ns) has a time of its own, `far_valid_until_ns`, and goes with the coordinator,
+ *    (far ports' owed_ns) has a time of its own, `far_valid_until_ns`, and goes with the coordinator. So has what the
+ *    daemon's Python says of pruned requests, `pruned_valid_until_ns`: the arbiter's thread writes on where that hangs,
  *  - every count is within its table. Tables are sorted; in one that is not, a search ends all the same.
  *
  * A page that is shorter is of an older daemon: what it lacks reads as zero, which is to say that nothing is known.
@@ -24,6 +25,7 @@
 
 #define MFS_OUTLOOK_MAGIC 0x004b4f4f4c53464dULL /* "MFSLOOK\0" in memory order */
 #define MFS_OUTLOOK_MINOR 5                     /* the first version of the ABI that has the page */
+#define MFS_OUTLOOK_PRUNED_MINOR 7              /* and that in which pruned requests have a time */
 #define MFS_OUTLOOK_TIERS 4                     /* enum mfs_tier */
 #define MFS_OUTLOOK_PORTS_MAX (MFS_NICS_MAX * MFS_DIRECTIONS)
 /* of the first NICs, which all versions of the page have; those of the others lie at its end */
@@ -71,7 +73,9 @@ struct mfs_outlook {
 	_Atomic uint64_t valid_until_ns;
 	_Atomic uint64_t far_valid_until_ns; /* 0: no coordinator says anything */
 	_Atomic uint32_t ports_more;         /* and of the others */
-	uint8_t reserved1[20];
+	uint8_t reserved1[4];
+	_Atomic uint64_t pruned_valid_until_ns; /* since minor 7; before, as long as the page */
+	uint8_t reserved2[8];
 	struct mfs_outlook_port port[MFS_OUTLOOK_PORTS_FIRST];
 	struct mfs_outlook_far far[MFS_OUTLOOK_FARS_MAX];        /* by peer, then direction */
 	_Atomic uint64_t pruned_request[MFS_OUTLOOK_PRUNED_MAX]; /* ascending */
@@ -80,6 +84,7 @@ struct mfs_outlook {
 _Static_assert(offsetof(struct mfs_outlook, sequence) == 64, "what changes has a line of its own");
 _Static_assert(offsetof(struct mfs_outlook, port) == 128, "ports follow the head");
 _Static_assert(offsetof(struct mfs_outlook, ports_more) == 104, "in the place of reserved bytes");
+_Static_assert(offsetof(struct mfs_outlook, pruned_valid_until_ns) == 112, "in the place of reserved bytes");
 _Static_assert(offsetof(struct mfs_outlook, port_more) == MFS_OUTLOOK_BYTES_FIRST,
 	       "behind what older pages have");
 _Static_assert(sizeof(struct mfs_outlook) == MFS_OUTLOOK_BYTES_FIRST + 64 * 96, "no holes");

@@ -86,8 +86,9 @@ uint64_t mfs_window_bytes(const struct mfs_window *window);              /* the 
 uint64_t mfs_window_backlog(struct mfs_window *window, uint64_t now_ns); /* what the NIC still has to send */
 uint64_t mfs_window_in_flight(const struct mfs_window *window); /* entered and neither complete nor left */
 
-/* The rate at which the destination that all programs share by `destination_key` completed last; 0: unknown. */
-uint64_t mfs_window_rate_to(const struct mfs_window *window, uint64_t destination_key);
+/* The rate at which the destination that all programs share by `destination_key` completed last; 0: unknown, or forgotten
+ * after a second without a task. */
+uint64_t mfs_window_rate_to(const struct mfs_window *window, uint64_t destination_key, uint64_t now_ns);
 
 struct mfs_destination_window {
 	uint64_t key;

@@ -33,7 +33,35 @@ class Choice(Enum):
     PART = "part"
     """The first of it is fetched, what is here before the engine could begin; the rest is computed again."""
     WAIT = "wait"
-    """Ask again: the engine is busy for that long, so that computing again would begin no later."""
+    """Ask again: the engine is busy for that long, so that computing again would begin no later. Simulated alone: it
+    lost points, and no live engine waits."""
+
+
+class Reason(Enum):
+    """Why, as a short clause. A closed set: a metric has them as labels."""
+
+    NO_RULE = "reuse is always fetched"
+    KEPT_ELSEWHERE = "another instance keeps it until it is read"
+    NOTHING_MEASURED = "no step has been measured yet"
+    BACKLOG_UNKNOWN = "the network's backlog is unknown"
+    NO_TIME = "the estimate is no time"
+    NO_DEADLINE = "the request has no deadline"
+    IN_TIME = "in time with the reuse"
+    LATE_EITHER_WAY = "late either way"
+    TAKES_TOO_MUCH = "computing it again takes too much of the engine"
+    COSTS_MORE = "computing it again costs more than it gains"
+    LATE_WITH_IT = "late with the reuse, in time without"
+    GAINS_MORE = "computing it again gains more than it costs"
+    OUTLIVES_LEASE = "the load would outlive its lease"
+    ENGINE_BUSY = "the engine is busy, and the backlog may shrink"
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+REASONS_AGAIN = (Reason.LATE_WITH_IT, Reason.GAINS_MORE, Reason.OUTLIVES_LEASE)
+"""For which reuse is computed again, all of it or a part. Of the others ENGINE_BUSY has it decided later."""
 
 
 class ReuseView(NamedTuple):
@@ -62,8 +90,7 @@ class ReuseView(NamedTuple):
 
 class Decision(NamedTuple):
     choice: Choice
-    reason: str
-    """For explanations; a short clause."""
+    reason: Reason
     fetched_s: float | None = None
     """When the prefill would end with the reuse."""
     recomputed_s: float | None = None
@@ -74,25 +101,25 @@ class Decision(NamedTuple):
 
 def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share: float = EXTRA_SHARE) -> Decision:
     """Unknown or impossible times count as no knowledge: then reuse is fetched, as without this rule. recheck_s: how
-    long a request may wait for a later answer while its engine is busy; 0: it never does."""
+    long a request may wait for a later answer while its engine is busy; 0: it never does, as in a live engine."""
     if rule is ReuseRule.ALWAYS:
-        return Decision(Choice.FETCH, "reuse is always fetched")
+        return Decision(Choice.FETCH, Reason.NO_RULE)
     if view.fetch_s is None:
-        return Decision(Choice.FETCH, "the network's backlog is unknown")
+        return Decision(Choice.FETCH, Reason.BACKLOG_UNKNOWN)
     if not _possible(view):
-        return Decision(Choice.FETCH, "the estimate is no time")
+        return Decision(Choice.FETCH, Reason.NO_TIME)
     share = _share_in_the_queue(view, view.fetch_s)
     extra_s = (1 - share) * (view.whole_s - view.rest_s)
     fetched_s = max(view.queue_s, view.fetch_s) + view.rest_s
     recomputed_s = view.queue_s + view.whole_s - share * (view.whole_s - view.rest_s)
     if view.lease_s is not None and view.fetch_s > view.lease_s:
-        choice, reason = Choice.RECOMPUTE, "the load would outlive its lease"
+        choice, reason = Choice.RECOMPUTE, Reason.OUTLIVES_LEASE
     elif rule is ReuseRule.SLO:
         choice, reason = _by_deadline(fetched_s, recomputed_s, extra_s, view, extra_share)
     else:
         choice, reason = _by_cost(fetched_s, recomputed_s, extra_s, view)
     if choice is Choice.RECOMPUTE and _may_wait(view, recomputed_s, recheck_s):
-        choice, reason = Choice.WAIT, "the engine is busy, and the backlog may shrink"
+        choice, reason = Choice.WAIT, Reason.ENGINE_BUSY
     elif choice is Choice.RECOMPUTE and share > 0:
         choice = Choice.PART
     return Decision(choice, reason, fetched_s, recomputed_s, share)
@@ -118,24 +145,24 @@ def _possible(view: ReuseView) -> bool:
 
 def _by_deadline(
     fetched_s: float, recomputed_s: float, extra_s: float, view: ReuseView, extra_share: float
-) -> tuple[Choice, str]:
+) -> tuple[Choice, Reason]:
     if view.left_s is None or view.limit_s is None:
-        return Choice.FETCH, "the request has no deadline"
+        return Choice.FETCH, Reason.NO_DEADLINE
     if fetched_s <= view.left_s:
-        return Choice.FETCH, "in time with the reuse"
+        return Choice.FETCH, Reason.IN_TIME
     if recomputed_s > view.left_s:
-        return Choice.FETCH, "late either way"
+        return Choice.FETCH, Reason.LATE_EITHER_WAY
     if extra_s > extra_share * view.limit_s:
-        return Choice.FETCH, "computing it again takes too much of the engine"
-    return Choice.RECOMPUTE, "late with the reuse, in time without"
+        return Choice.FETCH, Reason.TAKES_TOO_MUCH
+    return Choice.RECOMPUTE, Reason.LATE_WITH_IT
 
 
-def _by_cost(fetched_s: float, recomputed_s: float, extra_s: float, view: ReuseView) -> tuple[Choice, str]:
+def _by_cost(fetched_s: float, recomputed_s: float, extra_s: float, view: ReuseView) -> tuple[Choice, Reason]:
     gained_s = fetched_s - recomputed_s
     taken_s = extra_s * (1 + view.waiting)
     if gained_s <= max(0.0, taken_s):
-        return Choice.FETCH, "computing it again costs more than it gains"
-    return Choice.RECOMPUTE, "computing it again gains more than it costs"
+        return Choice.FETCH, Reason.COSTS_MORE
+    return Choice.RECOMPUTE, Reason.GAINS_MORE
 
 
 def _may_wait(view: ReuseView, recomputed_s: float, recheck_s: float) -> bool:

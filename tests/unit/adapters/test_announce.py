@@ -16,6 +16,7 @@ from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.announce import ANNOUNCED_MAX, ANNOUNCED_PER_TICK, ASK_S, EVERY_S, Announcer, Source
 from mooncake_adapter.vllm.ranks import RANK_MAX, Ranks
 from mooncake_adapter.vllm.requests import Requests
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.unit.adapters.test_reuse import request
 from tests.unit.adapters.test_steps import blocks_of, output
@@ -45,7 +46,11 @@ class World:
         self.now_s, self.daemon = 0.0, Daemon()
         self.requests = Requests(Defaults(), "tiny", WarnOnce())
         self.announcer = Announcer(
-            self.daemon, self.requests, source or Source(TOKEN_BYTES, 3), WarnOnce(), lambda: self.now_s
+            self.daemon,
+            self.requests,
+            source or Source(TokenBytes(TOKEN_BYTES, TOKEN_BYTES), 3),
+            WarnOnce(),
+            lambda: self.now_s,
         )
 
     def tick(self) -> None:
@@ -115,12 +120,13 @@ def test_one_that_is_aborted_leaves_without_another_step() -> None:
 
 
 def test_what_it_will_fetch_is_announced_with_its_owners() -> None:
-    world = World(Source(TOKEN_BYTES, 3, ("10.0.0.1", "10.0.0.2")))
+    world = World(Source(TokenBytes(TOKEN_BYTES / 8, TOKEN_BYTES), 3, ("10.0.0.1", "10.0.0.2")))
     world.arrive("a")
     world.requests.found("a", 900)
     world.tick()
     announced = world.known("a")
     assert announced is not None and announced.tokens_left == 100
+    assert world.announcer.announced_bytes("a") == 450 * TOKEN_BYTES and world.announcer.announced_bytes("b") == 0
     assert [(f.stage, f.peer, f.size_bytes, f.nic, f.incoming) for f in announced.flows] == [
         (STAGE_REUSE, owner, 450 * TOKEN_BYTES, 3, True) for owner in ("10.0.0.1", "10.0.0.2")
     ]
@@ -137,7 +143,7 @@ def test_what_it_will_fetch_is_announced_with_its_owners() -> None:
 
 
 def test_what_a_prefill_instance_sends_counts_at_this_nodes_port_alone() -> None:
-    world = World(Source(TOKEN_BYTES, 3, ("10.0.0.1",)))
+    world = World(Source(TokenBytes(TOKEN_BYTES, 8 * TOKEN_BYTES), 3, ("10.0.0.1",)))
     world.arrive("a", parameters={"do_remote_prefill": True})
     world.tick()
     announced = world.known("a")
@@ -146,7 +152,7 @@ def test_what_a_prefill_instance_sends_counts_at_this_nodes_port_alone() -> None
 
 
 def test_a_size_that_is_not_known_is_not_announced() -> None:
-    world = World(Source(0.0))
+    world = World(Source(TokenBytes(0, 0)))
     world.arrive("a")
     world.requests.found("a", 900)
     world.tick()

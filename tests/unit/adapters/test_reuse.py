@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from mfsd.policy.serve.fetch import ReuseRule
+from mfsd.client.types import Waiting
+from mfsd.policy.outlook import FarLoad, PortLoad, fetch_forecast
+from mfsd.policy.serve.fetch import Choice, Decision, Reason, ReuseRule
 from mooncake_adapter.slo import Defaults
+from mooncake_adapter.vllm.announce import Announcer, Source
 from mooncake_adapter.vllm.requests import Requests
-from mooncake_adapter.vllm.reuse import Parts, ReuseChoice, ReuseOptions, StepPace, options_of, token_bytes
+from mooncake_adapter.vllm.reuse import UNKNOWN_IN_A_ROW, Parts, ReuseChoice, ReuseOptions, StepPace, options_of
+from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 from tests.unit.adapters.test_steps import blocks_of, output
 
@@ -36,17 +40,54 @@ class Store:
 
 
 class Times:
-    """What a session expects of loads."""
+    """What a session expects of loads: None where it knows nothing of the own port; of an owner that it does not know,
+    what the own port alone says."""
 
-    def __init__(
-        self, ns: int | None = None, by_owner: dict[str, int | None] | None = None, per_byte_ns: int = 0
-    ) -> None:
+    def __init__(self, ns: int | None = None, by_owner: dict[str, int] | None = None, per_byte_ns: int = 0) -> None:
         self.ns, self.by_owner, self.per_byte_ns = ns, by_owner or {}, per_byte_ns
-        self.asked: list[tuple[int, Any, bool, int]] = []
+        self.asked: list[tuple[int, int | None, Any, bool, int]] = []
 
-    def fetch_ns(self, size_bytes: int, peer: str | bytes = "", deadline_ns: int = 0, *, nic: int = 0) -> int | None:
-        self.asked.append((size_bytes, peer, bool(deadline_ns), nic))
+    def fetch_ns(
+        self,
+        size_bytes: int,
+        peer: str | bytes = "",
+        deadline_ns: int = 0,
+        *,
+        nic: int = 0,
+        announced_bytes: int = 0,
+        owner_bytes: int | None = None,
+    ) -> int | None:
+        self.asked.append((size_bytes, owner_bytes, peer, bool(deadline_ns), nic))
+        if self.ns is None and not self.per_byte_ns:
+            return None
         return self.per_byte_ns * size_bytes if self.per_byte_ns else self.by_owner.get(str(peer), self.ns)
+
+
+class Network:
+    """A port of an owner that owes what is announced there, 1 GB/s, for a session's questions and announcements."""
+
+    def __init__(self, owed_bytes: int) -> None:
+        self.owed_bytes, self.known = owed_bytes, dict[int, Waiting]()
+
+    def waiting_changed(self, requests: Any, gone: Any = ()) -> None:
+        for number in gone:
+            del self.known[number]
+        self.known |= {one.request_id: one for one in requests}
+
+    def fetch_ns(
+        self,
+        size_bytes: int,
+        peer: str | bytes = "",
+        deadline_ns: int = 0,
+        *,
+        nic: int = 0,
+        announced_bytes: int = 0,
+        owner_bytes: int | None = None,
+    ) -> int | None:
+        owed = self.owed_bytes + sum(f.size_bytes for one in self.known.values() for f in one.flows if f.peer == peer)
+        own, far = PortLoad(10**12), FarLoad(10**9, owed_ns=owed)
+        found = fetch_forecast(size_bytes, own, far, announced_bytes=announced_bytes, far_bytes=owner_bytes)
+        return found.time_ns if found is not None else None
 
 
 def request(name: str, tokens: int = 1000, parameters: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -62,8 +103,9 @@ def request(name: str, tokens: int = 1000, parameters: dict[str, Any] | None = N
 
 
 def made(times: Any, options: ReuseOptions = SLO, bytes_of_token: float = TOKEN_BYTES) -> ReuseChoice:
-    """A token takes 0.1 ms here."""
-    choice = ReuseChoice(options, Requests(Defaults(), "tiny", WarnOnce()), times, bytes_of_token, 3, WarnOnce())
+    """A token takes 0.1 ms here; the owners send eight times the bytes that come in by this NIC."""
+    of_token = TokenBytes(bytes_of_token, 8 * bytes_of_token)
+    choice = ReuseChoice(options, Requests(Defaults(), "tiny", WarnOnce()), times, of_token, 3, WarnOnce())
     choice.pace._spent_ns, choice.pace._spent_tokens = 1e8, 1000.0
     return choice
 
@@ -90,7 +132,7 @@ def test_what_is_late_with_its_reuse_computes_again() -> None:
     loads = made(times)
     assert asked(loads, request("b", ttft_slo_ms=500), store, computed=100) == (800, True)
     assert store.loads and loads.counts == {"fetch": 1} and loads.ended("b", None) is None
-    assert times.asked == [(800 * TOKEN_BYTES, "", True, 3)]
+    assert times.asked == [(800 * TOKEN_BYTES, 8 * 800 * TOKEN_BYTES, "", True, 3)]
 
 
 @pytest.mark.parametrize(
@@ -98,15 +140,13 @@ def test_what_is_late_with_its_reuse_computes_again() -> None:
     [
         made(Times(None)),
         made(Times(10**12), bytes_of_token=0.0),
-        made(Times(10**12), ReuseOptions(ReuseRule.SLO, owners=("10.0.0.1", "10.0.0.2"))),
+        made(Times(None, {"10.0.0.2": 10**12}), ReuseOptions(ReuseRule.SLO, owners=("10.0.0.1", "10.0.0.2"))),
         made(Thing()),
         made(Times(-1)),
     ],
-    ids=["unknown", "size unknown", "an owner unknown", "no such question", "no time"],
+    ids=["unknown", "size unknown", "the own port unknown", "no such question", "no time"],
 )
 def test_what_is_not_known_is_loaded(choice: ReuseChoice) -> None:
-    if isinstance(choice._times, Times) and choice._options.owners:
-        choice._times.by_owner = {"10.0.0.2": None}
     assert asked(choice, request("a", ttft_slo_ms=500), Store(900)) == (900, True)
 
 
@@ -139,6 +179,37 @@ def test_a_load_takes_as_long_as_from_the_slowest_owner() -> None:
     for slow in options.owners:
         choice = made(Times(1000, {slow: 10**12}), options)
         assert asked(choice, request("a", ttft_slo_ms=500), Store(900)) == (0, False)
+
+
+def test_of_an_owner_that_is_unknown_the_own_port_alone_says_it() -> None:
+    options = ReuseOptions(ReuseRule.SLO, owners=("10.0.0.1", "10.0.0.2"))
+    for own_ns, answer in ((1000, (900, True)), (10**12, (0, False))):
+        assert (
+            asked(made(Times(own_ns, {"10.0.0.1": 1000}), options), request("a", ttft_slo_ms=500), Store(900)) == answer
+        )
+
+
+def test_what_a_request_has_announced_itself_does_not_make_it_late() -> None:
+    """vLLM asks again in each step while it has no memory for it, and announces it meanwhile. Its 0.3 s behind 0.1 s of
+    others are in time, twice the 0.3 s would not be."""
+    network, store, options = Network(10**8), Store(900), ReuseOptions(ReuseRule.SLO, owners=("10.0.0.1",))
+    requests = Requests(Defaults(), "tiny", WarnOnce())
+    of_token, now_s = TokenBytes(1, 333_333), 0.0
+    choice = ReuseChoice(options, requests, network, of_token, 3, WarnOnce())
+    choice.pace._spent_ns, choice.pace._spent_tokens = 1e8, 1000.0
+    announcer = Announcer(network, requests, Source(of_token, 3, options.owners), WarnOnce(), lambda: now_s)
+    choice.announced = announcer.announced_bytes
+    one = request("a", ttft_slo_ms=500)
+    for _ in range(4):
+        requests.cached(one, 0)
+        answer = choice.answer(one, 0, store.get_num_new_matched_tokens(one, 0))
+        requests.found("a", answer[0])  # and no memory is found for it
+        assert answer == (900, True)
+        now_s += 1.0
+        announcer.tick()
+        assert [f.size_bytes for w in network.known.values() for f in w.flows] == [(900 * 333_333)]
+    network.owed_bytes = 10**9
+    assert choice.answer(one, 0, (900, True)) == (0, False), "what others announce counts"
 
 
 def test_those_before_count_and_those_that_load_do_not() -> None:
@@ -243,11 +314,50 @@ def test_the_decision_that_stands_is_counted_once() -> None:
     for _ in range(3):
         assert choice.answer(one, 0, store.get_num_new_matched_tokens(one, 0)) == (0, False)
     assert choice.counts == {}
-    counted: list[str] = []
+    counted: list[Decision] = []
     choice.counted = counted.append
     choice.allocated("a")
     choice.allocated("a")
-    assert choice.counts == {"recompute": 1} and counted == ["recompute"]
+    assert choice.counts == {"recompute": 1}
+    assert [(one.choice, one.reason) for one in counted] == [(Choice.RECOMPUTE, Reason.LATE_WITH_IT)]
+
+
+def test_each_load_says_why() -> None:
+    late = request("late", ttft_slo_ms=50)
+    kept = request("kept", parameters={"do_remote_prefill": True}, ttft_slo_ms=500)
+    for times, one, reason in (
+        (Times(1000), request("soon", ttft_slo_ms=500), Reason.IN_TIME),
+        (Times(10**12), late, Reason.LATE_EITHER_WAY),
+        (Times(None), request("unknown", ttft_slo_ms=500), Reason.BACKLOG_UNKNOWN),
+        (Times(1000), request("without"), Reason.NO_DEADLINE),
+        (Times(1000), kept, Reason.KEPT_ELSEWHERE),
+    ):
+        choice = made(times)
+        assert asked(choice, one, Store(900)) == (900, True)
+        assert choice.explanation(one.request_id) == reason.value
+        assert choice.ended(one.request_id, None) is None, "an answer says of what was computed again alone"
+    choice = made(Times(1000))
+    choice.pace = StepPace()
+    asked(choice, request("first", ttft_slo_ms=500), Store(900))
+    assert choice.explanation("first") == Reason.NOTHING_MEASURED.value
+
+
+def test_a_network_that_says_nothing_for_long_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    times = Times(None)
+    choice, one = made(times), request("a", ttft_slo_ms=500)
+
+    def answers(count: int) -> None:
+        for _ in range(count):
+            choice.answer(one, 0, (900, True))
+
+    answers(UNKNOWN_IN_A_ROW - 1)
+    times.ns = 1000
+    answers(1)
+    times.ns = None
+    answers(UNKNOWN_IN_A_ROW - 1)
+    assert not caplog.records, "it knew once in between"
+    answers(2 * UNKNOWN_IN_A_ROW)
+    assert len(caplog.records) == 1 and f"{UNKNOWN_IN_A_ROW} answers in a row" in caplog.text
 
 
 def test_steps_are_measured_where_the_engine_went_on() -> None:
@@ -275,13 +385,6 @@ def test_steps_are_measured_where_the_engine_went_on() -> None:
     assert pace.seconds(100) == pytest.approx(0.1)
 
 
-def test_bytes_of_a_token() -> None:
-    spec = Thing(page_size_bytes=16 * 512, block_size=16)
-    assert token_bytes(Thing(kv_cache_groups=[Thing(layer_names=["a", "b"], kv_cache_spec=spec)])) == 1024
-    assert token_bytes(Thing(kv_cache_groups=[Thing(layer_names=["a"], kv_cache_spec=Thing())])) == 0
-    assert token_bytes(None) == 0
-
-
 def test_the_configuration_is_read_and_what_cannot_be_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     once = WarnOnce()
     assert options_of(None, "MooncakeStoreConnector", once) == ReuseOptions()
@@ -293,5 +396,11 @@ def test_the_configuration_is_read_and_what_cannot_be_is_reported_once(caplog: p
     assert [
         r.message for r in caplog.records if 'kv_connector_extra_config["reuse"]' in r.message and "often" in r.message
     ]
+    for name in ("store-1", "10.0.0.1:17001", ""):
+        caplog.clear()
+        owners = {"rule": "slo", "owners": ["10.0.0.1", name]}
+        assert options_of(owners, "MooncakeStoreConnector", WarnOnce()) == ReuseOptions()
+        assert f"owners: {name!r} is no address of a NIC" in caplog.text
+    caplog.clear()
     assert options_of({"rule": "slo"}, "NixlConnector", once) == ReuseOptions()
-    assert len(caplog.records) == 2 and "'NixlConnector' does not read from a store" in caplog.text
+    assert len(caplog.records) == 1 and "'NixlConnector' does not read from a store" in caplog.text

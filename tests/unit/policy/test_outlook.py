@@ -39,6 +39,23 @@ def test_the_slower_port_decides() -> None:
     assert fetch_forecast(GB, own, FarLoad(0, owed_ns=3 * GB)) == Forecast(3 * GB, 4 * GB)  # of the own port's rate
 
 
+def test_a_fetch_does_not_go_before_itself() -> None:
+    """What it has announced is owed at the far port already."""
+    own = PortLoad(GB)
+    for owed_ns in (2 * GB, 3 * GB):
+        alone = fetch_forecast(GB, own, FarLoad(GB, owed_ns))
+        assert fetch_forecast(GB, own, FarLoad(GB, owed_ns + GB), announced_bytes=GB) == alone
+    assert fetch_forecast(GB, own, FarLoad(GB, 0), announced_bytes=GB) == Forecast(0, GB)  # nothing of it is known yet
+    assert fetch_forecast(GB, own, None, announced_bytes=GB) == Forecast(0, GB)
+
+
+def test_other_nics_that_fetch_parts_of_the_same_count_at_the_owner_alone() -> None:
+    own, far = PortLoad(GB), FarLoad(GB, owed_ns=GB)
+    assert fetch_forecast(GB, own, far, far_bytes=8 * GB) == Forecast(GB, 9 * GB)
+    assert fetch_forecast(GB, own, FarLoad(GB, None, GB // 2), far_bytes=8 * GB) == Forecast(0, 16 * GB)
+    assert fetch_forecast(GB, own, None, far_bytes=8 * GB) == Forecast(0, GB)
+
+
 def test_reads_of_late_stand_for_a_port_of_which_no_coordinator_speaks() -> None:
     own = PortLoad(GB)
     assert fetch_forecast(GB, own, FarLoad(GB, None, GB // 4)) == Forecast(0, 4 * GB)
@@ -75,10 +92,16 @@ def test_c_says_the_same() -> None:
     for _ in range(2000):
         own = PortLoad(1 + number(40), (number(45), number(45), number(45), number(45)), number(45), 0, number(40))
         far = draw.choice([None, FarLoad(number(40), draw.choice([None, number(60)]), number(40))])
-        size, tier = number(40), draw.choice(list(Tier))
-        found = fetch_forecast(size, own, far, tier)
+        size, tier, announced = number(40), draw.choice(list(Tier)), draw.choice([0, number(45)])
+        far_bytes = draw.choice([None, number(45)])
+        found = fetch_forecast(size, own, far, tier, announced, far_bytes)
         assert found is not None
         native = fetch_forecast_ns(
-            size, (*own[:3], own[3], own[4]), None if far is None else (far[0], far[1], far[2]), tier
+            size,
+            (*own[:3], own[3], own[4]),
+            None if far is None else (far[0], far[1], far[2]),
+            tier,
+            announced,
+            far_bytes,
         )
         assert native == min(found.time_ns, 2**63 - 1), (size, own, far, tier)

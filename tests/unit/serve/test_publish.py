@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from mfsd.cli.ctl import main
 from mfsd.policy.serve import Policy, ServeConfig, StepLoad
+from mfsd.policy.serve.fetch import Choice, Decision, Reason
 from mfsd.serve.engine import Engine
-from mfsd.serve.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics, reuse_counter
+from mfsd.serve.metrics import COUNTERS, GAUGES, HISTOGRAMS, REUSE_REASONS, Metrics, reuse_counter
 from mfsd.serve.promise import Words
 from mfsd.serve.publish import EVERY_S, Publisher, read_all
 from mfsd.serve.requests import Fact
@@ -230,11 +231,23 @@ def test_requests_are_queued_under_the_policy_of_now_alone() -> None:
 def test_decisions_on_reuse_are_counted_where_they_are_made_and_shown_with_the_engine(folder: Path) -> None:
     registry = CollectorRegistry()
     count = reuse_counter("0", registry)
-    for decision in ("fetch", "recompute", "fetch"):
+    for decision in (
+        Decision(Choice.FETCH, Reason.IN_TIME),
+        Decision(Choice.RECOMPUTE, Reason.LATE_WITH_IT),
+        Decision(Choice.FETCH, Reason.BACKLOG_UNKNOWN),
+        Decision(Choice.FETCH, Reason.IN_TIME),
+    ):
         count(decision)
     text = generate_latest(registry).decode()
-    for decision, number in (("fetch", 2), ("recompute", 1), ("part", 0), ("wait", 0)):
-        assert f'mfs_serve_reuse_decisions_total{{decision="{decision}",engine="0"}} {number}.0' in text
+    for choice, reason, number in (
+        *(("fetch", "in_time", 2), ("fetch", "backlog_unknown", 1), ("fetch", "late_either_way", 0)),
+        *(("recompute", "late_with_it", 1), ("part", "late_with_it", 0)),
+    ):
+        labels = f'decision="{choice}",engine="0",reason="{reason}"'
+        assert f"mfs_serve_reuse_decisions_total{{{labels}}} {number}.0" in text
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    assert [r.label for reasons in REUSE_REASONS.values() for r in reasons if f"`{r.label}`" not in page] == []
+    assert 'decision="wait"' not in text and "engine_busy" not in text, "a live engine never waits"
     engine = served(Clock())
     publisher = Publisher(engine, lambda kind, text: None)
     assert "reuse" not in ctl("status")

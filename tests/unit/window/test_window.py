@@ -110,6 +110,19 @@ def test_it_grows_again_when_the_destination_recovers() -> None:
     assert window.snapshot(window.destination(1, end_ns)).window_bytes == WINDOW
 
 
+def test_a_rate_is_forgotten_after_a_second_without_a_task() -> None:
+    """Who decides by it may send nothing because of it: then no task would ever take it away."""
+    window = Window(RATE)
+    end_ns = rounds(window, 1, RATE / 20, 10_000, 2000, 0)
+    assert window.rate_to(1, end_ns + 1000 * MS) == pytest.approx(RATE / 20, rel=0.02)
+    assert window.rate_to(1, end_ns + 1000 * MS + 1) == 0
+    passage = send(window, 1, 10_000, end_ns + 500 * MS)
+    assert window.rate_to(1, end_ns + 5000 * MS) > 0, "a task is under way"
+    window.leave(passage, end_ns + 5000 * MS)
+    assert window.rate_to(1, end_ns + 6001 * MS) == 0
+    assert window.rate_to(2, end_ns) == 0, "nothing was ever sent there"
+
+
 def test_time_that_is_no_queue_does_not_shrink_it() -> None:
     """A program that polls for completions every now and then: less under way would be less done."""
     window = Window(RATE)

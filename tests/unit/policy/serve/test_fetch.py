@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.policy.serve.fetch import EXTRA_SHARE, Choice, ReuseRule, ReuseView, decide
+from mfsd.policy.serve.fetch import EXTRA_SHARE, REASONS_AGAIN, Choice, Reason, ReuseRule, ReuseView, decide
 
 seconds = st.floats(0, 1e4)
 views = st.builds(
@@ -90,8 +90,8 @@ def test_a_part_is_what_is_here_before_the_engine_could_begin(rule: ReuseRule, v
 def test_a_busy_engine_fetches_a_part_and_an_idle_one_does_not() -> None:
     """A second of the two is what goes before; the engine begins in one and a half."""
     busy = ReuseView(fetch_s=2.0, queue_s=1.5, rest_s=0.0, whole_s=0.4, left_s=1.8, limit_s=4.0, before_s=1.0)
-    assert decide(ReuseRule.SLO, busy) == (Choice.PART, "late with the reuse, in time without", 2.0, 1.7, 0.5)
-    assert decide(ReuseRule.SLO, busy._replace(before_s=None)).reason == "late either way"
+    assert decide(ReuseRule.SLO, busy) == (Choice.PART, Reason.LATE_WITH_IT, 2.0, 1.7, 0.5)
+    assert decide(ReuseRule.SLO, busy._replace(before_s=None)).reason is Reason.LATE_EITHER_WAY
     assert decide(ReuseRule.SLO, busy._replace(queue_s=0.5)).choice is Choice.RECOMPUTE
     assert decide(ReuseRule.COST, busy).choice is Choice.PART
 
@@ -122,20 +122,30 @@ def test_no_load_outlives_its_lease(rule: ReuseRule, view: ReuseView, lease_s: f
     if view.fetch_s <= lease_s:
         assert decision == decide(rule, view)
         return
-    assert decision.choice in AGAIN and "lease" in decision.reason
+    assert decision.choice in AGAIN and decision.reason is Reason.OUTLIVES_LEASE
     if view.before_s is not None and decision.choice is Choice.PART:
         part_s = view.before_s + decision.share * (view.fetch_s - view.before_s)
         assert part_s <= min(lease_s, view.queue_s) * (1 + 1e-9)
 
 
+@given(rules, views, st.none() | seconds, st.floats(0, 10))
+def test_a_reason_belongs_to_one_answer(
+    rule: ReuseRule, view: ReuseView, lease_s: float | None, recheck_s: float
+) -> None:
+    """A metric has them beside each other."""
+    decision = decide(rule, view._replace(lease_s=lease_s), recheck_s)
+    assert (decision.choice in AGAIN) == (decision.reason in REASONS_AGAIN)
+    assert (decision.choice is Choice.WAIT) == (decision.reason is Reason.ENGINE_BUSY)
+
+
 def test_each_decision_says_why() -> None:
-    assert decide(ReuseRule.SLO, BUSY).reason == "late with the reuse, in time without"
+    assert decide(ReuseRule.SLO, BUSY).reason is Reason.LATE_WITH_IT
     assert decide(ReuseRule.SLO, BUSY, recheck_s=0.05).choice is Choice.WAIT
-    assert decide(ReuseRule.SLO, BUSY._replace(left_s=0.1)).reason == "late either way"
-    assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7)).reason == "computing it again takes too much of the engine"
+    assert decide(ReuseRule.SLO, BUSY._replace(left_s=0.1)).reason is Reason.LATE_EITHER_WAY
+    assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7)).reason is Reason.TAKES_TOO_MUCH
     assert decide(ReuseRule.SLO, BUSY._replace(limit_s=0.7), extra_share=1.0).choice is Choice.RECOMPUTE
-    assert decide(ReuseRule.SLO, BUSY._replace(left_s=None)).reason == "the request has no deadline"
-    assert decide(ReuseRule.SLO, BUSY._replace(fetch_s=0.2)).reason == "in time with the reuse"
-    assert decide(ReuseRule.COST, BUSY).reason == "computing it again gains more than it costs"
+    assert decide(ReuseRule.SLO, BUSY._replace(left_s=None)).reason is Reason.NO_DEADLINE
+    assert decide(ReuseRule.SLO, BUSY._replace(fetch_s=0.2)).reason is Reason.IN_TIME
+    assert decide(ReuseRule.COST, BUSY).reason is Reason.GAINS_MORE
     assert decide(ReuseRule.COST, BUSY._replace(waiting=20)).choice is Choice.FETCH
-    assert decide(ReuseRule.COST, BUSY._replace(fetch_s=None)).reason == "the network's backlog is unknown"
+    assert decide(ReuseRule.COST, BUSY._replace(fetch_s=None)).reason is Reason.BACKLOG_UNKNOWN
