@@ -250,7 +250,7 @@ class Engine:
         if entry is None:
             entry = self.arrived(fact.name, Words(), 0.0, fact.num_computed_tokens + 1, 1 << 20)
         if fact.again_tokens and fact.again_tokens != entry.to_compute:
-            entry.again(fact.again_tokens, now_s)
+            entry.again(fact.again_tokens, fact.num_output_tokens, now_s)
             entry.shown = None
         return entry
 

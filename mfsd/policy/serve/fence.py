@@ -12,8 +12,9 @@ REST_STEPS = 19
 
 
 def held_tokens(request: Request) -> float:
-    """What it holds at most: its prompt and the bound on its output."""
-    return request.num_prompt_tokens + max(request.output_tokens_max, float(request.num_output_tokens))
+    """What it holds at most: its prompt and the bound on its output, of which its prompt may have a part by now."""
+    outputs = max(request.output_tokens_max, float(request.num_output_tokens))
+    return request.num_prompt_tokens + outputs - request.num_folded_tokens
 
 
 class Fence:
