@@ -71,6 +71,15 @@ def test_kept_plans_are_the_asked_ones_where_decodes_give_way(config: ReplicaCon
     both_ways(short, calls(60, 30.0, seed, prompt=150, output=300), seed)
 
 
+def test_a_call_whose_deadline_was_renewed_is_overdue_by_that() -> None:
+    """It was overdue as a prompt, and gave way while it decoded."""
+    serve = ServeConfig(
+        policy=Policy.EDF, relegation=Relegation.NONE, overdue_every=1, overdue_budgets=0.05, step_tokens=2560
+    )
+    config = ReplicaConfig(serve=serve, kv_tokens=5_000, expect=Expect.NONE)
+    both_ways(config, calls(60, 30.0, 0, prompt=150, output=300), 0)
+
+
 def both_ways(config: ReplicaConfig, work: Sequence[Call | Program], seed: int) -> None:
     kept = simulate(config, work, seed)
     asked = simulate(msgspec.structs.replace(config, ask_always=True), work, seed)
