@@ -86,7 +86,9 @@ class Entry:
         """Of a request that ends now; None: it had no deadline."""
         if not self.has_deadline:
             return None
-        whole_s = self.wanted.ttlt_s
+        first_s, whole_s = self.wanted.ttft_s, self.wanted.ttlt_s
+        if self.first_token_s is None and first_s is not None and now_s > self.arrival_s + first_s:
+            return False  # it ends without a token
         return self.late_tokens == 0 and (whole_s is None or now_s <= self.arrival_s + whole_s)
 
     @property

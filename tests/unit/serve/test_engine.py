@@ -229,6 +229,15 @@ def test_in_time_and_late_are_counted_by_tier(world: World) -> None:
     assert not world.engine.entries
 
 
+def test_a_request_that_ends_without_a_token_is_judged_by_its_end(world: World) -> None:
+    for name, seconds in (("in time", 0.4), ("late", 0.6)):
+        world.arrived(name, tier="chat")
+        world.now_s += seconds
+        world.engine.ended(name)
+    count = world.engine.tiers["chat"]
+    assert (count.met, count.late) == (1, 1)
+
+
 def test_a_request_whose_kv_was_dropped_is_not_lost(world: World) -> None:
     world.learned()
     entry = world.arrived("a", 100, tier="chat")
