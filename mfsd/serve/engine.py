@@ -53,6 +53,10 @@ class Decision(NamedTuple):
     paused: frozenset[str]
 
 
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
 class TierCount:
     """Requests of one tier."""
 
@@ -83,7 +87,8 @@ class Engine:
         self.entries: dict[str, Entry] = {}
         self.latest: Decision | None = None
         self.counts: Counter[str] = Counter()
-        """plans, failed_plans, first_come_steps, paused, relegated, lost, held, prefill_tokens, decode_tokens."""
+        """plans, failed_plans, other_errors, first_come_steps, paused, relegated, lost, held, prefill_tokens,
+        decode_tokens."""
         self.chunks: Counter[int] = Counter()
         """Steps that computed so many prompt tokens, since who reads it has cleared it."""
         self.tiers: dict[str, TierCount] = {}
@@ -278,10 +283,14 @@ class Engine:
         self.counts["first_come_steps"] += 1
         self._failures += 1
         self._to_follow = False
-        cause = f"{type(error).__name__}: {error}"
-        self._warn("serve-plan", f"a plan failed ({cause:.200}); that step is first come first served")
+        self._warn("serve-plan", f"a plan failed ({_cause(error)}); that step is first come first served")
         if self.gave_up:
             self._warn("serve-gave-up", f"{FAILURES_MAX} plans in a row failed; first come first served until restart")
+
+    def erred(self, error: Exception) -> None:
+        """Something else than a plan went wrong, as in counting what came out: plans are made all the same."""
+        self.counts["other_errors"] += 1
+        self._warn("serve-error", f"an error beside the plans ({_cause(error)}); requests are served and planned on")
 
     def _count(self, decision: Decision) -> None:
         plan, counts = decision.plan, self.counts

@@ -153,7 +153,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def schedule(self, throttle_prefills: bool = False) -> Any:
         if self.mfs is None:
             return super().schedule(throttle_prefills)
-        decision = self._guarded(self._planned)
+        decision = self._planned_or_none()
         try:
             output = super().schedule(throttle_prefills)
         finally:
@@ -177,14 +177,22 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             self._guarded(self.mfs.close)
         super().shutdown()
 
-    def _guarded(self, call: Any, *arguments: Any) -> Any:
-        """What goes wrong here is MFS's own trouble: vLLM serves on."""
+    def _guarded(self, call: Any, *arguments: Any) -> None:
+        """What goes wrong here is MFS's own trouble, and no plan's: vLLM serves on."""
+        assert self.mfs is not None
         try:
-            return call(*arguments)
+            call(*arguments)
         except Exception as error:
-            if self.mfs is not None:
-                self.mfs.failed(error)
-            self._caps = None
+            self.mfs.erred(error)
+
+    def _planned_or_none(self) -> Decision | None:
+        """A step whose plan cannot be made or followed is vLLM's own."""
+        assert self.mfs is not None
+        self._guarded(self._forget_ended)
+        try:
+            return self._planned()
+        except Exception as error:
+            self.mfs.failed(error)
             self._show_all()
             return None
 
@@ -197,7 +205,6 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def _planned(self) -> Decision | None:
         """Plans, and arranges queues and limits so that vLLM's own walk follows."""
         assert self.mfs is not None
-        self._forget_ended()
         if not self.running and not len(self.waiting) and not len(self.kv_holding_waiting):
             return None
         if self._first_come_next:  # the last plan moved nothing, though vLLM might

@@ -204,6 +204,16 @@ def test_a_plan_that_cannot_be_followed_counts_as_failed(world: World) -> None:
     assert world.engine.gave_up
 
 
+def test_errors_beside_the_plans_are_counted_apart_and_stop_no_plan(world: World) -> None:
+    world.arrived("a")
+    for _ in range(FAILURES_MAX + 1):
+        world.engine.erred(KeyError("a"))
+    assert not world.engine.gave_up and world.engine.plan([Fact("a", 0)], []) is not None
+    counts = world.engine.counts
+    assert (counts["other_errors"], counts["failed_plans"], counts["first_come_steps"]) == (FAILURES_MAX + 1, 0, 0)
+    assert "KeyError: 'a'" in world.warnings["serve-error"][0]
+
+
 def test_a_request_that_never_arrived_is_served_without_words(world: World) -> None:
     decision = world.engine.plan([Fact("ghost", 0)], [])
     assert decision is not None

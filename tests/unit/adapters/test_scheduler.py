@@ -1,0 +1,76 @@
+"""MfsScheduler without vLLM: what is counted of a step, and what an error of MFS's own stops. With it:
+tests/e2e/test_scheduler.py."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mfsd.policy.serve import ServeConfig
+from mfsd.serve.engine import FAILURES_MAX, Engine
+from mfsd.serve.settings import Settings
+
+NAMES = {
+    "vllm": {},
+    "vllm.v1": {},
+    "vllm.v1.core": {},
+    "vllm.v1.core.sched": {},
+    "vllm.v1.core.sched.request_queue": {"RequestQueue": object, "SchedulingPolicy": enum.Enum("P", "FCFS PRIORITY")},
+    "vllm.v1.request": {"RequestStatus": enum.Enum("S", "WAITING WAITING_FOR_REMOTE_KVS RUNNING")},
+}
+
+
+class Plain:
+    """Of vLLM's scheduler: no request is ever scheduled by it."""
+
+    def add_request(self, request: Any) -> None: ...
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        return SimpleNamespace(num_scheduled_tokens={}, total_num_scheduled_tokens=0)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        return {}
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, members in {**NAMES, "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": Plain}}.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("scheduler", "waiting"):
+        monkeypatch.delitem(sys.modules, f"mooncake_adapter.vllm.{name}", raising=False)
+    module = importlib.import_module("mooncake_adapter.vllm.scheduler")
+    made = object.__new__(module.MfsScheduler)
+    made.warnings = []
+    made.mfs = Engine(Settings(), ServeConfig(), lambda kind, text: made.warnings.append(kind))
+    made.requests, made.running, made._ended = {}, [], []
+    made.waiting, made.kv_holding_waiting = module.PlannedQueue(), module.PlannedQueue()
+    made._requests_max = 8
+    yield made
+    for name in ("scheduler", "waiting"):
+        monkeypatch.delitem(sys.modules, f"mooncake_adapter.vllm.{name}", raising=False)
+
+
+def broken(*arguments: Any) -> None:
+    raise KeyError("broken")
+
+
+def test_only_errors_of_plans_count_to_the_end_of_plans(scheduler: Any) -> None:
+    scheduler._arrived = scheduler._produced = scheduler._began = broken
+    for _ in range(FAILURES_MAX + 1):
+        scheduler.add_request(SimpleNamespace(request_id="a"))
+        scheduler.schedule()
+        scheduler.update_from_output(None, None)
+    assert scheduler.mfs.counts["other_errors"] == 3 * (FAILURES_MAX + 1)
+    assert not scheduler.mfs.gave_up and not scheduler.mfs.counts["failed_plans"]
+    scheduler._planned = broken
+    for _ in range(FAILURES_MAX):
+        scheduler.schedule()
+    assert scheduler.mfs.gave_up and scheduler.mfs.counts["failed_plans"] == FAILURES_MAX
+    assert set(scheduler.warnings) == {"serve-error", "serve-plan", "serve-gave-up"}
