@@ -95,6 +95,8 @@ class Engine:
         self.reuse_counts: Callable[[], Mapping[str, int]] = dict
         """What was decided on reuse, by choice; the adapter sets it where something decides that."""
         self._names: dict[int, str] = {}
+        self._running_facts: Sequence[Fact] = ()
+        self._computing: tuple[str, ...] = ()
         self._view = StepView()
         self._lanes = LaneCut()
         self._warn, self._plan = warn, plan
@@ -111,6 +113,11 @@ class Engine:
     @property
     def gave_up(self) -> bool:
         return self._failures >= FAILURES_MAX
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Names of the requests that hold KV: those that did at the latest plan, and those of the step since then."""
+        return frozenset([*[fact.name for fact in self._running_facts], *self._computing])
 
     def use(self, config: ServeConfig) -> None:
         """Another configuration from the next plan on. Requests stay as they are; the order is made anew from them."""
@@ -199,8 +206,9 @@ class Engine:
     ) -> Decision | None:
         """What the next step computes; None: first come first served. Requests that never arrived are taken as without
         words."""
+        self._running_facts, self._computing = running, ()
         if self.gave_up:
-            self.counts["first_come_steps"] += 1
+            self.first_come()
             return None
         try:
             decision = self._planned(waiting, running, kv_tokens, kv_used_tokens, pruned)
@@ -307,9 +315,11 @@ class Engine:
     def first_come(self) -> None:
         """The adapter takes this step first come first served, whatever the plan said."""
         self.counts["first_come_steps"] += 1
+        self._running_facts = ()
 
     def step_began(self, load: StepLoad, names: tuple[str, ...], key: object) -> None:
         """What the engine really computes, which may be less than the plan. `key` is given again when it ends."""
+        self._computing = names
         if self._to_follow:
             self._failures, self._to_follow = 0, False
         self.counts["prefill_tokens"] += load.prefill_tokens
