@@ -26,6 +26,7 @@ from mfsd.policy.serve import (
     prefill_due_s,
     queue_order,
 )
+from mfsd.policy.serve.fence import held_tokens
 from mfsd.policy.serve.keys import service_s
 from mfsd.policy.serve.pace import prefill_s_per_token
 from mfsd.serve.history import Lengths, Programs
@@ -203,15 +204,16 @@ class Engine:
         kv_tokens: int | None = None,
         kv_used_tokens: int = 0,
         pruned: Iterable[str] = (),
+        promised: Iterable[Fact] = (),
     ) -> Decision | None:
         """What the next step computes; None: first come first served. Requests that never arrived are taken as without
-        words."""
+        words. promised: those that hold KV memory and cannot be planned yet."""
         self._running_facts, self._computing = running, ()
         if self.gave_up:
             self.first_come()
             return None
         try:
-            decision = self._planned(waiting, running, kv_tokens, kv_used_tokens, pruned)
+            decision = self._planned(waiting, running, kv_tokens, kv_used_tokens, pruned, promised)
         except Exception as error:  # the engine serves on, whatever is wrong here
             self.failed(error)
             return None
@@ -226,6 +228,7 @@ class Engine:
         kv_tokens: int | None,
         kv_used_tokens: int,
         pruned: Iterable[str],
+        promised: Iterable[Fact],
     ) -> Decision:
         now_s = self.clock()
         view = StepView(
@@ -234,6 +237,7 @@ class Engine:
             observed=self.steps.taken(),
             kv_tokens=kv_tokens,
             kv_used_tokens=kv_used_tokens,
+            kv_promised_tokens=sum([held_tokens(self._entry(fact, now_s).view(fact, now_s)) for fact in promised], 0.0),
             pruned=tuple([self.entries[name].number for name in pruned if name in self.entries]),
             lane_cut_s=self._lanes.cut_s,
         )

@@ -217,7 +217,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         waiting = self._waiting_facts(r for r in queued if not self._is_blocked_waiting_status(r.status))
         running = [Fact(r.request_id, r.num_computed_tokens, 0, r.num_output_tokens) for r in self.running]
         kv_tokens, kv_used = self._kv()
-        decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued))
+        decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued), self._promised())
         if decision is None:
             self._in_order_of_arrival()
         else:
@@ -265,6 +265,14 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         used = round(self.kv_cache_manager.usage * self._kv_tokens)
         shared = max(0, sum([r.num_computed_tokens for r in self.running]) - used)
         return self._kv_tokens + shared, used + shared
+
+    def _promised(self) -> list[Fact]:
+        """What holds KV memory and cannot be planned yet: its KV is on its way, or more of its input."""
+        return [
+            Fact(r.request_id, r.num_computed_tokens, r.num_computed_tokens, r.num_output_tokens)
+            for r in self.kv_holding_waiting
+            if self._is_blocked_waiting_status(r.status)
+        ]
 
     def _pruned(self, queued: list[Any]) -> list[str]:
         pruned = getattr(self.connector, "pruned", None)

@@ -96,6 +96,9 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_tokens: int | None = None
     """Tokens that KV memory holds; None: it is not what limits."""
     kv_used_tokens: int = 0
+    kv_promised_tokens: float = 0.0
+    """What requests hold at most (`fence.held_tokens`) that are in neither list: their KV is on its way, or a part of
+    their input."""
     pruned: tuple[int, ...] = ()
     """Requests that the network has pruned already: with relegation by projection they are set aside, and count
     against the one drop budget."""

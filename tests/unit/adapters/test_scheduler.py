@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import importlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,16 +14,12 @@ import pytest
 
 from mfsd.policy.serve import ServeConfig
 from mfsd.serve.engine import FAILURES_MAX, Engine
+from mfsd.serve.promise import Words
 from mfsd.serve.settings import Settings
 
-NAMES = {
-    "vllm": {},
-    "vllm.v1": {},
-    "vllm.v1.core": {},
-    "vllm.v1.core.sched": {},
-    "vllm.v1.core.sched.request_queue": {"RequestQueue": object, "SchedulingPolicy": enum.Enum("P", "FCFS PRIORITY")},
-    "vllm.v1.request": {"RequestStatus": enum.Enum("S", "WAITING WAITING_FOR_REMOTE_KVS RUNNING")},
-}
+class Named(SimpleNamespace):
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
 
 
 class Plain:
@@ -37,9 +34,21 @@ class Plain:
         return {}
 
 
+NAMES: dict[str, dict[str, Any]] = {
+    "vllm": {},
+    "vllm.v1": {},
+    "vllm.v1.core": {},
+    "vllm.v1.core.sched": {},
+    "vllm.v1.core.sched.request_queue": {"RequestQueue": object, "SchedulingPolicy": enum.Enum("P", "FCFS PRIORITY")},
+    "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": Plain},
+    "vllm.v1.request": {"RequestStatus": enum.Enum("S", "WAITING WAITING_FOR_REMOTE_KVS RUNNING")},
+}
+
+
 @pytest.fixture
-def scheduler(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name, members in {**NAMES, "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": Plain}}.items():
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An engine's first state, with the names of vLLM that it needs."""
+    for name, members in NAMES.items():
         module = ModuleType(name)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
@@ -54,11 +63,22 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Any:
     made._requests_max = 8
     yield made
     for name in ("scheduler", "waiting"):
-        monkeypatch.delitem(sys.modules, f"mooncake_adapter.vllm.{name}", raising=False)
+        sys.modules.pop(f"mooncake_adapter.vllm.{name}", None)
 
 
 def broken(*arguments: Any) -> None:
     raise KeyError("broken")
+
+
+def test_kv_on_its_way_is_promised_memory(scheduler: Any) -> None:
+    scheduler._is_blocked_waiting_status = lambda status: status == "loads"
+    for name, status in (("a", "loads"), ("b", "waits")):
+        request = Named(request_id=name, status=status, num_computed_tokens=99, num_output_tokens=0)
+        scheduler.kv_holding_waiting.add_request(request)
+        scheduler.mfs.arrived(name, Words(), 0.0, 100, 50)
+    assert [fact.name for fact in scheduler._promised()] == ["a"]
+    assert scheduler.mfs.plan([], [], 1000, 100, promised=scheduler._promised()) is not None
+    assert scheduler.mfs._view.kv_promised_tokens == 150.0
 
 
 def test_only_errors_of_plans_count_to_the_end_of_plans(scheduler: Any) -> None:

@@ -21,11 +21,14 @@ from mfsd.policy.serve import (
     Relegation,
     Request,
     ServeConfig,
+    ServeState,
     Service,
     StepLoad,
+    StepView,
     TokenDeadline,
     again_due_s,
     learn,
+    plan_step,
     prefill_due_s,
     read_slo,
 )
@@ -385,6 +388,15 @@ def test_the_fence_admits_what_fits_with_its_bound() -> None:
     assert Fence(config, [], 1000, 8).admit(request(4, output_tokens_max=9e9)), "alone it may"
     assert not Fence(config, [], 1000, 8).admit(request(5, num_prompt_tokens=1001))
     assert not Fence(config, [request(0)], None, 1).admit(request(6)), "slots count, too"
+
+
+def test_the_fence_keeps_what_is_promised() -> None:
+    config = ServeConfig(kv_margin=0.1)
+    fence = Fence(config, [], 1000, 8, None, 600.0)
+    assert not fence.admit(request(1, num_prompt_tokens=301)), "the engine is not empty while KV is on its way"
+    assert fence.admit(request(2, num_prompt_tokens=300))
+    view = StepView(waiting=(request(1, num_prompt_tokens=301),), kv_tokens=1000, kv_promised_tokens=600.0)
+    assert plan_step(view, ServeState(), config, 0.0)[0].held == (1,)
 
 
 def test_the_fence_counts_outputs_that_are_computed_again_once() -> None:
