@@ -328,8 +328,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         for name, tokens in output.num_scheduled_tokens.items():
             request = self.requests[name]
             before = request.num_computed_tokens - tokens
-            entry = self.mfs.entries.get(name)
-            if before >= (request.num_prompt_tokens if entry is None else entry.to_compute):
+            if before >= max(request.num_prompt_tokens, request.num_tokens - 1):  # more after a preemption
                 decodes += 1
                 context += before
             else:

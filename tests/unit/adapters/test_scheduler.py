@@ -81,6 +81,26 @@ def test_kv_on_its_way_is_promised_memory(scheduler: Any) -> None:
     assert scheduler.mfs._view.kv_promised_tokens == 150.0
 
 
+@pytest.mark.parametrize(
+    ("prompt", "known", "computed", "tokens", "decodes"),
+    [
+        (100, 100, 100, 40, 0),  # the end of a prompt
+        (100, 101, 101, 1, 1),
+        (100, 103, 101, 1, 0),  # preempted: outputs that are computed again
+        (100, 103, 103, 1, 1),
+        (100, 103, 104, 1, 1),  # a token of the step before is not known yet
+    ],
+)
+def test_a_step_counts_outputs_that_are_computed_again_as_a_prompt(
+    scheduler: Any, prompt: int, known: int, computed: int, tokens: int, decodes: int
+) -> None:
+    """Whether or not MFS knows the request."""
+    scheduler.requests["a"] = Named(num_prompt_tokens=prompt, num_tokens=known, num_computed_tokens=computed)
+    scheduler._began(SimpleNamespace(num_scheduled_tokens={"a": tokens}))
+    counts = scheduler.mfs.counts
+    assert (counts["decode_tokens"], counts["prefill_tokens"]) == (decodes, 0 if decodes else tokens)
+
+
 def test_only_errors_of_plans_count_to_the_end_of_plans(scheduler: Any) -> None:
     scheduler._arrived = scheduler._produced = scheduler._began = broken
     for _ in range(FAILURES_MAX + 1):
