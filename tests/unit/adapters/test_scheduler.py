@@ -17,6 +17,7 @@ from mfsd.serve.engine import FAILURES_MAX, Engine
 from mfsd.serve.promise import Words
 from mfsd.serve.settings import Settings
 
+
 class Named(SimpleNamespace):
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
