@@ -1289,6 +1289,8 @@ class ServedCall:
     state: int
     arrival_s: float
     due_s: float
+    first_due_s: float
+    """Both as in mfsd.policy.serve.Request; the first is never None."""
     output_tokens: float
     """Expected."""
     service_s: float
@@ -1408,7 +1410,7 @@ class StepLoop:
     context: int
     """Tokens that the decodes attend to, in all."""
     wanted: int
-    """Prompts of running calls and what the decodes have produced: what the fence counts."""
+    """Prompts of running calls and what the decodes have produced, each token once: what the fence counts."""
     left_tokens: int
     """Prompt tokens of calls that wait or are partly computed."""
     busy_s: float

@@ -32,7 +32,7 @@ cdef class ServedCall:
     cdef public int64_t request_id, num_prompt_tokens, num_computed_tokens, num_cached_tokens, num_output_tokens
     cdef public int64_t prefill_left, folded, offset, end_round
     cdef public int state
-    cdef public double arrival_s, due_s, output_tokens, service_s, since_busy_s
+    cdef public double arrival_s, due_s, first_due_s, output_tokens, service_s, since_busy_s
     cdef public object ttft_s, tbt_s, ttlt_s, first_token_s, record, request
     cdef public bint parked
 

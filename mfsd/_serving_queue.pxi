@@ -113,6 +113,11 @@ cdef class _ServedWalk:
         return row
 
 
+cdef int64_t _wanted(ServedCall live) noexcept:
+    """fence.held_tokens, without a bound on outputs."""
+    return live.num_prompt_tokens + live.num_output_tokens - live.folded
+
+
 def _by_number(ServedCall live):
     return live.request_id
 
@@ -333,7 +338,7 @@ cdef class KeptQueue:
         cdef double first, since, whole, expected, share, made = <double>live.num_output_tokens + 1.0
         cdef bint due = False
         if live.tbt_s is not None:
-            first = live.due_s
+            first = live.first_due_s
             if self.renewed and live.first_token_s is not None and <double>live.first_token_s > first:
                 first = live.first_token_s
             due, due_s[0] = True, first + <double>live.num_output_tokens * <double>live.tbt_s
@@ -401,7 +406,7 @@ cdef class KeptQueue:
         if found:
             least = <double>(<tuple>self.by_budget[0])[0]
         for live in begun:
-            budget = live.due_s - live.arrival_s
+            budget = live.first_due_s - live.arrival_s
             if not found or budget < least:
                 found, least = True, budget
         return least
@@ -501,7 +506,7 @@ cdef class KeptQueue:
             if not self.cuts and need > left and (self.chosen or need <= budget):
                 break
             if live.state != SERVED_PROMPT:
-                others = 0 if kept is None or live is kept else kept.num_prompt_tokens + kept.num_output_tokens
+                others = 0 if kept is None or live is kept else _wanted(kept)
                 if slots <= (others > 0) or not self._fits(loop, live, held + others, running == 0 and inside == 0):
                     if self.reserved is None and not self.rest_steps and walk.phase == 0 and self._ever_fits(loop, live):
                         self.reserved = live
@@ -511,7 +516,7 @@ cdef class KeptQueue:
                     continue
                 if live is kept:
                     self.reserved = kept = None
-                held, slots, inside = held + live.num_prompt_tokens + live.num_output_tokens, slots - 1, inside + 1
+                held, slots, inside = held + _wanted(live), slots - 1, inside + 1
             take = min(need, left)
             if take >= refused:
                 skipped += 1
@@ -546,7 +551,7 @@ cdef class KeptQueue:
         if not loop.kv_limited:
             return True
         room = loop.kv_tokens - loop.memory.parked
-        if <double>(held + live.num_prompt_tokens + live.num_output_tokens) <= <double>room * (1.0 - self.kv_margin):
+        if <double>(held + _wanted(live)) <= <double>room * (1.0 - self.kv_margin):
             return True
         return empty and live.num_prompt_tokens <= room
 

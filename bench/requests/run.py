@@ -1,8 +1,8 @@
 """python -m bench requests run: serves a workload under policies on simulated engines and says who was late.
 
 Each policy sees the same requests at the same times (one draw for each seed and rate). Every step of an engine is
-planned by the production rules (mfsd.policy.serve.plan_step); how long a step takes is a published model of the
-hardware, which the rules do not see: they learn it. Nothing here was measured on an engine."""
+planned to the bit as the production rules would (mfsd.policy.serve.plan_step); how long a step takes is a published
+model of the hardware, which the rules do not see: they learn it. Nothing here was measured on an engine."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from mfsd.policy.serve import (
     prefill_due_s,
     queue_order,
 )
+from mfsd.policy.serve.fence import held_tokens
 from mfsd.policy.serve.keys import service_s
 from mfsd.policy.serve.pace import prefill_s_per_token
 from mfsd.serve.history import Lengths, Programs
@@ -51,6 +52,10 @@ class Decision(NamedTuple):
     tokens: dict[str, int]
     """Of each request that is computed, first in order first."""
     paused: frozenset[str]
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 class TierCount:
@@ -83,13 +88,16 @@ class Engine:
         self.entries: dict[str, Entry] = {}
         self.latest: Decision | None = None
         self.counts: Counter[str] = Counter()
-        """plans, failed_plans, first_come_steps, paused, relegated, lost, held, prefill_tokens, decode_tokens."""
+        """plans, failed_plans, other_errors, first_come_steps, paused, relegated, lost, held, prefill_tokens,
+        decode_tokens."""
         self.chunks: Counter[int] = Counter()
         """Steps that computed so many prompt tokens, since who reads it has cleared it."""
         self.tiers: dict[str, TierCount] = {}
         self.reuse_counts: Callable[[], Mapping[str, int]] = dict
         """What was decided on reuse, by choice; the adapter sets it where something decides that."""
         self._names: dict[int, str] = {}
+        self._running_facts: Sequence[Fact] = ()
+        self._computing: tuple[str, ...] = ()
         self._view = StepView()
         self._lanes = LaneCut()
         self._warn, self._plan = warn, plan
@@ -106,6 +114,11 @@ class Engine:
     @property
     def gave_up(self) -> bool:
         return self._failures >= FAILURES_MAX
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Names of the requests that hold KV: those that did at the latest plan, and those of the step since then."""
+        return frozenset([*[fact.name for fact in self._running_facts], *self._computing])
 
     def use(self, config: ServeConfig) -> None:
         """Another configuration from the next plan on. Requests stay as they are; the order is made anew from them."""
@@ -191,14 +204,16 @@ class Engine:
         kv_tokens: int | None = None,
         kv_used_tokens: int = 0,
         pruned: Iterable[str] = (),
+        promised: Iterable[Fact] = (),
     ) -> Decision | None:
         """What the next step computes; None: first come first served. Requests that never arrived are taken as without
-        words."""
+        words. promised: those that hold KV memory and cannot be planned yet."""
+        self._running_facts, self._computing = running, ()
         if self.gave_up:
-            self.counts["first_come_steps"] += 1
+            self.first_come()
             return None
         try:
-            decision = self._planned(waiting, running, kv_tokens, kv_used_tokens, pruned)
+            decision = self._planned(waiting, running, kv_tokens, kv_used_tokens, pruned, promised)
         except Exception as error:  # the engine serves on, whatever is wrong here
             self.failed(error)
             return None
@@ -213,6 +228,7 @@ class Engine:
         kv_tokens: int | None,
         kv_used_tokens: int,
         pruned: Iterable[str],
+        promised: Iterable[Fact],
     ) -> Decision:
         now_s = self.clock()
         view = StepView(
@@ -221,6 +237,7 @@ class Engine:
             observed=self.steps.taken(),
             kv_tokens=kv_tokens,
             kv_used_tokens=kv_used_tokens,
+            kv_promised_tokens=sum([held_tokens(self._entry(fact, now_s).view(fact, now_s)) for fact in promised], 0.0),
             pruned=tuple([self.entries[name].number for name in pruned if name in self.entries]),
             lane_cut_s=self._lanes.cut_s,
         )
@@ -250,7 +267,7 @@ class Engine:
         if entry is None:
             entry = self.arrived(fact.name, Words(), 0.0, fact.num_computed_tokens + 1, 1 << 20)
         if fact.again_tokens and fact.again_tokens != entry.to_compute:
-            entry.again(fact.again_tokens, now_s)
+            entry.again(fact.again_tokens, fact.num_output_tokens, now_s)
             entry.shown = None
         return entry
 
@@ -278,10 +295,14 @@ class Engine:
         self.counts["first_come_steps"] += 1
         self._failures += 1
         self._to_follow = False
-        cause = f"{type(error).__name__}: {error}"
-        self._warn("serve-plan", f"a plan failed ({cause:.200}); that step is first come first served")
+        self._warn("serve-plan", f"a plan failed ({_cause(error)}); that step is first come first served")
         if self.gave_up:
             self._warn("serve-gave-up", f"{FAILURES_MAX} plans in a row failed; first come first served until restart")
+
+    def erred(self, error: Exception) -> None:
+        """Something else than a plan went wrong, as in counting what came out: plans are made all the same."""
+        self.counts["other_errors"] += 1
+        self._warn("serve-error", f"an error beside the plans ({_cause(error)}); requests are served and planned on")
 
     def _count(self, decision: Decision) -> None:
         plan, counts = decision.plan, self.counts
@@ -298,9 +319,11 @@ class Engine:
     def first_come(self) -> None:
         """The adapter takes this step first come first served, whatever the plan said."""
         self.counts["first_come_steps"] += 1
+        self._running_facts = ()
 
     def step_began(self, load: StepLoad, names: tuple[str, ...], key: object) -> None:
         """What the engine really computes, which may be less than the plan. `key` is given again when it ends."""
+        self._computing = names
         if self._to_follow:
             self._failures, self._to_follow = 0, False
         self.counts["prefill_tokens"] += load.prefill_tokens

@@ -23,6 +23,7 @@ COUNTERS: Final = {
     "mfs_serve_paused": ("Running requests that sat a step out.", ()),
     "mfs_serve_plans": ("Plans made.", ()),
     "mfs_serve_failed_plans": ("Plans that could not be made; the step was first come first served.", ()),
+    "mfs_serve_other_errors": ("Errors beside the plans, as in counting what a step made; it was planned.", ()),
     "mfs_serve_first_come_steps": ("Steps without a plan.", ()),
     "mfs_serve_step_tokens": ("Tokens computed, by kind.", ("kind",)),
     "mfs_serve_reuse_decisions": (
@@ -101,7 +102,7 @@ class Metrics:
             self._count("mfs_serve_set_aside", counts[reason], reason)
         for kind in ("prefill", "decode"):
             self._count("mfs_serve_step_tokens", counts[f"{kind}_tokens"], kind)
-        for name in ("paused", "plans", "failed_plans", "first_come_steps"):
+        for name in ("paused", "plans", "failed_plans", "other_errors", "first_come_steps"):
             self._count(f"mfs_serve_{name}", counts[name])
         for word, number in engine.reader.unusable.items():
             self._count("mfs_serve_unusable_words", number, word)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mfsd.policy.serve import Inherited, Request, ServeConfig, TokenDeadline
+from mfsd.policy.serve import Inherited, Request, ServeConfig, TokenDeadline, again_due_s
 from mfsd.serve.promise import Wanted
 
 
@@ -28,7 +28,9 @@ class Entry:
         "due_s",
         "expected",
         "expected_max",
+        "first_due_s",
         "first_token_s",
+        "folded",
         "inherited",
         "late_tokens",
         "name",
@@ -47,22 +49,22 @@ class Entry:
     ) -> None:
         self.name, self.number, self.arrival_s, self.wanted = name, number, arrival_s, wanted
         self.prompt_tokens = self.to_compute = prompt_tokens
-        self.due_s = due_s
+        self.due_s = self.first_due_s = due_s
+        """As in the view: the first may be renewed."""
         self.expected = self.expected_max = 0.0
         self.program = ""
         self.inherited = Inherited()
         self.first_token_s: float | None = None
-        self.outputs = self.late_tokens = 0
+        self.outputs = self.folded = self.late_tokens = 0
         self.service_s = 0.0
         self.shown: Request | None = None
         """As the latest view had it."""
 
-    def again(self, tokens: int, now_s: float) -> None:
-        """Its KV was dropped: so many tokens are to be computed again. Its deadline is renewed, or it would count as
-        lost behind all others after it has produced a part of its answer."""
+    def again(self, tokens: int, output_tokens: int, now_s: float) -> None:
+        """Its KV was dropped: so many tokens are to be computed again, those of its answer among them."""
         if tokens > self.to_compute:
-            self.due_s = max(self.due_s, now_s + max(0.0, self.due_s - self.arrival_s))
-        self.to_compute = tokens
+            self.due_s = again_due_s(self.first_due_s, self.arrival_s, now_s)
+        self.to_compute, self.folded = tokens, output_tokens
 
     def produced(self, config: ServeConfig, tokens: int, now_s: float) -> None:
         """Counts the tokens, and those of them that came late: the first one after its own deadline, the others by
@@ -73,7 +75,7 @@ class Entry:
             if wanted.ttft_s is not None and now_s > self.arrival_s + wanted.ttft_s:
                 self.late_tokens += 1
         elif wanted.tbt_s is not None:
-            first_s = self.due_s
+            first_s = self.first_due_s
             if config.token_deadline is TokenDeadline.RENEWED:
                 first_s = max(first_s, self.first_token_s)
             if now_s > first_s + self.outputs * wanted.tbt_s:
@@ -84,7 +86,9 @@ class Entry:
         """Of a request that ends now; None: it had no deadline."""
         if not self.has_deadline:
             return None
-        whole_s = self.wanted.ttlt_s
+        first_s, whole_s = self.wanted.ttft_s, self.wanted.ttlt_s
+        if self.first_token_s is None and first_s is not None and now_s > self.arrival_s + first_s:
+            return False  # it ends without a token
         return self.late_tokens == 0 and (whole_s is None or now_s <= self.arrival_s + whole_s)
 
     @property
@@ -99,9 +103,11 @@ class Entry:
             arrival_s=self.arrival_s,
             num_prompt_tokens=self.to_compute,
             due_s=self.due_s,
+            first_due_s=None if self.first_due_s == self.due_s else self.first_due_s,
             num_computed_tokens=fact.num_computed_tokens,
             num_cached_tokens=fact.num_cached_tokens,
             num_output_tokens=fact.num_output_tokens,
+            num_folded_tokens=min(self.folded, fact.num_output_tokens),
             ttft_s=wanted.ttft_s,
             tbt_s=wanted.tbt_s,
             ttlt_s=wanted.ttlt_s,

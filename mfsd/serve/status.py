@@ -119,7 +119,8 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
     now_s = engine.clock()
     entries = list(engine.entries.values())
     states = states_of(engine)
-    waiting = sum(1 for entry in entries if entry.service_s == 0.0)
+    names = engine.running
+    running = sum(entry.name in names for entry in entries)
     plan = engine.latest.plan if engine.latest is not None else None
     shown = entries[:REQUESTS_MAX]
     dues = sorted(entry.due_s for entry in entries if entry.first_token_s is None)
@@ -130,8 +131,8 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
         up_s=now_s - started_s,
         config=engine.config,
         gave_up=engine.gave_up,
-        waiting=waiting,
-        running=len(entries) - waiting,
+        waiting=len(entries) - running,
+        running=running,
         paused=len(plan.paused) if plan else 0,
         lost=len(plan.lost) if plan else 0,
         relegated=len(plan.relegated) if plan else 0,
@@ -140,7 +141,7 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
         counts=dict(engine.counts),
         unusable=dict(engine.reader.unusable),
         reuse=dict(engine.reuse_counts()),
-        programs=_programs(entries, now_s),
+        programs=_programs(entries, names, now_s),
         requests=tuple(_request(engine, entry, states, dues, now_s) for entry in shown),
         requests_left_out=len(entries) - len(shown),
         pid_namespace=pid_namespace(),
@@ -148,10 +149,10 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
 
 
 def tiers_of(engine: Engine) -> dict[str, TierStatus]:
-    states = states_of(engine)
+    states, running = states_of(engine), engine.running
     here = {state: Counter[str]() for state in ("waiting", "running", "paused", "relegated", "lost")}
     for entry in engine.entries.values():
-        here["running" if entry.service_s else "waiting"][entry.wanted.tier] += 1
+        here["running" if entry.name in running else "waiting"][entry.wanted.tier] += 1
         planned = here.get(states.get(entry.number, ""))
         if planned is not None:
             planned[entry.wanted.tier] += 1
@@ -189,7 +190,7 @@ def _step(engine: Engine) -> StepStatus:
     )
 
 
-def _programs(entries: list[Entry], now_s: float) -> tuple[ProgramStatus, ...]:
+def _programs(entries: list[Entry], running: frozenset[str], now_s: float) -> tuple[ProgramStatus, ...]:
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.program:
@@ -198,7 +199,7 @@ def _programs(entries: list[Entry], now_s: float) -> tuple[ProgramStatus, ...]:
         ProgramStatus(
             program,
             len(group),
-            sum(1 for entry in group if entry.service_s == 0.0),
+            sum(entry.name not in running for entry in group),
             max(entry.inherited.service_s for entry in group) + sum(entry.service_s for entry in group),
             max(entry.inherited.wait_s for entry in group)
             + sum(max(0.0, now_s - entry.arrival_s - entry.service_s) for entry in group),

@@ -153,7 +153,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def schedule(self, throttle_prefills: bool = False) -> Any:
         if self.mfs is None:
             return super().schedule(throttle_prefills)
-        decision = self._guarded(self._planned)
+        decision = self._planned_or_none()
         try:
             output = super().schedule(throttle_prefills)
         finally:
@@ -177,14 +177,22 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             self._guarded(self.mfs.close)
         super().shutdown()
 
-    def _guarded(self, call: Any, *arguments: Any) -> Any:
-        """What goes wrong here is MFS's own trouble: vLLM serves on."""
+    def _guarded(self, call: Any, *arguments: Any) -> None:
+        """What goes wrong here is MFS's own trouble, and no plan's: vLLM serves on."""
+        assert self.mfs is not None
         try:
-            return call(*arguments)
+            call(*arguments)
         except Exception as error:
-            if self.mfs is not None:
-                self.mfs.failed(error)
-            self._caps = None
+            self.mfs.erred(error)
+
+    def _planned_or_none(self) -> Decision | None:
+        """A step whose plan cannot be made or followed is vLLM's own."""
+        assert self.mfs is not None
+        self._guarded(self._forget_ended)
+        try:
+            return self._planned()
+        except Exception as error:
+            self.mfs.failed(error)
             self._show_all()
             return None
 
@@ -197,7 +205,6 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def _planned(self) -> Decision | None:
         """Plans, and arranges queues and limits so that vLLM's own walk follows."""
         assert self.mfs is not None
-        self._forget_ended()
         if not self.running and not len(self.waiting) and not len(self.kv_holding_waiting):
             return None
         if self._first_come_next:  # the last plan moved nothing, though vLLM might
@@ -210,7 +217,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         waiting = self._waiting_facts(r for r in queued if not self._is_blocked_waiting_status(r.status))
         running = [Fact(r.request_id, r.num_computed_tokens, 0, r.num_output_tokens) for r in self.running]
         kv_tokens, kv_used = self._kv()
-        decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued))
+        decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued), self._promised())
         if decision is None:
             self._in_order_of_arrival()
         else:
@@ -258,6 +265,14 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         used = round(self.kv_cache_manager.usage * self._kv_tokens)
         shared = max(0, sum([r.num_computed_tokens for r in self.running]) - used)
         return self._kv_tokens + shared, used + shared
+
+    def _promised(self) -> list[Fact]:
+        """What holds KV memory and cannot be planned yet: its KV is on its way, or more of its input."""
+        return [
+            Fact(r.request_id, r.num_computed_tokens, r.num_computed_tokens, r.num_output_tokens)
+            for r in self.kv_holding_waiting
+            if self._is_blocked_waiting_status(r.status)
+        ]
 
     def _pruned(self, queued: list[Any]) -> list[str]:
         pruned = getattr(self.connector, "pruned", None)
@@ -313,8 +328,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         for name, tokens in output.num_scheduled_tokens.items():
             request = self.requests[name]
             before = request.num_computed_tokens - tokens
-            entry = self.mfs.entries.get(name)
-            if before >= (request.num_prompt_tokens if entry is None else entry.to_compute):
+            if before >= max(request.num_prompt_tokens, request.num_tokens - 1):  # more after a preemption
                 decodes += 1
                 context += before
             else:

@@ -7,8 +7,9 @@ What goes in: `Call` (one request; an open loop is a list of them) and `Program`
 closed loop), with a `ReplicaConfig` for all replicas or one for each, and a router where there are several. What comes
 out: an `Outcome` with one `Record` per call, which `row`, `program_row` and `drift_row` turn into measures.
 
-Every step is planned by `mfsd.policy.serve.plan_step`. How long it takes in truth (`cost`) and what the planner
-believes (a `Pace` that it learns) are two things. The model and its limits: docs/internals/serving-simulator.md.
+Every step is planned to the bit as `mfsd.policy.serve.plan_step` would. How long it takes in truth (`cost`) and what
+the planner believes (a `Pace` that it learns) are two things. The model and its limits:
+docs/internals/serving-simulator.md.
 """
 
 from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig, StoreConfig

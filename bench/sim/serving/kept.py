@@ -112,12 +112,15 @@ class Kept(_native.KeptQueue):
         for order in self._orders.values():
             order.add(live)
         number = live.request_id
+        if number in self.overdue_numbers:  # its deadline may have been renewed
+            self.overdue_rows = [row for row in self.overdue_rows if row[1] != number]
+            self.overdue_numbers.discard(number)
         if self._sets_aside:
             heappush(self.by_due, (live.due_s, number, live))
         if self._config.policy is not Policy.FCFS:
             heappush(self._by_overdue, (overdue_s(self._config, _as_request(live)), number, live))
         if self._hybrid:
-            heappush(self.by_budget, (live.due_s - live.arrival_s, number, live))
+            heappush(self.by_budget, (live.first_due_s - live.arrival_s, number, live))
         if self._minds:
             heappush(self.by_left, (float(live.prefill_left), number, live))
         if live.num_computed_tokens:
@@ -160,7 +163,8 @@ class Kept(_native.KeptQueue):
         heap = self.by_due
         while heap and heap[0][0] < now_s:
             _, number, live = heappop(heap)
-            if live.state == WAITING and number in self._replica.waiting and number not in self._expired:
+            waits = live.state == WAITING and number in self._replica.waiting and number not in self._expired
+            if waits and live.due_s < now_s:  # else it was renewed, and is in the heap by that, too
                 for order in self._orders.values():
                     order.expire(live)
                 self._expired.add(number)
@@ -170,7 +174,8 @@ class Kept(_native.KeptQueue):
         heap, rows, numbers = self._by_overdue, self.overdue_rows, self.overdue_numbers
         while heap and heap[0][0] < now_s:
             _, number, live = heappop(heap)
-            if live.state in (WAITING, PROMPT) and number not in numbers:
+            late = live.state in (WAITING, PROMPT) and overdue_s(self._config, _as_request(live)) < now_s
+            if late and number not in numbers:
                 insort(rows, (live.due_s, number, live))
                 numbers.add(number)
         done = next((at for at, row in enumerate(rows) if row[2].state in (WAITING, PROMPT)), len(rows))

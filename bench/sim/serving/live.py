@@ -38,7 +38,7 @@ class Live(_native.ServedCall):
     def __init__(self, number: int, call: Call, arrival_s: float, record: Record, program: str) -> None:
         self.request_id = number
         self.call = call
-        self.arrival_s = self.due_s = arrival_s
+        self.arrival_s = self.due_s = self.first_due_s = arrival_s
         self.record = record
         self.program = program
         self.num_prompt_tokens = self.prefill_left = call.prompt_tokens
@@ -59,9 +59,11 @@ class Live(_native.ServedCall):
             arrival_s=self.arrival_s,
             num_prompt_tokens=self.num_prompt_tokens,
             due_s=self.due_s,
+            first_due_s=None if self.first_due_s == self.due_s else self.first_due_s,
             num_computed_tokens=self.held(round_),
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=self.produced(round_),
+            num_folded_tokens=self.folded,
             ttft_s=self.ttft_s,
             tbt_s=self.tbt_s,
             ttlt_s=self.ttlt_s,

@@ -30,6 +30,7 @@ from mfsd.policy.serve import (
     ServeConfig,
     ServeState,
     StepLoad,
+    again_due_s,
     prefill_due_s,
 )
 from mfsd.policy.serve.pace import prefill_s_per_token
@@ -137,6 +138,7 @@ class Replica(_native.StepLoop):
         live.output_tokens_max = self._history.bound(call, live.output_tokens)
         each = self.step_s or None
         live.due_s = prefill_due_s(serve, live.arrival_s, call.ttft_s, call.ttlt_s, live.output_tokens, each)
+        live.first_due_s = live.due_s
         if self._cut is not None:
             self._cut.arrived(call.prompt_tokens * 1e-4 + live.output_tokens * (self.step_s or serve.decode_step_s))
         self.memory.arrived(live)
@@ -191,7 +193,7 @@ class Replica(_native.StepLoop):
         self.planner.left(live)
         self.memory.take(live)
         live.state, live.request = PROMPT, None
-        self.wanted += live.num_prompt_tokens
+        self.wanted += live.num_prompt_tokens - live.folded
         self.prompts[live.request_id] = live
         record = live.record
         if record.begin_s is None:
@@ -244,7 +246,7 @@ class Replica(_native.StepLoop):
 
     def _end(self, live: Live, now_s: float) -> None:
         held = live.num_prompt_tokens + live.num_output_tokens - live.folded - 1
-        self.wanted -= live.num_prompt_tokens
+        self.wanted -= live.num_prompt_tokens - live.folded
         live.state = ENDED
         self.memory.give(live, held)
         record = live.record
@@ -262,10 +264,12 @@ class Replica(_native.StepLoop):
         else:
             del self.prompts[live.request_id]
             self.left_tokens -= live.prefill_left
-        self.wanted -= live.num_prompt_tokens
+        self.wanted -= live.num_prompt_tokens - live.folded
         live.record.evicted += 1
         self.totals.evictions += 1
         live.num_prompt_tokens += live.num_output_tokens - live.folded
+        if live.num_output_tokens > live.folded:
+            live.due_s = again_due_s(live.first_due_s, live.arrival_s, now_s)
         live.folded = live.num_output_tokens
         live.state = WAITING
         self.memory.evicted(live, held, how, now_s)

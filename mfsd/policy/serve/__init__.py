@@ -8,7 +8,7 @@ docs/internals/serve.md.
 
 from mfsd.policy.serve.config import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
 from mfsd.policy.serve.conformal import LengthBounds
-from mfsd.policy.serve.deadlines import prefill_due_s, read_slo
+from mfsd.policy.serve.deadlines import again_due_s, prefill_due_s, read_slo
 from mfsd.policy.serve.lanes import LaneCut
 from mfsd.policy.serve.pace import Pace, learn
 from mfsd.policy.serve.plan import ServeState, plan_step, queue_order
@@ -34,6 +34,7 @@ __all__ = [
     "StepPlan",
     "StepView",
     "TokenDeadline",
+    "again_due_s",
     "learn",
     "plan_step",
     "prefill_due_s",

@@ -51,6 +51,19 @@ def prefill_due_s(
     return min(due) if due else arrival_s + config.ttft_unknown_s
 
 
+def again_due_s(first_due_s: float, arrival_s: float, now_s: float) -> float:
+    """When the prefill must have ended again of a request whose KV was dropped after a part of its answer. QoServe has
+    no such thing; where an engine must, the request is in the prefill queue once more, with its whole budget: by its
+    first deadline, which has mostly passed, it would count as lost behind all others. Only its place in the queue goes
+    by this: its tokens stay due by Eq 2."""
+    return max(first_due_s, now_s + first_due_s - arrival_s)
+
+
+def first_due_s(request: Request) -> float:
+    """D_first of Eq 2: when its first token was due."""
+    return request.due_s if request.first_due_s is None else request.first_due_s
+
+
 def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) -> float | None:
     """When the next token of a decode is due: Eq 2, or counted from the end of a prefill that was late. With a deadline
     for the whole, each token has its even share of what is left; one that has passed, or had when the first token came,
@@ -59,7 +72,7 @@ def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) 
     produced = request.num_output_tokens
     due: float | None = None
     if request.tbt_s is not None:
-        first = request.due_s
+        first = first_due_s(request)
         if config.token_deadline is TokenDeadline.RENEWED and request.first_token_s is not None:
             first = max(first, request.first_token_s)
         due = first + produced * request.tbt_s
@@ -75,4 +88,4 @@ def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) 
 
 def overdue_s(config: ServeConfig, request: Request) -> float:
     """From when on a request is overdue: some of its budgets after its deadline."""
-    return request.due_s + config.overdue_budgets * max(0.0, request.due_s - request.arrival_s)
+    return request.due_s + config.overdue_budgets * max(0.0, first_due_s(request) - request.arrival_s)

@@ -12,12 +12,14 @@ REST_STEPS = 19
 
 
 def held_tokens(request: Request) -> float:
-    """What it holds at most: its prompt and the bound on its output."""
-    return request.num_prompt_tokens + max(request.output_tokens_max, float(request.num_output_tokens))
+    """What it holds at most: its prompt and the bound on its output, of which its prompt may have a part by now."""
+    outputs = max(request.output_tokens_max, float(request.num_output_tokens))
+    return request.num_prompt_tokens + outputs - request.num_folded_tokens
 
 
 class Fence:
-    """Admissions of one step, in order. Requests that run already are in; slots are counted beside memory. None takes
+    """Admissions of one step, in order. Requests that run already are in, and memory that is promised to others is
+    taken; slots are counted beside memory. None takes
     what a request needs that has waited for too long (`reserved`): smaller ones would pass it for ever. First come,
     first served, none passes one that does not fit."""
 
@@ -28,11 +30,13 @@ class Fence:
         kv_tokens: int | None,
         requests_max: int,
         reserved: Request | None = None,
+        promised_tokens: float = 0.0,
     ) -> None:
         self._room = None if kv_tokens is None else kv_tokens * (1.0 - config.kv_margin)
         self._whole = kv_tokens
         self._in = {r.request_id: held_tokens(r) for r in running}
-        self._held = sum(self._in.values())
+        self._held = sum(self._in.values()) + promised_tokens
+        self._promised = promised_tokens
         self._slots = requests_max - len(self._in)
         self._in_order = config.policy is Policy.FCFS
         self._reserved = reserved
@@ -74,4 +78,4 @@ class Fence:
             return False
         if self._room is None or held + wanted <= self._room:
             return True
-        return not self._in and request.num_prompt_tokens <= (self._whole or 0)
+        return not self._in and not self._promised and request.num_prompt_tokens <= (self._whole or 0)

@@ -26,7 +26,9 @@ def hybrid(requests: Sequence[Request], alpha: float) -> list[float]:
 
 
 def tightest_budget_s(requests: Sequence[Request]) -> float:
-    return min((r.due_s - r.arrival_s for r in requests), default=0.0)
+    """Asked of all, each step."""
+    first_due_s = [r.due_s if r.first_due_s is None else r.first_due_s for r in requests]
+    return min([due_s - r.arrival_s for due_s, r in zip(first_due_s, requests, strict=True)], default=0.0)
 
 
 def service_s(request: Request, prefill_s_per_token: float, decode_step_s: float) -> float:

@@ -77,7 +77,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     minds = config.policy is Policy.FIT
     chunk = _chunk(config, view, decodes, step, queue, room, minds, now_s)
     slots = int(regulation.requests) if regulation else config.requests_max
-    fence = Fence(config, running, view.kv_tokens, slots, reserved)
+    fence = Fence(config, running, view.kv_tokens, slots, reserved, view.kv_promised_tokens)
     chosen = fill(config, _arranged(first, order, aside), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
     if not chosen and begun:  # those that were refused must not stop prompts that have their memory
         chosen = fill(config, by_deadline(begun), step, chunk, now_s, fence.admit, decodes.limit_s, minds)

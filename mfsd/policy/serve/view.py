@@ -17,11 +17,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arrival_s: float
     num_prompt_tokens: int
     due_s: float
-    """When its prefill must have ended: `deadlines.prefill_due_s`, computed once."""
+    """When its prefill must have ended: `deadlines.prefill_due_s`, computed once; since its KV was dropped,
+    `deadlines.again_due_s`."""
+    first_due_s: float | None = None
+    """What due_s was before that: Eq 2 and budgets go by it. None: due_s."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     """Of those computed: found in a cache or loaded, so that nothing was spent on them here."""
     num_output_tokens: int = 0
+    num_folded_tokens: int = 0
+    """Of those: part of num_prompt_tokens since its KV was dropped, and computed again."""
     ttft_s: float | None = None
     tbt_s: float | None = None
     ttlt_s: float | None = None
@@ -91,6 +96,9 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_tokens: int | None = None
     """Tokens that KV memory holds; None: it is not what limits."""
     kv_used_tokens: int = 0
+    kv_promised_tokens: float = 0.0
+    """What requests hold at most (`fence.held_tokens`) that are in neither list: their KV is on its way, or a part of
+    their input."""
     pruned: tuple[int, ...] = ()
     """Requests that the network has pruned already: with relegation by projection they are set aside, and count
     against the one drop budget."""

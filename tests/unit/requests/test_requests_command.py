@@ -159,6 +159,13 @@ def test_a_trace_that_cannot_be_used_names_the_row(
     assert error.count("\n") == 1 and "azure2023_code.jsonl" in error and all(word in error for word in words), error
 
 
+def test_a_trace_without_outputs_names_its_first_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "azure2023_code.jsonl").write_text('{"input_length": 9}\n{"input_length": 8}\n')
+    assert command.main([*SMALL, "--traces", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "azure2023_code.jsonl line 1" in error and "output_length" in error, error
+
+
 def test_an_empty_trace_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "azure2023_code.jsonl").write_text("")
     assert command.main([*SMALL, "--traces", str(tmp_path)]) == 2

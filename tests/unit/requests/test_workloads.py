@@ -197,6 +197,13 @@ def test_a_bad_row_of_recorded_sessions_is_one_line_that_names_it(
     assert f"{path} line 2: {message}" in refused(tmp_path, capsys)
 
 
+def test_recorded_sessions_that_are_not_sorted_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of several sessions may alternate."""
+    order = [("a", 1), ("b", 1), ("a", 3), ("b", 2), ("a", 2)]
+    path = sessions_file(tmp_path, [{**SESSION_ROW, "session_id": name, "turn": turn} for name, turn in order])
+    assert f"{path} line 5: turn is 2 after turn 3 of session a; sort the rows" in refused(tmp_path, capsys)
+
+
 @pytest.mark.parametrize("column", ["session_id", "turn", "input_length", "output_length", "ideal_hit_tokens"])
 def test_recorded_sessions_without_a_column_are_refused_by_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from mfsd.policy.serve import Policy, Relegation, ServeConfig, StepLoad, plan_step
+from mfsd.policy.serve.deadlines import next_token_due_s
+from mfsd.policy.serve.fence import held_tokens
 from mfsd.serve.engine import FAILURES_MAX, Engine
 from mfsd.serve.promise import NAME_MAX, Words
 from mfsd.serve.records import replay
@@ -202,6 +204,16 @@ def test_a_plan_that_cannot_be_followed_counts_as_failed(world: World) -> None:
     assert world.engine.gave_up
 
 
+def test_errors_beside_the_plans_are_counted_apart_and_stop_no_plan(world: World) -> None:
+    world.arrived("a")
+    for _ in range(FAILURES_MAX + 1):
+        world.engine.erred(KeyError("a"))
+    assert not world.engine.gave_up and world.engine.plan([Fact("a", 0)], []) is not None
+    counts = world.engine.counts
+    assert (counts["other_errors"], counts["failed_plans"], counts["first_come_steps"]) == (FAILURES_MAX + 1, 0, 0)
+    assert "KeyError: 'a'" in world.warnings["serve-error"][0]
+
+
 def test_a_request_that_never_arrived_is_served_without_words(world: World) -> None:
     decision = world.engine.plan([Fact("ghost", 0)], [])
     assert decision is not None
@@ -227,6 +239,15 @@ def test_in_time_and_late_are_counted_by_tier(world: World) -> None:
     assert not world.engine.entries
 
 
+def test_a_request_that_ends_without_a_token_is_judged_by_its_end(world: World) -> None:
+    for name, seconds in (("in time", 0.4), ("late", 0.6)):
+        world.arrived(name, tier="chat")
+        world.now_s += seconds
+        world.engine.ended(name)
+    count = world.engine.tiers["chat"]
+    assert (count.met, count.late) == (1, 1)
+
+
 def test_a_request_whose_kv_was_dropped_is_not_lost(world: World) -> None:
     world.learned()
     entry = world.arrived("a", 100, tier="chat")
@@ -237,7 +258,51 @@ def test_a_request_whose_kv_was_dropped_is_not_lost(world: World) -> None:
     assert decision is not None
     assert decision.tokens == {"a": 120}
     assert decision.plan.lost == ()
-    assert entry.due_s == world.now_s + 0.5
+    assert (entry.due_s, entry.first_due_s) == (world.now_s + 0.5, entry.arrival_s + 0.5)
+    world.now_s += 10.0
+    assert world.engine.plan([Fact("a", 0, 0, 30, again_tokens=130)], []) is not None
+    assert entry.due_s == world.now_s + 0.5, "its budget is that of its arrival, however often it is renewed"
+
+
+def test_tokens_after_a_drop_of_kv_are_due_when_they_were(world: World) -> None:
+    """Only the request's place in the queue is renewed."""
+    entry = world.arrived("a", 100, tier="chat")
+    world.engine.produced("a", 1)
+    world.now_s += 40.0
+    assert world.engine.plan([Fact("a", 0, 0, 1, again_tokens=101)], []) is not None
+    assert entry.shown is not None
+    assert next_token_due_s(world.engine.config, entry.shown) == pytest.approx(100.55)
+    for late in (1, 2):
+        world.now_s += 0.05
+        world.engine.produced("a", 1)
+        assert entry.late_tokens == late
+    world.engine.ended("a")
+    assert (world.engine.tiers["chat"].met, world.engine.tiers["chat"].late) == (0, 1)
+
+
+def test_outputs_of_a_request_whose_kv_was_dropped_take_memory_once(world: World) -> None:
+    entry = world.arrived("a", 100, tier="chat")
+    entry.expected_max = 60.0
+    queued, back = Fact("a", 0, 0, 50, again_tokens=150), Fact("a", 150, 0, 55)
+    for waiting, running in (([queued], []), ([], [back])):
+        assert world.engine.plan(waiting, running) is not None
+        (shown,) = (*world.engine._view.waiting, *world.engine._view.running)
+        assert (shown.num_prompt_tokens, shown.num_folded_tokens, held_tokens(shown)) == (150, 50, 160)
+
+
+def test_a_request_whose_kv_was_dropped_queues_with_its_budget_from_then_on(world: World) -> None:
+    world.learned()
+    world.arrived("dropped", 100, tier="chat")
+    world.engine.produced("dropped", 1)
+    world.now_s += 10.0
+    world.arrived("before", 100, tier="chat", age_s=0.1)
+    facts = [Fact("before", 0), Fact("dropped", 0, 0, 20, again_tokens=120)]
+    assert world.engine.plan(facts, []) is not None
+    world.now_s += 0.1
+    world.arrived("after", 100, tier="chat")
+    decision = world.engine.plan([Fact("after", 0), *facts], [])
+    assert decision is not None and decision.plan.lost == ()
+    assert list(decision.tokens) == ["before", "dropped", "after"]
 
 
 def test_step_times_are_learned_also_of_an_engine_that_runs_ahead(world: World) -> None:

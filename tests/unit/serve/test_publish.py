@@ -22,6 +22,7 @@ from mfsd.serve.promise import Words
 from mfsd.serve.publish import EVERY_S, Publisher, read_all
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, Tier
+from mfsd.serve.status import status_of
 from mfsd.serve.status_files import FOLDER_VARIABLE, own_folder
 
 SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
@@ -172,6 +173,25 @@ def test_where_engines_publish(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_folder() == Path("/run/user/7/mfs-serve")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert own_folder() == Path(f"/tmp/mfs-serve-{os.geteuid()}")
+
+
+def test_a_preempted_request_waits_again() -> None:
+    clock = Clock()
+    engine = served(clock)
+
+    def shown() -> tuple[int, int, int, int]:
+        status = status_of(engine, 1, 0.0)
+        tier, (program,) = status.tiers["chat"], status.programs
+        return status.running, tier.running, status.waiting, program.waiting
+
+    assert shown() == (1, 1, 1, 0), "cmpl-1, which the step computes"
+    engine.plan([Fact("cmpl-2", 0)], [Fact("cmpl-1", 80, 0, 1)])
+    assert shown() == (1, 1, 1, 0)
+    engine.plan([Fact("cmpl-1", 0, 0, 1, again_tokens=81), Fact("cmpl-2", 0)], [])
+    assert shown() == (0, 0, 2, 1)
+    engine.first_come()
+    engine.step_began(StepLoad(90, 90), ("cmpl-2",), object())
+    assert shown() == (1, 0, 1, 1)
 
 
 def test_metrics_are_the_engines_own_totals() -> None:

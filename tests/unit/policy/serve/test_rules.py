@@ -21,20 +21,24 @@ from mfsd.policy.serve import (
     Relegation,
     Request,
     ServeConfig,
+    ServeState,
     Service,
     StepLoad,
+    StepView,
     TokenDeadline,
+    again_due_s,
     learn,
+    plan_step,
     prefill_due_s,
     read_slo,
 )
 from mfsd.policy.serve import pool as pools
 from mfsd.policy.serve.chunk import chunk_tokens
 from mfsd.policy.serve.conformal import bucket_of
-from mfsd.policy.serve.deadlines import next_token_due_s
-from mfsd.policy.serve.fence import Fence
+from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
+from mfsd.policy.serve.fence import Fence, held_tokens
 from mfsd.policy.serve.fit import Chosen
-from mfsd.policy.serve.keys import alpha_s, hybrid
+from mfsd.policy.serve.keys import alpha_s, hybrid, tightest_budget_s
 from mfsd.policy.serve.pace import Alone, alone
 from mfsd.policy.serve.programs import queue_of
 from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
@@ -97,6 +101,10 @@ def test_deadlines_are_those_of_the_equations() -> None:
     paper = ServeConfig(token_deadline=TokenDeadline.PAPER)
     assert next_token_due_s(paper, late) == pytest.approx(16.2)
     assert next_token_due_s(CONFIG, request()) is None
+    again = msgspec.structs.replace(early, due_s=again_due_s(16.0, 10.0, 50.0), first_due_s=16.0)
+    assert again.due_s == 56.0 and next_token_due_s(CONFIG, again) == pytest.approx(16.2), "Eq 2 stays"
+    assert overdue_s(CONFIG, again) == 56.0 + CONFIG.overdue_budgets * 16.0, "request() arrived at 0"
+    assert tightest_budget_s([again]) == 16.0
     whole = request(ttlt_s=30.0, num_output_tokens=9, output_tokens=20, first_token_s=10.0)
     assert next_token_due_s(CONFIG, whole) == pytest.approx(20.0), "half of the tokens in half of the time"
 
@@ -380,6 +388,22 @@ def test_the_fence_admits_what_fits_with_its_bound() -> None:
     assert Fence(config, [], 1000, 8).admit(request(4, output_tokens_max=9e9)), "alone it may"
     assert not Fence(config, [], 1000, 8).admit(request(5, num_prompt_tokens=1001))
     assert not Fence(config, [request(0)], None, 1).admit(request(6)), "slots count, too"
+
+
+def test_the_fence_keeps_what_is_promised() -> None:
+    config = ServeConfig(kv_margin=0.1)
+    fence = Fence(config, [], 1000, 8, None, 600.0)
+    assert not fence.admit(request(1, num_prompt_tokens=301)), "the engine is not empty while KV is on its way"
+    assert fence.admit(request(2, num_prompt_tokens=300))
+    view = StepView(waiting=(request(1, num_prompt_tokens=301),), kv_tokens=1000, kv_promised_tokens=600.0)
+    assert plan_step(view, ServeState(), config, 0.0)[0].held == (1,)
+
+
+def test_the_fence_counts_outputs_that_are_computed_again_once() -> None:
+    again = request(0, num_prompt_tokens=400, num_output_tokens=350, num_folded_tokens=300, output_tokens_max=320.0)
+    assert held_tokens(again) == 100 + 350
+    fence = Fence(ServeConfig(kv_margin=0.0), [again], 1000, 8)
+    assert fence.admit(request(1, num_prompt_tokens=550)) and not fence.admit(request(2, num_prompt_tokens=1))
 
 
 def test_regulation_moves_decodes_at_once_and_concurrency_when_it_lasts() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.sim.serving import Belief, Call, Eviction, Program, ReplicaConfig, Snapshot, simulate
+from bench.sim.serving import Belief, Call, Eviction, Expect, Program, ReplicaConfig, Snapshot, simulate
 from bench.sim.serving.kept import KEPT, can_keep
 from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
 from tests.unit.sim.serving.workloads import calls, programs
@@ -60,6 +60,24 @@ def test_kept_plans_are_the_asked_ones_where_memory_is_kept_for_some(config: Rep
     long = [msgspec.structs.replace(call, prompt_tokens=2_100) for call in calls(4, 2.0, seed + 1)]
     serve = msgspec.structs.replace(config.serve, overdue_budgets=0.1)
     both_ways(msgspec.structs.replace(config, kv_tokens=2_500, serve=serve), [*calls(80, 40.0, seed, 150), *long], seed)
+
+
+@given(configs, st.integers(0, 1 << 20), st.sampled_from([Eviction.RECOMPUTE, Eviction.PREFIX, Eviction.SWAP]))
+@settings(deadline=None, max_examples=10)
+def test_kept_plans_are_the_asked_ones_where_decodes_give_way(config: ReplicaConfig, seed: int, how: Eviction) -> None:
+    """Outputs are longer than expected, and a deadline that had passed is renewed."""
+    serve = msgspec.structs.replace(config.serve, overdue_every=3, requests_max=1024, step_tokens=2560)
+    short = msgspec.structs.replace(config, kv_tokens=5_000, eviction=how, expect=Expect.NONE, serve=serve)
+    both_ways(short, calls(60, 30.0, seed, prompt=150, output=300), seed)
+
+
+def test_a_call_whose_deadline_was_renewed_is_overdue_by_that() -> None:
+    """It was overdue as a prompt, and gave way while it decoded."""
+    serve = ServeConfig(
+        policy=Policy.EDF, relegation=Relegation.NONE, overdue_every=1, overdue_budgets=0.05, step_tokens=2560
+    )
+    config = ReplicaConfig(serve=serve, kv_tokens=5_000, expect=Expect.NONE)
+    both_ways(config, calls(60, 30.0, 0, prompt=150, output=300), 0)
 
 
 def both_ways(config: ReplicaConfig, work: Sequence[Call | Program], seed: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench.sim.serving import Call, Eviction, Expect, Program, Record, ReplicaConfig, chain, simulate
 from bench.sim.serving.cost import Batch, Linear
 from bench.sim.serving.replay import Recorder, differing
-from mfsd.policy.serve import Policy, Relegation, ServeConfig, Service
+from mfsd.policy.serve import Policy, Relegation, ServeConfig, Service, StepView
 from tests.unit.sim.serving.workloads import calls, fixed, programs
 
 POLICIES = [fixed(Policy.FCFS), ServeConfig(policy=Policy.HYBRID), ServeConfig(policy=Policy.FIT)]
@@ -114,6 +114,21 @@ def test_memory_holds_and_evictions_lose_no_token(eviction: Eviction, serve: Ser
     if eviction is Eviction.SWAP:  # one token each time: the one that the decode was about to compute
         prompts = sum(r.evicted for r in outcome.records if r.evicted)
         assert again <= prompts
+
+
+def test_a_call_that_gave_way_queues_with_its_budget_from_then_on() -> None:
+    """As in a live engine: its tokens stay due when they were."""
+    work = calls(60, 30.0, prompt=200, output=300)
+    config = ReplicaConfig(serve=ServeConfig(policy=Policy.EDF), kv_tokens=5_000, expect=Expect.NONE)
+    views: list[tuple[float, StepView]] = []
+    outcome = simulate(config, work, journal=lambda view, state, serve, now_s, plan: views.append((now_s, view)))
+    assert outcome.replicas[0].evictions > 0
+    again = [(now_s, r) for now_s, view in views for r in view.waiting if r.num_folded_tokens]
+    assert again
+    for now_s, r in again:
+        assert r.first_due_s is not None and r.num_folded_tokens == r.num_output_tokens
+        assert r.first_due_s < r.due_s <= now_s + r.first_due_s - r.arrival_s
+    assert all(r.first_due_s is None for _, view in views for r in view.running if not r.num_folded_tokens)
 
 
 @pytest.mark.parametrize("eviction", Eviction)
