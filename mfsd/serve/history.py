@@ -44,8 +44,8 @@ class Programs:
         self._root[session] = root  # the one that was used last is forgotten last
         return root, known
 
-    def arrived(self, program: str, engine: str, now_s: float) -> Inherited:
-        return self._table.call_arrived(program, engine, now_s) if program else Inherited()
+    def arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
+        return self._table.call_arrived(program, engine, now_s, prompt_tokens) if program else Inherited()
 
     def ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
         if program:

@@ -88,6 +88,27 @@ def test_calls_go_to_the_least_loaded_and_long_ones_stay_with_their_program(
     assert len([r for r in at_home.seen() if r["body"].get("user") == "long"]) == 2
 
 
+def test_a_program_that_begins_short_has_one_home_once_its_prompts_are_long(
+    front: GatewayProcess, three: list[StandIn]
+) -> None:
+    session = {"x-session-id": "grows"}
+    with ThreadPoolExecutor(3) as pool:
+        short = [pool.submit(front.post, body("grows", stream=True, hold=1), session) for _ in range(3)]
+        eventually(lambda: held(three, "grows", 3), "a short call at each")
+        for one in three:
+            one.release()
+        assert {answer.result()[1]["x-mfs-replica"] for answer in short} == {"a", "b", "c"}
+    long = body("grown", prompt=list(range(3000)))
+    home = front.post(long, session)[1]["x-mfs-replica"]
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(front.post, body("at-home", prompt=list(range(3000)), stream=True, hold=1), session)
+        eventually(lambda: held(three, "at-home"), "the long call that lasts")
+        assert {front.post(long, session)[1]["x-mfs-replica"] for _ in range(3)} == {home}
+        for one in three:
+            one.release()
+        assert busy.result()[1]["x-mfs-replica"] == home
+
+
 def test_words_reach_the_engine_made_safe(front: GatewayProcess, three: list[StandIn]) -> None:
     headers = {"x-tier": "chat", "x-session-id": "s" * 10_000, "x-slo-tbt-ms": "NaN", "x-gateway-fairness-id": "acme"}
     front.post(body("words", vllm_xargs={"own": 1, "ttlt_slo_ms": -3}), headers)

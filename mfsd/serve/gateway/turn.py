@@ -21,7 +21,7 @@ class Turn:
         self._ahead_tokens = self.replica.waiting_tokens
         self._begun_s = self._now_s()
         self._first_s: float | None = None
-        self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s)
+        self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s, call.prompt_tokens)
         if prompt.chunks:
             self.replica.prefixes.sent(prompt.chunks)
 
@@ -34,7 +34,7 @@ class Turn:
         self.replica = replica
         replica.begin(self._prompt.tokens)
         self._ahead_tokens = replica.waiting_tokens
-        self._inherited = programs.arrived(program, replica.name, now_s)
+        self._inherited = programs.arrived(program, replica.name, now_s, self._call.prompt_tokens)
         if self._prompt.chunks:
             replica.prefixes.sent(self._prompt.chunks)
 
