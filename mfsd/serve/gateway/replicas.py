@@ -48,6 +48,8 @@ class LiveReplica:
         self.owed_bytes: int | None = None
         self.prefixes = Prefixes()
         self.stage = Stage.RUNS
+        self.held = False
+        """It is given no more calls, since another engine needs its memory."""
         self.used_s = 0.0
         """When it was given a call last, by the loop's clock."""
         self.sent = self.failed = 0
@@ -113,7 +115,7 @@ class LiveReplica:
             role=self.settings.role,
             models=self.models,
             tiers=tuple(self.settings.tiers),
-            healthy=self.healthy,
+            healthy=self.healthy and not self.held,
             waiting=self.waiting + self.foreign_waiting,
             running=self.running + self.foreign_running,
             waiting_tokens=self.waiting_tokens,
