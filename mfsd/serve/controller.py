@@ -98,7 +98,9 @@ class Controller:
 
     def _arrived(self, entry: Entry, now_s: float, each: float) -> None:
         wanted = entry.wanted
-        perceived = self._outputs.perceive(wanted.tenant, wanted.application, None, PRIOR_TOKENS)
+        perceived = self._outputs.perceive(
+            wanted.tenant, wanted.application, wanted.expected_output_tokens, PRIOR_TOKENS
+        )
         cost = cost_of(
             entry.arrival_s,
             entry.prompt_tokens,

@@ -111,12 +111,13 @@ def test_a_program_that_begins_short_has_one_home_once_its_prompts_are_long(
 
 def test_words_reach_the_engine_made_safe(front: GatewayProcess, three: list[StandIn]) -> None:
     headers = {"x-tier": "chat", "x-session-id": "s" * 10_000, "x-slo-tbt-ms": "NaN", "x-gateway-fairness-id": "acme"}
+    headers["x-expected-output-tokens"] = "300"
     front.post(body("words", vllm_xargs={"own": 1, "ttlt_slo_ms": -3}), headers)
     (request,) = marked(three, "words")
     xargs = request["body"]["vllm_xargs"]
-    assert set(xargs) == {"own", "ttft_slo_ms", "importance", "tenant", "session", "tier"}
+    assert set(xargs) == {"own", "ttft_slo_ms", "importance", "tenant", "session", "tier", "expected_output_tokens"}
     assert 0 < xargs["ttft_slo_ms"] <= 500 and xargs["importance"] == 1 and xargs["tenant"] == "acme"
-    assert len(xargs["session"]) == 64
+    assert len(xargs["session"]) == 64 and xargs["expected_output_tokens"] == 300
     assert not {"x-session-id", "x-slo-tbt-ms"} & {name.lower() for name in request["headers"]}
     front.post(body("words", vllm_xargs={"session": "a\nb\x00"}))
     assert marked(three, "words")[-1]["body"]["vllm_xargs"]["session"].isprintable()

@@ -175,6 +175,17 @@ def test_a_controller_rests_while_an_operator_has_chosen(tmp_path: Path) -> None
         assert served.engine.config.policy is holds
 
 
+def test_a_request_that_says_its_output_is_known_before_any_of_its_application_has_ended(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    controller = Controller(served.engine, Meta(enabled=True, requests_min=1), served.warn)
+    shares = []
+    for name, tokens in (("says", 5), ("silent", None), ("wrong", "many")):
+        served.arrive(name, 8, 5, application="ide", expected_output_tokens=tokens)
+        controller.tick()
+        shares.append(controller._views(served.now_s).long.unknown_share)
+    assert shares == [0.0, pytest.approx(1 / 2), pytest.approx(2 / 3)]
+
+
 class Model(http.server.BaseHTTPRequestHandler):
     reply: ClassVar[bytes] = b""
     every_s: ClassVar[float] = 0.0
