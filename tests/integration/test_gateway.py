@@ -57,6 +57,27 @@ def test_answers_are_passed_on_whole_and_as_a_stream(front: GatewayProcess, thre
     assert [len(marked(three, mark)) for mark in ("whole", "stream")] == [1, 1]
 
 
+def test_how_long_answers_take_is_measured_by_tier(tmp_path: Path, three: list[StandIn]) -> None:
+    config = replicas(three[0].url, requests_max=1) + FAST + "[tiers.chat]\nttft_ms = 500\n"
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(front.post, body("times", stream=True, hold=1), {"x-tier": "chat"})
+        eventually(lambda: held(three, "times"), "the first call")
+        second = pool.submit(front.post, body("after"))
+        eventually(lambda: front.status()["queue"] == 1, "one that waits")
+        three[0].release()
+        assert (first.result()[0], second.result()[0]) == (200, 200)
+        found = dict(line.rsplit(" ", 1) for line in front.metrics().splitlines() if not line.startswith("#"))
+
+        def seconds(name: str, tier: str, part: str = "sum") -> float:
+            return float(found[f'mfs_gateway_{name}_seconds_{part}{{tier="{tier}"}}'])
+
+        assert [seconds(name, "chat", "count") for name in ("first_token", "duration", "queue_wait")] == [1, 1, 1]
+        assert 0 < seconds("first_token", "chat") < seconds("duration", "chat")
+        assert seconds("queue_wait", "chat") < seconds("queue_wait", "default") < seconds("duration", "default")
+        assert not any(name.startswith('mfs_gateway_first_token_seconds_sum{tier="default"') for name in found)
+        assert found["mfs_gateway_ready"] == "1.0"
+
+
 def test_the_official_client_works(front: GatewayProcess) -> None:
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=front.url + "/v1", api_key="none", max_retries=0)

@@ -142,6 +142,11 @@ class ReplicaSet:
         self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
         self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
 
+    @property
+    def ready(self) -> bool:
+        """One answers, or will once a request wants it."""
+        return any(replica.healthy or replica.stage is not Stage.RUNS for replica in self.all)
+
     def found(self, number: int, addresses: set[str]) -> tuple[list[LiveReplica], list[LiveReplica]]:
         """What is new and what is gone of one of several. Requests that have a place at one that is gone keep it."""
         here = self._found[number]
