@@ -28,6 +28,7 @@ BY_NAME = {
     "compose": "textual",
     "on_*": "textual, by event",
     "do_POST": "http.server",
+    "http*_open": "urllib.request",
     "log_message": "http.server",
     "connection_made": "asyncio",
     "connection_lost": "asyncio",

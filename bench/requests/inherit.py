@@ -15,8 +15,8 @@ PROMPT_S, OUTPUT_S = 8e-5, 4e-4
 class Nothing(ProgramTable):
     """Each call is on its own: queues by call, not by program."""
 
-    def call_arrived(self, program: str, engine: str, now_s: float) -> Inherited:
-        super().call_arrived(program, engine, now_s)
+    def call_arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
+        super().call_arrived(program, engine, now_s, prompt_tokens)
         return Inherited()
 
 
@@ -29,8 +29,8 @@ class Hindsight(ProgramTable):
         programs = [item for item in work if isinstance(item, Program)]
         self._left = {f"program {number}": [_cost_s(c) for c in p.calls] for number, p in enumerate(programs)}
 
-    def call_arrived(self, program: str, engine: str, now_s: float) -> Inherited:
-        super().call_arrived(program, engine, now_s)
+    def call_arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
+        super().call_arrived(program, engine, now_s, prompt_tokens)
         return Inherited(sum(self._left.get(program, ())))
 
     def call_ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:

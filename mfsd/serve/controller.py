@@ -8,25 +8,26 @@ answer that is late, absent or of another form counts as none, and the rules dec
 from __future__ import annotations
 
 import threading
-import urllib.request
 from collections.abc import Callable
-from typing import Final
-
-import msgspec
+from typing import NamedTuple
 
 from mfsd.policy.serve import Policy
 from mfsd.policy.serve.meta import Decision, MetaState, Qos, Strategy, Views, configured, decide, llm
 from mfsd.policy.serve.pace import prefill_s_per_token
 from mfsd.policy.serve.perceive import Outputs, cost_of
+from mfsd.serve.endpoint import ask_endpoint
 from mfsd.serve.engine import Engine
 from mfsd.serve.history import PRIOR_TOKENS
 from mfsd.serve.requests import Entry
 from mfsd.serve.settings import Meta
 
-REPLY_MAX_BYTES: Final = 1 << 20
-
 Ask = Callable[[Meta, str], bytes]
-"""Asks the model; its text. OSError or ValueError where there is none."""
+"""Asks the model; its text, or an exception."""
+
+
+class _Answer(NamedTuple):
+    asked_s: float
+    policy: Policy
 
 
 class _Followed:
@@ -52,9 +53,10 @@ class Controller:
         self._followed: dict[int, _Followed] = {}
         self._newest = 0
         self._resting = False
-        self._answer: Policy | None = None
+        self._answer: _Answer | None = None
         self._asking: threading.Thread | None = None
         self._asked_s: float | None = None
+        """For the next decision."""
         self.latest: Decision | None = None
 
     def rest(self, resting: bool) -> None:
@@ -70,10 +72,10 @@ class Controller:
             return
         if self._config.strategy is Strategy.LLM:
             self._ask_in_time(views, now_s)
-        decision, self._state = decide(self._config, self._state, views, now_s, self._answer)
+        decision, self._state = decide(self._config, self._state, views, now_s, self._answer_at(now_s))
         if decision.decided:
             self._qos.decided()
-            self._answer = None
+            self._answer = self._asked_s = None
         if self.latest is None or decision.policy is not self.latest.policy or decision.bypass != self.latest.bypass:
             self._engine.use(configured(self._engine.base, decision))
         self.latest = decision
@@ -96,7 +98,9 @@ class Controller:
 
     def _arrived(self, entry: Entry, now_s: float, each: float) -> None:
         wanted = entry.wanted
-        perceived = self._outputs.perceive(wanted.tenant, wanted.application, None, PRIOR_TOKENS)
+        perceived = self._outputs.perceive(
+            wanted.tenant, wanted.application, wanted.expected_output_tokens, PRIOR_TOKENS
+        )
         cost = cost_of(
             entry.arrival_s,
             entry.prompt_tokens,
@@ -141,48 +145,41 @@ class Controller:
     # ---- the model ---------------------------------------------------------------------------------------------------
 
     def _ask_in_time(self, views: Views, now_s: float) -> None:
-        """So that the answer is there when the strategy has its turn."""
-        decided_s = self._state.decided_s
-        soon = decided_s is None or now_s - decided_s >= self._config.every_s - self._config.timeout_s
-        again = self._asked_s is None or now_s - self._asked_s >= self._config.every_s
-        if not (soon and again) or (self._asking is not None and self._asking.is_alive()):
+        """So that the answer is there when the strategy has its turn; again where that is put off for long. The first
+        decision is made at once, without one."""
+        decided_s, asked_s, every_s = self._state.decided_s, self._asked_s, self._config.every_s
+        if decided_s is None or now_s - decided_s < every_s - self._config.timeout_s:
+            return
+        if asked_s is not None and now_s - asked_s < self._holds_s:
+            return
+        if self._asking is not None and self._asking.is_alive():
             return
         self._asked_s = now_s
         text = llm.question(self._config, views, self._engine.config.policy)
-        self._asking = threading.Thread(target=self._answered, args=(text,), name="mfs-meta", daemon=True)
+        self._asking = threading.Thread(target=self._answered, args=(text, now_s), name="mfs-meta", daemon=True)
         self._asking.start()
 
-    def _answered(self, text: str) -> None:
+    @property
+    def _holds_s(self) -> float:
+        """An answer to what was asked longer ago is about another load."""
+        return max(self._config.every_s, self._config.timeout_s)
+
+    def _answer_at(self, now_s: float) -> Policy | None:
+        answer = self._answer
+        if answer is None or answer.asked_s != self._asked_s or now_s - answer.asked_s > self._holds_s:
+            return None
+        return answer.policy
+
+    def _answered(self, text: str, asked_s: float) -> None:
+        endpoint = self._config.endpoint
         try:
-            self._answer = llm.read_answer(self._config, self._ask(self._config, text))
+            policy = llm.read_answer(self._config, self._ask(self._config, text))
         except Exception as error:  # whatever a foreign server does
-            self._answer = None
-            self._warn("serve-meta", f"{self._config.endpoint}: {error!s:.200}; rules choose the policy instead")
+            self._warn("serve-meta", f"{endpoint}: {error!s:.200}; rules choose the policy instead")
             return
-        if self._answer is None:
-            self._warn("serve-meta-answer", f"{self._config.endpoint}: its answer names no policy of the pool as JSON")
-
-
-class _Message(msgspec.Struct):
-    content: str
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-
-
-class _Reply(msgspec.Struct):
-    choices: list[_Choice]
-
-
-def ask_endpoint(config: Meta, text: str) -> bytes:
-    """One chat completion."""
-    body = msgspec.json.encode(
-        {"model": config.model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 64}
-    )
-    request = urllib.request.Request(config.endpoint, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=config.timeout_s) as reply:
-        choices = msgspec.json.decode(reply.read(REPLY_MAX_BYTES), type=_Reply).choices
-    if not choices:
-        raise ValueError("the reply has no choices")
-    return choices[0].message.content.encode()
+        if self._engine.clock() - asked_s > self._config.timeout_s:
+            self._warn("serve-meta-late", f"{endpoint}: its answer is late; rules choose the policy instead")
+        elif policy is None:
+            self._warn("serve-meta-answer", f"{endpoint}: its answer names no policy of the pool as JSON")
+        else:
+            self._answer = _Answer(asked_s, policy)

@@ -27,6 +27,7 @@ HEADERS: Final = {
     b"x-parent-session-id": "parent",
     b"x-role": "role",
     b"x-application": "application",
+    b"x-expected-output-tokens": "expected_output_tokens",
 }
 """Of two headers for one word the first in this table counts."""
 OBJECTIVES: Final = {b"x-slo-ttft-ms": "ttft_slo_ms", b"x-slo-tbt-ms": "tbt_slo_ms", b"x-slo-ttlt-ms": "ttlt_slo_ms"}
@@ -74,4 +75,5 @@ def words_in(sources: Iterable[Any], tiers: Collection[str], priority: object, s
         parent=_first(carried, *PARENT_KEYS),
         role=_first(carried, "role"),
         application=_first(carried, "application"),
+        expected_output_tokens=_first(carried, "expected_output_tokens"),
     )

@@ -44,8 +44,8 @@ class Programs:
         self._root[session] = root  # the one that was used last is forgotten last
         return root, known
 
-    def arrived(self, program: str, engine: str, now_s: float) -> Inherited:
-        return self._table.call_arrived(program, engine, now_s) if program else Inherited()
+    def arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
+        return self._table.call_arrived(program, engine, now_s, prompt_tokens) if program else Inherited()
 
     def ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
         if program:
@@ -53,7 +53,8 @@ class Programs:
 
 
 class Lengths:
-    """Mean output of each application of each tenant, of each role, else of all; and a bound by prompt length."""
+    """What the request says of its output; else the mean of its tenant's application, of its role, or of all. And
+    a bound by prompt length."""
 
     def __init__(self) -> None:
         self._mean: OrderedDict[tuple[str, ...], float] = OrderedDict()
@@ -61,11 +62,14 @@ class Lengths:
 
     def expected(self, wanted: Wanted, num_prompt_tokens: int, limit: float) -> tuple[float, float]:
         """Tokens of the output and a bound on them, both at most the request's own limit."""
-        mean = next((self._mean[key] for key in _keys(wanted) if key in self._mean), PRIOR_TOKENS)
+        mean = wanted.expected_output_tokens or self._usual(wanted)
         bound = self._bounds.bound(num_prompt_tokens, mean, math.inf)
         if bound == math.inf:  # too few have ended
             bound = max(mean, PRIOR_MAX_TOKENS)
         return min(mean, limit), min(max(bound, 1.0), limit)
+
+    def _usual(self, wanted: Wanted) -> float:
+        return next((self._mean[key] for key in _keys(wanted) if key in self._mean), PRIOR_TOKENS)
 
     def ended(
         self, wanted: Wanted, num_prompt_tokens: int, produced: int, expected: float, at_limit: bool = False

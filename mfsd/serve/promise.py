@@ -13,6 +13,7 @@ from mfsd.serve.settings import IMPORTANCE_MAX, Settings, Tier
 NAME_MAX: Final = 64
 """Characters of a session, tenant, role or application; longer ones are cut, and stay different by a digest."""
 IMPORTANCE: Final = {"low": -1, "normal": 0, "high": 1}
+TOKENS_MAX: Final = 1 << 30
 NO_TIER: Final = "default"
 _DAY_MS: Final = DAY_S * 1e3
 
@@ -34,6 +35,7 @@ class Words(NamedTuple):
     """The session that started this one."""
     role: object = ""
     application: object = ""
+    expected_output_tokens: object = None
 
 
 class Wanted(NamedTuple):
@@ -50,6 +52,8 @@ class Wanted(NamedTuple):
     parent: str = ""
     role: str = ""
     application: str = ""
+    expected_output_tokens: float | None = None
+    """0: what it says cannot be used; None: it says nothing."""
 
 
 class Reader:
@@ -76,6 +80,7 @@ class Reader:
             parent=self._name("parent", words.parent),
             role=self._name("role", words.role),
             application=self._name("application", words.application),
+            expected_output_tokens=self._tokens(words.expected_output_tokens),
         )
 
     def _cannot_use(self, word: str, text: str) -> None:
@@ -99,6 +104,16 @@ class Reader:
             self._cannot_use(word, f"{name} is {number:g}: {least}")
             return at_least_s
         return number / 1e3
+
+    def _tokens(self, value: object) -> float | None:
+        if value in ("", None):
+            return None
+        number = _number(value)
+        if number is not None and 1 <= number <= TOKENS_MAX:  # written so that NaN fails
+            return number
+        text = f"expected_output_tokens is {value!r:.40}: use 1 to {TOKENS_MAX}; its length counts as unknown"
+        self._cannot_use("expected_output_tokens", text)
+        return 0.0
 
     def _tier(self, value: object) -> tuple[str, Tier]:
         if value in ("", None):

@@ -67,7 +67,9 @@ class Meta(MetaConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """URL of an OpenAI-compatible /v1/chat/completions."""
     model: str = ""
     timeout_s: float = 10.0
-    """An answer that takes longer is none."""
+    """An answer that takes longer, from the question to its last byte, is none."""
+    api_key_file: str = ""
+    """A file with the endpoint's key (`Authorization: Bearer`), read at each question; empty: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,6 +57,27 @@ def test_answers_are_passed_on_whole_and_as_a_stream(front: GatewayProcess, thre
     assert [len(marked(three, mark)) for mark in ("whole", "stream")] == [1, 1]
 
 
+def test_how_long_answers_take_is_measured_by_tier(tmp_path: Path, three: list[StandIn]) -> None:
+    config = replicas(three[0].url, requests_max=1) + FAST + "[tiers.chat]\nttft_ms = 500\n"
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(front.post, body("times", stream=True, hold=1), {"x-tier": "chat"})
+        eventually(lambda: held(three, "times"), "the first call")
+        second = pool.submit(front.post, body("after"))
+        eventually(lambda: front.status()["queue"] == 1, "one that waits")
+        three[0].release()
+        assert (first.result()[0], second.result()[0]) == (200, 200)
+        found = dict(line.rsplit(" ", 1) for line in front.metrics().splitlines() if not line.startswith("#"))
+
+        def seconds(name: str, tier: str, part: str = "sum") -> float:
+            return float(found[f'mfs_gateway_{name}_seconds_{part}{{tier="{tier}"}}'])
+
+        assert [seconds(name, "chat", "count") for name in ("first_token", "duration", "queue_wait")] == [1, 1, 1]
+        assert 0 < seconds("first_token", "chat") < seconds("duration", "chat")
+        assert seconds("queue_wait", "chat") < seconds("queue_wait", "default") < seconds("duration", "default")
+        assert not any(name.startswith('mfs_gateway_first_token_seconds_sum{tier="default"') for name in found)
+        assert found["mfs_gateway_ready"] == "1.0"
+
+
 def test_the_official_client_works(front: GatewayProcess) -> None:
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=front.url + "/v1", api_key="none", max_retries=0)
@@ -88,14 +109,36 @@ def test_calls_go_to_the_least_loaded_and_long_ones_stay_with_their_program(
     assert len([r for r in at_home.seen() if r["body"].get("user") == "long"]) == 2
 
 
+def test_a_program_that_begins_short_has_one_home_once_its_prompts_are_long(
+    front: GatewayProcess, three: list[StandIn]
+) -> None:
+    session = {"x-session-id": "grows"}
+    with ThreadPoolExecutor(3) as pool:
+        short = [pool.submit(front.post, body("grows", stream=True, hold=1), session) for _ in range(3)]
+        eventually(lambda: held(three, "grows", 3), "a short call at each")
+        for one in three:
+            one.release()
+        assert {answer.result()[1]["x-mfs-replica"] for answer in short} == {"a", "b", "c"}
+    long = body("grown", prompt=list(range(3000)))
+    home = front.post(long, session)[1]["x-mfs-replica"]
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(front.post, body("at-home", prompt=list(range(3000)), stream=True, hold=1), session)
+        eventually(lambda: held(three, "at-home"), "the long call that lasts")
+        assert {front.post(long, session)[1]["x-mfs-replica"] for _ in range(3)} == {home}
+        for one in three:
+            one.release()
+        assert busy.result()[1]["x-mfs-replica"] == home
+
+
 def test_words_reach_the_engine_made_safe(front: GatewayProcess, three: list[StandIn]) -> None:
     headers = {"x-tier": "chat", "x-session-id": "s" * 10_000, "x-slo-tbt-ms": "NaN", "x-gateway-fairness-id": "acme"}
+    headers["x-expected-output-tokens"] = "300"
     front.post(body("words", vllm_xargs={"own": 1, "ttlt_slo_ms": -3}), headers)
     (request,) = marked(three, "words")
     xargs = request["body"]["vllm_xargs"]
-    assert set(xargs) == {"own", "ttft_slo_ms", "importance", "tenant", "session", "tier"}
+    assert set(xargs) == {"own", "ttft_slo_ms", "importance", "tenant", "session", "tier", "expected_output_tokens"}
     assert 0 < xargs["ttft_slo_ms"] <= 500 and xargs["importance"] == 1 and xargs["tenant"] == "acme"
-    assert len(xargs["session"]) == 64
+    assert len(xargs["session"]) == 64 and xargs["expected_output_tokens"] == 300
     assert not {"x-session-id", "x-slo-tbt-ms"} & {name.lower() for name in request["headers"]}
     front.post(body("words", vllm_xargs={"session": "a\nb\x00"}))
     assert marked(three, "words")[-1]["body"]["vllm_xargs"]["session"].isprintable()

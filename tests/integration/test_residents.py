@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.ports import free_port
-from tests.support.gateway import GatewayProcess, gateway
+from tests.support.gateway import ROOT, GatewayProcess, gateway
 from tests.support.openai_engine import StandIn, engines
 from tests.support.waiting import eventually
 
@@ -70,6 +71,37 @@ def test_an_engine_gives_its_memory_to_another_one_once_it_has_no_requests(tmp_p
         assert [lives(pid) for pid in one.pids() + two.pids()] == [False, True, False]
         assert front.post(body("three"))[0] == 404
     assert not any(map(lives, one.pids())), "they end with the gateway"
+
+
+def test_an_engine_in_use_is_given_no_more_calls_once_another_one_has_waited_for_its_memory(tmp_path: Path) -> None:
+    one, two = Resident(tmp_path, "one"), Resident(tmp_path, "two")
+    config = one.table(memory_bytes=60) + two.table(memory_bytes=60) + "[residency]\nmemory_bytes = 100\n" + FAST
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(front.post, body("one", hold=0))
+        eventually(lambda: one.pids() and one.answers() and one.seen(), "a request at the first", pause_s=0.02)
+        second = pool.submit(front.post, body("two"))
+        eventually(lambda: "engine-held" in front.log.read_text(), "the second has waited", pause_s=0.02)
+        third = pool.submit(front.post, body("one"))
+        eventually(lambda: front.status()["queue"] == 2, "one that waits for its turn")
+        assert len(one.seen()) == 1 and not two.pids()
+        one.release()
+        assert [answer.result()[0] for answer in (first, second, third)] == [200] * 3
+        assert (len(one.pids()), len(two.pids())) == (2, 1), "each had its turn, and each start served a call"
+
+
+def test_an_engine_waits_no_more_once_who_wanted_it_has_left(tmp_path: Path) -> None:
+    one, two = Resident(tmp_path, "one"), Resident(tmp_path, "two")
+    config = one.table(memory_bytes=60) + two.table(memory_bytes=60) + "[residency]\nmemory_bytes = 100\n" + FAST
+    with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(front.post, body("one", hold=0))
+        eventually(lambda: one.pids() and one.answers() and one.seen(), "a request at the first", pause_s=0.02)
+        with contextlib.closing(front.begin(body("two"))):
+            eventually(lambda: "engine-held" in front.log.read_text(), "the second has waited", pause_s=0.02)
+            third = pool.submit(front.post, body("one"))
+            eventually(lambda: front.status()["queue"] == 2, "one that waits for its turn")
+        assert third.result()[0] == 200 and not two.pids()
+        one.release()
+        assert first.result()[0] == 200 and len(one.pids()) == 1
 
 
 def test_an_idle_engine_stops_and_starts_when_it_is_wanted(tmp_path: Path) -> None:
@@ -140,3 +172,22 @@ def test_an_engine_that_was_there_before_is_left_alone(tmp_path: Path) -> None:
         with gateway(tmp_path, one.table() + "[residency]\nidle_s = 0.1\n" + FAST) as front:
             assert front.post(body("one"))[0] == 200 and stages(front) == {"one": "runs"}
         assert engine.answers() and not one.pids()
+
+
+def test_an_engine_that_was_there_before_and_died_starts_again_and_its_memory_is_free(tmp_path: Path) -> None:
+    one, two = Resident(tmp_path, "one"), Resident(tmp_path, "two")
+    config = one.table(memory_bytes=60) + two.table(memory_bytes=60) + "[residency]\nmemory_bytes = 100\n" + FAST
+    with contextlib.ExitStack() as ends:
+        before = subprocess.Popen(one.command, cwd=ROOT)
+        ends.callback(before.wait)
+        ends.callback(before.kill)
+        eventually(one.answers, "the engine of another program")
+        front = ends.enter_context(gateway(tmp_path, config))
+        assert stages(front) == {"one": "runs", "two": "stopped"}
+        before.send_signal(signal.SIGSTOP)
+        eventually(lambda: not front.status()["replicas"][0]["healthy"], "it is silent")
+        assert stages(front)["one"] == "runs", "it still has its memory"
+        before.kill()
+        eventually(lambda: stages(front)["one"] == "stopped", "its end is seen")
+        assert [front.post(body(model))[0] for model in ("two", "one")] == [200, 200]
+        assert (len(one.pids()), len(two.pids())) == (2, 1)

@@ -132,7 +132,7 @@ class Replica(_native.StepLoop):
         """A new call."""
         serve, call = self._serve, live.call
         if live.program:
-            live.inherited = self._table.call_arrived(live.program, self.name, now_s)
+            live.inherited = self._table.call_arrived(live.program, self.name, now_s, call.prompt_tokens)
             live.program_service_s, live.program_wait_s = live.inherited
         live.output_tokens = self._history.expected(call)
         live.output_tokens_max = self._history.bound(call, live.output_tokens)

@@ -17,6 +17,9 @@ from mfsd.policy.workflow import (
     plan_degradation,
 )
 
+QUEUE_WEIGHT = 0.5
+"""Of the wait now in the smoothed one; the paper names no number."""
+
 
 class Start(NamedTuple):
     """When a stage that was placed begins to compute, and whether a model had to move for it."""
@@ -37,6 +40,8 @@ class Node:
         self.stages = dict.fromkeys(MODELS, 0)
         """Running, by model."""
         self._path_free_s = 0.0
+        self._queue_s = dict.fromkeys(MODELS, 0.0)
+        """Wait of its stages, smoothed."""
         self._ready_s = dict.fromkeys(MODELS, 0.0)
 
     @property
@@ -59,14 +64,21 @@ class Node:
         missing = need_bytes + own - headroom
         disruption_s, freed = 0.0, 0
         if missing > 0:
-            plan = plan_degradation(missing, self._engines(model.name), self._config.host_bytes, interrupt_s)
+            host_free_bytes = self._config.host_bytes - self.residency.host_used_bytes
+            plan = plan_degradation(missing, self._engines(model.name), host_free_bytes, interrupt_s)
             if plan is None:
                 return None
             disruption_s, freed = plan.cost_s, plan.freed_bytes
         activation = activation_s(model, state, self._config.speeds)
         queue_s = max(0.0, (self._ready_s[model.name] if not own else self._path_free_s) - now_s)
+        self._queue_s[model.name] += QUEUE_WEIGHT * (queue_s - self._queue_s[model.name])
         return Candidate(
-            self.number, 1e3 * self.rtt_s, headroom - own + freed, 1e3 * queue_s, 1e3 * activation, 1e3 * disruption_s
+            self.number,
+            1e3 * self.rtt_s,
+            headroom - own + freed,
+            1e3 * self._queue_s[model.name],
+            1e3 * activation,
+            1e3 * disruption_s,
         )
 
     def start(self, model: ModelProfile, need_bytes: int, now_s: float) -> Start | None:

@@ -27,8 +27,16 @@ def choose(
     usable = eligible(call, replicas, role)
     if isinstance(usable, Choice):
         return usable
-    known = homes.engines(call.program) if homes is not None and call.program else frozenset()
+    known = _homes(router, config, call, homes) if homes is not None and call.program else frozenset()
     return _RULES[router](config, call, usable, known)
+
+
+def _homes(router: Router, config: RouteConfig, call: Call, homes: Homes) -> frozenset[str]:
+    """Where the program stays. Short prompts go anywhere under locality: they make no home beside that of long ones,
+    or every replica would soon be one."""
+    if router is Router.LOCALITY and (long := homes.engines(call.program, config.locality_tokens)):
+        return long
+    return homes.engines(call.program)
 
 
 def eligible(call: Call, replicas: Sequence[Replica], role: Role = Role.BOTH) -> list[Replica] | Choice:
@@ -72,7 +80,7 @@ def _least_loaded(config: RouteConfig, call: Call, replicas: Sequence[Replica], 
 def _sticky(config: RouteConfig, call: Call, replicas: Sequence[Replica], homes: frozenset[str]) -> Choice:
     own = [replica for replica in replicas if replica.name in homes]
     if not own:
-        reason = "no replica that may have it has run its program: least " if homes else "its program is new: least "
+        reason = "its program's replicas may not have it: least " if homes else "its program has none: least "
         return _least(replicas, lambda replica: load_cost(config.load, replica), reason + config.load.value)
     return _least(own, lambda replica: load_cost(config.load, replica), "its program has run here")
 

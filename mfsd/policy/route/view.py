@@ -102,5 +102,5 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 class Homes(Protocol):
     """The part of the process table that routers read (mfsd.policy.serve.ProgramTable)."""
 
-    def engines(self, program: str) -> frozenset[str]:
-        """Names of the replicas on which its calls ran."""
+    def engines(self, program: str, prompt_tokens: int = 0) -> frozenset[str]:
+        """Names of the replicas on which its calls with prompts of at least so many tokens ran."""

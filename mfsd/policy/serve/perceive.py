@@ -48,27 +48,17 @@ class Outputs:
             self._mean.popitem(last=False)
         self._mean[key] = mean + NEW * (produced - mean)
 
-    def perceive(
-        self, tenant: str, application: str, announced_tokens: object, prior_tokens: float, readable: bool = True
-    ) -> Perceived:
-        """announced_tokens: what the request says of its output, None where it says nothing; readable: False where
-        something that it says could not be used."""
-        usable = _tokens(announced_tokens)
-        if readable and usable is not None:
-            return Perceived(usable, Source.REQUEST, bool(application))
-        known = readable and announced_tokens is None
-        if known and application:
+    def perceive(self, tenant: str, application: str, announced_tokens: float | None, prior_tokens: float) -> Perceived:
+        """announced_tokens: what the request says of its output; None where it says nothing, and no number from 1 where
+        what it says cannot be used."""
+        if announced_tokens is None and application:
             mean = self._mean.get((tenant, application))
             if mean is not None:
                 return Perceived(mean, Source.HISTORY, True)
+        if announced_tokens is not None and 1 <= announced_tokens < math.inf:
+            return Perceived(float(announced_tokens), Source.REQUEST, bool(application))
         everything = prior_tokens if self._all is None else self._all
         return Perceived(everything, Source.PRIOR, False)
-
-
-def _tokens(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 1:
-        return None
-    return float(value)
 
 
 class Cost(NamedTuple):

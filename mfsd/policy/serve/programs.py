@@ -40,7 +40,8 @@ class _Program:
     def __init__(self) -> None:
         self.service_s = self.wait_s = self.last_s = 0.0
         self.active = 0
-        self.engines: set[str] = set()
+        self.engines: dict[str, int] = {}
+        """The longest prompt that each was given."""
 
 
 class ProgramTable:
@@ -56,7 +57,7 @@ class ProgramTable:
     def __len__(self) -> int:
         return len(self._programs)
 
-    def call_arrived(self, program: str, engine: str, now_s: float) -> Inherited:
+    def call_arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
         """Counts the call; its priority and its program's waiting."""
         self._forget(now_s)
         entry = self._programs.get(program)
@@ -66,7 +67,7 @@ class ProgramTable:
             entry = self._programs[program] = _Program()
         self._touch(program, entry, now_s)
         entry.active += 1
-        entry.engines.add(engine)
+        entry.engines[engine] = max(prompt_tokens, entry.engines.get(engine, 0))
         return Inherited(entry.service_s, entry.wait_s)
 
     def call_ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
@@ -82,10 +83,12 @@ class ProgramTable:
         else:
             entry.service_s = max(entry.service_s, inherited.service_s + max(0.0, service_s))
 
-    def engines(self, program: str) -> frozenset[str]:
-        """Where it has run: the router's locality (Agentix 4.3)."""
+    def engines(self, program: str, prompt_tokens: int = 0) -> frozenset[str]:
+        """Where a prompt of at least so many tokens has run: the router's locality (Agentix 4.3)."""
         entry = self._programs.get(program)
-        return frozenset(entry.engines) if entry else frozenset()
+        if entry is None:
+            return frozenset()
+        return frozenset(engine for engine, longest in entry.engines.items() if longest >= prompt_tokens)
 
     def _touch(self, program: str, entry: _Program, now_s: float) -> None:
         entry.last_s = max(entry.last_s, now_s)

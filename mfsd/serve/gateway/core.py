@@ -79,6 +79,7 @@ class Gateway:
 
     def metrics_text(self) -> bytes:
         metrics = self.metrics
+        metrics.ready.set(self.replicas.ready)
         metrics.queue.set(len(self.admission))
         metrics.programs.set(len(self.programs))
         for replica in self.replicas.all:

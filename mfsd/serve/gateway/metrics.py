@@ -6,6 +6,7 @@ import contextlib
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+ANSWER_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 
@@ -47,6 +48,16 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=registry,
         )
+        self.queue_wait = _answer_times("queue_wait", "Of calls that a replica was given: time in the queue.", registry)
+        self.first_token = _answer_times(
+            "first_token", "From a request's arrival to the first event of its streamed answer.", registry
+        )
+        self.duration = _answer_times(
+            "duration", "From a request's arrival to the end of its answer, or until the client leaves.", registry
+        )
+        self.ready = Gauge(
+            "mfs_gateway_ready", "Whether a replica answers, or is one that requests start.", registry=registry
+        )
         self.queue = Gauge("mfs_gateway_queue", "Requests that wait in the gateway.", registry=registry)
         self.programs = Gauge("mfs_gateway_programs", "Programs in the table.", registry=registry)
         self.up = Gauge("mfs_gateway_replica_up", "Whether a replica answers.", ("replica",), registry=registry)
@@ -72,3 +83,7 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _answer_times(name: str, text: str, registry: CollectorRegistry) -> Histogram:
+    return Histogram(f"mfs_gateway_{name}_seconds", text, ("tier",), buckets=ANSWER_BUCKETS_S, registry=registry)

@@ -48,6 +48,8 @@ class LiveReplica:
         self.owed_bytes: int | None = None
         self.prefixes = Prefixes()
         self.stage = Stage.RUNS
+        self.held = False
+        """It is given no more calls, since another engine needs its memory."""
         self.used_s = 0.0
         """When it was given a call last, by the loop's clock."""
         self.sent = self.failed = 0
@@ -113,7 +115,7 @@ class LiveReplica:
             role=self.settings.role,
             models=self.models,
             tiers=tuple(self.settings.tiers),
-            healthy=self.healthy,
+            healthy=self.healthy and not self.held,
             waiting=self.waiting + self.foreign_waiting,
             running=self.running + self.foreign_running,
             waiting_tokens=self.waiting_tokens,
@@ -139,6 +141,11 @@ class ReplicaSet:
         """Of which each address is a replica; those that were found are among all."""
         self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
         self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
+
+    @property
+    def ready(self) -> bool:
+        """One answers, or will once a request wants it."""
+        return any(replica.healthy or replica.stage is not Stage.RUNS for replica in self.all)
 
     def found(self, number: int, addresses: set[str]) -> tuple[list[LiveReplica], list[LiveReplica]]:
         """What is new and what is gone of one of several. Requests that have a place at one that is gone keep it."""

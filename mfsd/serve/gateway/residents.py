@@ -1,12 +1,14 @@
 """Starts an engine when a request wants its model; stops it when another one needs its memory or no request wants it.
 
 Which one gives way is the rule of mfsd.policy.workflow.residency, without host memory to sleep in: an engine runs, or
-its model is on disk. An engine with requests is never stopped, so no request is lost by it.
+its model is on disk. An engine with requests is never stopped, so no request is lost by it; but it is given no more
+once another one has waited for its memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -21,8 +23,12 @@ from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import GatewaySettings
 
+LOOK_S: Final = 2.0
 RETRY_S: Final = 10.0
 """After a start that failed."""
+HOLD_S: Final = 5.0
+"""So long an engine waits for the memory of those that have requests; then they are given no more. So long one that has
+just started waits for its first."""
 UNLIMITED_BYTES: Final = 1 << 62
 
 
@@ -33,8 +39,20 @@ class _Life:
         self.replica, self.backend = replica, Backend(replica.settings.command)
         self.task: asyncio.Task[None]
         self.begun_s: float | None = None
+        self.served_s: float | None = None
+        """Since when it runs."""
         self.wanted_gone = False
-        self.has_served = False
+
+    @property
+    def has_served(self) -> bool:
+        return self.served_s is not None
+
+    def idle(self, now_s: float) -> bool:
+        """It runs without requests; those that it was started for are given to it just after it has."""
+        replica, served_s = self.replica, self.served_s
+        if replica.stage is not Stage.RUNS or replica.requests or served_s is None:
+            return False
+        return replica.used_s > served_s or now_s - served_s >= HOLD_S
 
 
 class Residents:
@@ -47,6 +65,11 @@ class Residents:
         self._own = {replica.name: replica for replica in replicas.all if replica.settings.command}
         self._lives: dict[str, _Life] = {}
         self._retry_s: dict[str, float] = {}
+        self._short_s: dict[str, float] = {}
+        """Engines that are wanted and find no memory: since when."""
+        self._asked: set[str] = set()
+        """Those of them that calls have asked for since the last tick."""
+        self._looks: dict[str, asyncio.Task[None]] = {}
         self._closing = False
         self._memory = Residency(
             {name: _profile(name, replica.settings.memory_bytes) for name, replica in self._own.items()},
@@ -71,7 +94,7 @@ class Residents:
         able = [
             msgspec.structs.replace(replica.view(prompt), healthy=True)
             for replica in self._own.values()
-            if replica.stage is not Stage.RUNS
+            if (replica.stage is not Stage.RUNS or replica.held)
             and (among is None or replica.name in among)
             and self._now_s() >= self._retry_s.get(replica.name, 0.0)
         ]
@@ -93,13 +116,24 @@ class Residents:
                     self._failed(replica, f"it does not answer {self._settings.start_max_s:g} s after its start")
                     self._stop(life)
             elif replica.stage is Stage.RUNS:
-                if not life.has_served or replica.requests:
-                    life.has_served, replica.used_s = True, now_s
+                if life.served_s is None:
+                    life.served_s = replica.used_s = now_s
+                elif replica.requests:
+                    replica.used_s = now_s
                 elif 0 < self._settings.idle_s <= now_s - replica.used_s:
                     self._stop(life)
 
+        for replica in self._own.values():
+            if replica.stage is Stage.RUNS and not replica.healthy and replica.name not in self._lives:
+                self._look(replica)
+        self._short_s = {name: since_s for name, since_s in self._short_s.items() if name in self._asked}
+        self._asked.clear()
+        self._hold(now_s)
+
     async def close(self) -> None:
         self._closing = True
+        for look in self._looks.values():
+            look.cancel()
         lives = list(self._lives.values())
         for life in lives:
             self._stop(life)
@@ -112,10 +146,14 @@ class Residents:
         running = [one for one in self._own.values() if one.stage in (Stage.RUNS, Stage.STARTS)]
         for one in sorted(running, key=lambda one: one.used_s):
             self._memory.used(one.name)
-        idle = {one.name for one in running if one.stage is Stage.RUNS and not one.requests and one.name in self._lives}
+        now_s = self._now_s()
+        idle = {name for name, life in self._lives.items() if life.idle(now_s)}
         moves = self._memory.activate(replica.name, 0, busy={one.name for one in running} - idle)
         if moves is None:
+            self._short_s.setdefault(replica.name, now_s)
+            self._asked.add(replica.name)
             return
+        self._short_s.pop(replica.name, None)
         for move in moves:
             if move.target is not Residence.RUNNING:
                 self._stop(self._lives[move.model])
@@ -123,6 +161,50 @@ class Residents:
         self._is(replica, Stage.STARTS)
         life = self._lives[replica.name] = _Life(replica)
         life.task = asyncio.create_task(self._live(life, going))
+
+    def _hold(self, now_s: float) -> None:
+        """Those that run with requests while others have waited for their memory, no more of them than it takes."""
+        held: set[str] = set()
+        for name, since_s in self._short_s.items():
+            able = [
+                life.replica
+                for life in self._lives.values()
+                if life.replica.stage is Stage.RUNS
+                and life.served_s is not None
+                and now_s - max(since_s, life.served_s) >= HOLD_S
+            ]
+            wants, enough = self._own[name].settings.memory_bytes - self._memory.headroom_bytes(0), list[str]()
+            for one in sorted(able, key=lambda one: (one.requests > 0, one.used_s)):
+                if wants > 0:
+                    enough.append(one.name)
+                    wants -= one.settings.memory_bytes
+            if wants <= 0:
+                held.update(enough)
+        for replica in self._own.values():
+            if (replica.name in held) and not replica.held:
+                self._log.info("engine-held", replica=replica.name, wanted=",".join(self._short_s))
+            replica.held = replica.name in held
+
+    def _look(self, replica: LiveReplica) -> None:
+        """An engine that another program started answers no more. Where nothing listens it has ended, and the gateway
+        may start it; one that is only silent still has its memory."""
+        if replica.name not in self._looks:
+            task = self._looks[replica.name] = asyncio.create_task(self._ended(replica))
+            task.add_done_callback(lambda _: self._looks.pop(replica.name, None))
+
+    async def _ended(self, replica: LiveReplica) -> None:
+        host, _, port = replica.endpoint.rpartition(":")
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            try:
+                _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), LOOK_S)
+            except ConnectionRefusedError:
+                self._is(replica, Stage.STOPPED)
+                self._memory.sleep(replica.name)
+                self._log.warning("engine-ended", replica=replica.name, how="nothing listens where it did")
+                self._changes.labels(replica.name, "ended").inc()
+                self._wake()
+            else:
+                writer.close()
 
     async def _live(self, life: _Life, going: list[asyncio.Task[None]]) -> None:
         replica = life.replica
@@ -156,6 +238,7 @@ class Residents:
             return
         life.wanted_gone = True
         life.replica.down("")
+        life.replica.held = False
         self._is(life.replica, Stage.STOPS)
         life.backend.terminate()
         killer = asyncio.get_running_loop().call_later(self._settings.stop_max_s, life.backend.kill)
@@ -163,8 +246,10 @@ class Residents:
 
     def _gone(self, life: _Life) -> None:
         name = life.replica.name
-        life.has_served |= life.replica.stage is Stage.RUNS
+        if life.served_s is None and life.replica.stage is Stage.RUNS:
+            life.served_s = self._now_s()
         life.replica.down("")
+        life.replica.held = False
         self._is(life.replica, Stage.STOPPED)
         self._memory.sleep(name)  # to disk, since there is no host memory
         del self._lives[name]

@@ -6,11 +6,12 @@ import asyncio
 
 import aiohttp
 
-from mfsd.policy.route import Call
+from mfsd.policy.route import Call, Role
 from mfsd.serve.gateway.admission import Place
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.replicas import LiveReplica
+from mfsd.serve.promise import NO_TIER
 
 
 class Turn:
@@ -21,7 +22,9 @@ class Turn:
         self._ahead_tokens = self.replica.waiting_tokens
         self._begun_s = self._now_s()
         self._first_s: float | None = None
-        self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s)
+        self._tier = call.tier or NO_TIER
+        gateway.metrics.queue_wait.labels(self._tier).observe(place.waited_s)
+        self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s, call.prompt_tokens)
         if prompt.chunks:
             self.replica.prefixes.sent(prompt.chunks)
 
@@ -34,7 +37,7 @@ class Turn:
         self.replica = replica
         replica.begin(self._prompt.tokens)
         self._ahead_tokens = replica.waiting_tokens
-        self._inherited = programs.arrived(program, replica.name, now_s)
+        self._inherited = programs.arrived(program, replica.name, now_s, self._call.prompt_tokens)
         if self._prompt.chunks:
             replica.prefixes.sent(self._prompt.chunks)
 
@@ -45,6 +48,8 @@ class Turn:
         self._first_s = self._now_s()
         self.replica.first_byte(self._prompt.tokens)
         if learn:
+            if self._answers:
+                self._gateway.metrics.first_token.labels(self._tier).observe(self._since_arrival_s(self._first_s))
             self.replica.learn(self._ahead_tokens, self._first_s - self._begun_s)
 
     def end(self, failed: bool = False) -> None:
@@ -57,12 +62,22 @@ class Turn:
             self.replica.leave(self._prompt.tokens)
         else:
             self.replica.running -= 1
+            if self._answers and not failed:
+                self._gateway.metrics.duration.labels(self._tier).observe(self._since_arrival_s(now_s))
         self.replica.failed += failed
         wait_s = self._place.waited_s
         self._gateway.programs.ended(
             self._call.program, self._inherited, now_s - first_s, wait_s + first_s - self._begun_s, now_s
         )
         self._gateway.admission.ended(self._place, self._call)
+
+    @property
+    def _answers(self) -> bool:
+        """The client gets what it produces."""
+        return self.replica.settings.role is not Role.PREFILL
+
+    def _since_arrival_s(self, now_s: float) -> float:
+        return now_s - self._call.arrival_ns / 1e9
 
     @staticmethod
     def _now_s() -> float:

@@ -10,7 +10,7 @@ from mfsd.serve.promise import NO_TIER, Wanted, Words
 
 READ: Final = frozenset(
     {*TTFT_KEYS, "tbt_slo_ms", "slo_tbt_ms", "ttlt_slo_ms", "slo_ttlt_ms", "session", "session_id", "program_id"}
-    | {"parent", "parent_session", "importance", "tenant", "role", "application", *QOS_KEYS}
+    | {"parent", "parent_session", "importance", "tenant", "role", "application", "expected_output_tokens", *QOS_KEYS}
 )
 """Words that are written anew; all others stay as they are."""
 LEAST_MS: Final = 1.0
@@ -44,7 +44,7 @@ def written(body: dict[str, Any], wanted: Wanted, words: Words, waited_s: float 
         fields["ttlt_slo_ms"] = max(LEAST_MS, (wanted.ttlt_s - waited_s) * 1e3)
     if wanted.importance:
         fields["importance"] = wanted.importance
-    for word in ("tenant", "session", "parent", "role", "application"):
+    for word in ("tenant", "session", "parent", "role", "application", "expected_output_tokens"):
         if value := getattr(wanted, word):
             fields[word] = value
     before = body.get(FIELD)

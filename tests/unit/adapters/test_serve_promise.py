@@ -58,6 +58,7 @@ def test_headers_become_words() -> None:
         (b"x-gateway-inference-fairness-id", b"acme"),
         (b"x-role", b"planner"),
         (b"x-application", b"ide"),
+        (b"x-expected-output-tokens", b"300"),
     ]
     assert fields_of(headers, WarnOnce()) == {
         "tbt_slo_ms": 40.0,
@@ -69,6 +70,7 @@ def test_headers_become_words() -> None:
         "tenant": "acme",
         "role": "planner",
         "application": "ide",
+        "expected_output_tokens": "300",
     }
     assert fields_of([(b"x-gateway-fairness-id", b"b"), (b"x-tenant", b"a")], WarnOnce()) == {"tenant": "a"}
     assert fields_of([(b"x-slo-tbt-ms", b"soon")], WarnOnce()) == {}

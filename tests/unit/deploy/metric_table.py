@@ -36,6 +36,12 @@ LEFT_OUT = {
     "mfs_tasks_on_credit_total": "beside mfs_tasks_permitted_total it says how often nothing waits",
     "mfs_clients_by_abi": "changes with upgrades; `mfsctl status` and the doctor name them",
     "mfs_attached_clients_total": "those attached now are on a panel",
+    "mfs_gateway_engine_changes_total": "for gateways that start engines; `mfsctl gateway status` shows their stages",
+    "mfs_gateway_ext_proc_streams": "for endpoint pickers alone; mfs_gateway_picked_total is on a panel",
+    "mfs_gateway_overhead_seconds": "measured by `python -m bench micro gateway`",
+    "mfs_gateway_port_owed_bytes": "ports have panels of their own",
+    "mfs_gateway_programs": "says nothing of load",
+    "mfs_gateway_unusable_words_total": "a client's mistake; each kind is logged once",
     "mfs_nic_utilization_ratio": "mfs_nic_carried_bytes_total over mfs_nic_rate_bytes_per_second says it over any time",
 }
 """Not on a panel, and why."""
@@ -57,7 +63,10 @@ def panels() -> list[dict[str, Any]]:
 
 
 def metrics_of(expression: str) -> set[str]:
-    return set(re.findall(r"\bmfs_\w+", expression))
+    """Of a histogram its own name."""
+    found = set(re.findall(r"\bmfs_\w+", expression))
+    histograms = {name for name, (kind, _, _) in exported_by_gateways().items() if kind == "histogram"}
+    return {base if (base := re.sub(r"_(bucket|sum|count)$", "", name)) in histograms else name for name in found}
 
 
 Described = dict[str, tuple[str, str, str]]
@@ -126,11 +135,12 @@ def exported_by_gateways() -> dict[str, tuple[str, tuple[str, ...], str]]:
 
 
 def table_of_gateways() -> str:
-    """Which no panel shows yet."""
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for name, (kind, labels, meaning) in sorted(exported_by_gateways().items()):
-        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |")
-    return "\n".join(lines) + "\n"
+    return table(
+        {
+            name: (kind, ", ".join(f"`{label}`" for label in labels), meaning)
+            for name, (kind, labels, meaning) in exported_by_gateways().items()
+        }
+    )
 
 
 def updated(page: str) -> str:

@@ -308,6 +308,20 @@ def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
     assert 'job="mfsd"' in (CHART.parents[1] / "prometheus" / "mfs.rules.yml").read_text()
 
 
+def test_gateways_have_a_pod_monitor_of_their_own() -> None:
+    gateway = {"enabled": True, "engines": {"selector": {"app": "vllm"}}}
+    manifests = render({"podMonitor": {"enabled": True}, "gateway": gateway, **OPEN})
+    monitor = find(manifests, "PodMonitor", "mfs-gateway")
+    deployment = find(manifests, "Deployment", "mfs-gateway")
+    chosen = monitor["spec"]["selector"]["matchLabels"].items()
+    assert chosen <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert not chosen <= find(manifests, "DaemonSet", "mfs-daemon")["spec"]["template"]["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in [p["name"] for p in container(manifests, "Deployment", "mfs-gateway")["ports"]]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "mfs-gateway"}]
+    assert "job_name: mfs-gateway" in (CHART.parents[1] / "prometheus" / "prometheus.yml").read_text()
+
+
 def vllm_environment(vllm: dict[str, Any], part: str = "prefill", **others: Any) -> dict[str, str]:
     """The container's variables, none of which stands there twice."""
     manifests = render({"vllm": {"enabled": True, **vllm}, **others})

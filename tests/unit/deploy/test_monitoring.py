@@ -58,7 +58,7 @@ def test_the_example_is_a_configuration_of_prometheus() -> None:
 
 
 def every_metric() -> set[str]:
-    return {*exported(), *exported_by_coordinators()}
+    return {*exported(), *exported_by_coordinators(), *exported_by_gateways()}
 
 
 def alerts() -> dict[str, Json]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
 from mfsd.policy.serve import Policy, ServeConfig, StepLoad
 from mfsd.policy.serve.meta import Strategy
-from mfsd.serve.controller import Controller, ask_endpoint
+from mfsd.serve.controller import Controller
+from mfsd.serve.endpoint import ask_endpoint
 from mfsd.serve.engine import Engine
 from mfsd.serve.promise import Words
 from mfsd.serve.publish import AUTO, Publisher, want
@@ -172,16 +175,32 @@ def test_a_controller_rests_while_an_operator_has_chosen(tmp_path: Path) -> None
         assert served.engine.config.policy is holds
 
 
+def test_a_request_that_says_its_output_is_known_before_any_of_its_application_has_ended(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    controller = Controller(served.engine, Meta(enabled=True, requests_min=1), served.warn)
+    shares = []
+    for name, tokens in (("says", 5), ("silent", None), ("wrong", "many")):
+        served.arrive(name, 8, 5, application="ide", expected_output_tokens=tokens)
+        controller.tick()
+        shares.append(controller._views(served.now_s).long.unknown_share)
+    assert shares == [0.0, pytest.approx(1 / 2), pytest.approx(2 / 3)]
+
+
 class Model(http.server.BaseHTTPRequestHandler):
-    replies: ClassVar[list[bytes]] = []
+    reply: ClassVar[bytes] = b""
+    every_s: ClassVar[float] = 0.0
+    """Between two bytes of its head and of its body."""
+    keys: ClassVar[list[str | None]] = []
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        body = self.replies.pop(0)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.keys.append(self.headers["Authorization"])
+        answer = b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self.reply), self.reply)
+        parts = [answer[n : n + 1] for n in range(len(answer))] if self.every_s else [answer]
+        with contextlib.suppress(OSError):  # the other side has left
+            for part in parts:
+                self.wfile.write(part)
+                time.sleep(self.every_s)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -192,7 +211,8 @@ def reply(content: str) -> bytes:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[str]:
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(Model, "keys", [])
     server = http.server.HTTPServer(("127.0.0.1", 0), Model)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -200,6 +220,17 @@ def endpoint() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def answered() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "mfs-meta":
+            thread.join()
+
+
+def asking(endpoint: str, **more: Any) -> Meta:
+    given = {"strategy": Strategy.LLM, "pool": (Policy.EDF, Policy.SRPF), "every_s": 30, "timeout_s": 10, **more}
+    return Meta(enabled=True, endpoint=endpoint, **given)
 
 
 @pytest.mark.parametrize(
@@ -213,35 +244,88 @@ def endpoint() -> Iterator[str]:
     ],
 )
 def test_a_models_answer_counts_only_in_its_strict_form(
-    endpoint: str, answer: bytes, holds: Policy, tmp_path: Path
+    endpoint: str, answer: bytes, holds: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Model, "reply", answer)
     served = Served(tmp_path)
-    Model.replies = [answer]
-    config = Meta(
-        enabled=True, strategy=Strategy.LLM, pool=(Policy.EDF, Policy.SRPF), endpoint=endpoint, every_s=30, timeout_s=10
-    )
-    asked: list[threading.Event] = []
-
-    def ask(config: Meta, text: str) -> bytes:
-        try:
-            return ask_endpoint(config, text)
-        finally:
-            asked.append(threading.Event())
-
-    controller = Controller(served.engine, config, served.warn, ask)
-    controller.tick()
-    for thread in threading.enumerate():
-        if thread.name == "mfs-meta":
-            thread.join()
-    assert len(asked) == 1
-    served.now_s += 40.0
-    Model.replies = [answer]
-    controller.tick()
+    controller = Controller(served.engine, asking(endpoint), served.warn)
+    for seconds, questions in ((0, 0), (19, 0), (2, 1), (5, 1), (5, 1)):
+        served.now_s += seconds
+        controller.tick()
+        answered()
+        assert len(Model.keys) == questions, "one for the decision at 30 s, ten seconds before it"
     assert served.engine.config.policy is holds
     assert bool(served.warnings) == (holds is Policy.EDF)
-    for thread in threading.enumerate():
-        if thread.name == "mfs-meta":
-            thread.join()
+
+
+@pytest.mark.parametrize(("took_s", "holds"), [(9.0, Policy.SRPF), (11.0, Policy.EDF)])
+def test_a_late_answer_never_decides(took_s: float, holds: Policy, tmp_path: Path) -> None:
+    """Not the decision that it was asked for, and not the one after that either."""
+    served = Served(tmp_path)
+    questions: list[str] = []
+
+    def ask(config: Meta, text: str) -> bytes:
+        questions.append(text)
+        if len(questions) > 1:
+            raise TimeoutError
+        served.now_s += took_s
+        return b'{"policy": "srpf"}'
+
+    controller = Controller(served.engine, asking("http://x"), served.warn, ask)
+    controller.tick()
+    served.now_s += 20.0
+    controller.tick()
+    answered()
+    for _ in range(45):
+        served.now_s += 1.0
+        controller.tick()
+        answered()
+    assert served.engine.config.policy is holds
+    assert any("late" in text for text in served.warnings) == (holds is Policy.EDF)
+
+
+def test_an_answer_does_not_wait_for_a_decision_that_is_put_off(tmp_path: Path) -> None:
+    """It was about another load: there is another question by then."""
+    served = Served(tmp_path)
+    given = [b'{"policy": "srpf"}', b"none"]
+    controller = Controller(served.engine, asking("http://x"), served.warn, lambda config, text: given.pop(0))
+    controller.tick()
+    served.now_s += 20.0
+    controller.tick()
+    answered()
+    served.now_s += 60.0
+    controller.tick()
+    answered()
+    assert served.engine.config.policy is Policy.EDF and not given
+
+
+def test_an_endpoint_that_drips_is_cut_at_the_deadline(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes within the limit of a read."""
+    monkeypatch.setattr(Model, "reply", reply('{"policy": "srpf"}'))
+    monkeypatch.setattr(Model, "every_s", 0.05)
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"no whole answer within 0\.5 s"):
+        ask_endpoint(asking(endpoint, timeout_s=0.5), "which?")
+    assert time.monotonic() - began_s < 3.0, "the whole answer takes seven"
+
+
+def test_a_key_is_read_at_each_question(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "reply", reply("x"))
+    file = tmp_path / "key"
+    config = asking(endpoint, api_key_file=str(file))
+    for key in ("one", "two"):
+        file.write_text(key + "\n")
+        assert ask_endpoint(config, "which?") == b"x"
+    ask_endpoint(asking(endpoint), "which?")
+    assert Model.keys == ["Bearer one", "Bearer two", None]
+    for unusable in ("", "one\ntwo", "sch\u00f6n"):
+        file.write_text(unusable)
+        with pytest.raises(ValueError, match=rf"{file}: holds no key of printable ASCII characters$"):
+            ask_endpoint(config, "which?")
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        ask_endpoint(config, "which?")
+    assert len(Model.keys) == 3
 
 
 def test_a_silent_endpoint_leaves_the_rules(tmp_path: Path) -> None:

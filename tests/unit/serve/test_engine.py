@@ -94,6 +94,22 @@ def test_an_unknown_importance_is_the_tiers_and_counted(world: World, value: Any
     assert world.engine.reader.unusable == {"importance": 1}
 
 
+@pytest.mark.parametrize(("said", "expected"), [(7, 7), ("7.5", 7.5), (2000, 64), (None, 40), ("", 40)])
+def test_what_a_request_says_of_its_output_goes_before_history(world: World, said: Any, expected: float) -> None:
+    """And never beyond its own limit."""
+    ended = world.arrived("a", application="ide")
+    world.engine.lengths.ended(ended.wanted, 100, 40, 40.0)
+    assert world.arrived("b", application="ide", expected_output_tokens=said).expected == expected
+    assert not world.engine.reader.unusable
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, "inf", "many", True, [5], 10**400])
+def test_an_output_that_cannot_be_is_unknown_and_counted(world: World, value: Any) -> None:
+    wanted = world.arrived("a", expected_output_tokens=value).wanted
+    assert wanted.expected_output_tokens == 0.0
+    assert world.engine.reader.unusable == {"expected_output_tokens": 1}
+
+
 @pytest.mark.parametrize("value", ["gold", 7, ["chat"], "CHAT"])
 def test_an_unknown_tier_is_the_default_and_counted(world: World, value: Any) -> None:
     wanted = world.arrived("a", tier=value).wanted

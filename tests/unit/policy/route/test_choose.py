@@ -124,6 +124,33 @@ def test_locality_is_least_loaded_below_the_bound_and_sticky_from_it_on(
     assert choice.replica == choose(other, call, replicas, table(at)).replica
 
 
+@given(clusters(), st.lists(st.tuples(st.integers(0, 4096), st.integers(0, 3), st.integers(0, 9)), max_size=20))
+def test_short_prompts_make_no_home_beside_that_of_the_long_ones(
+    replicas: list[Replica], turns: list[tuple[int, int, int]]
+) -> None:
+    """A program that begins short and grows: its first long prompt settles where all that follow it go, whatever the
+    loads are meanwhile."""
+    free = [msgspec.structs.replace(r, role=Role.BOTH, healthy=True, requests_max=None, tiers=()) for r in replicas]
+    free = [msgspec.structs.replace(r, models=(), kv_tokens=None) for r in free]
+    programs, home = ProgramTable(), None
+    for prompt_tokens, busy, running in turns:
+        n = busy % len(free)
+        free[n] = msgspec.structs.replace(free[n], running=running)
+        at = choose(Router.LOCALITY, Call(prompt_tokens=prompt_tokens, program="p"), free, programs).replica
+        assert at is not None
+        if prompt_tokens >= 2048:
+            home = home or at
+            assert at == home
+        programs.call_arrived("p", at, 0.0, prompt_tokens)
+
+
+def test_the_first_long_prompt_goes_where_short_ones_have_run() -> None:
+    """What they have in common is cached there."""
+    replicas = [Replica(name="a"), Replica(name="b", running=1), Replica(name="c", running=2)]
+    long = Call(prompt_tokens=3000, program="p")
+    assert choose(Router.LOCALITY, long, replicas, table({"b", "c"})).replica == "b"
+
+
 @given(clusters(), st.sampled_from(Load))
 def test_the_least_loaded_has_least_of_what_counts(replicas: list[Replica], load: Load) -> None:
     measures = {

@@ -26,12 +26,11 @@ def test_the_request_comes_before_history_and_history_before_the_prior(outputs: 
     assert Outputs().perceive("acme", "chat", None, 256) == (256, Source.PRIOR, False)
 
 
-@pytest.mark.parametrize("value", ["many", -3, 0, math.nan, math.inf, True, [100]])
-def test_what_cannot_be_read_is_unknown_and_gets_the_statistics_of_all(outputs: Outputs, value: object) -> None:
+@pytest.mark.parametrize("value", [-3, 0, math.nan, math.inf])
+def test_what_cannot_be_read_is_unknown_and_gets_the_statistics_of_all(outputs: Outputs, value: float) -> None:
     found = outputs.perceive("acme", "chat", value, 256)
     assert (found.source, found.known) == (Source.PRIOR, False)
     assert 100 < found.output_tokens < 300
-    assert outputs.perceive("acme", "chat", None, 256, readable=False) == found
 
 
 def test_a_request_without_application_is_never_specialised(outputs: Outputs) -> None:

@@ -329,6 +329,14 @@ def test_plas_sums_and_atlas_keeps_the_longest_chain() -> None:
         assert table.engines("p") == {"e0", "e1"}
 
 
+def test_a_program_is_where_its_long_prompts_ran_too() -> None:
+    table = ProgramTable()
+    for engine, prompt_tokens in (("e0", 10), ("e1", 3000), ("e1", 10), ("e2", 2047)):
+        table.call_arrived("p", engine, 0.0, prompt_tokens)
+    assert table.engines("p") == {"e0", "e1", "e2"}
+    assert (table.engines("p", 2048), table.engines("p", 3001), table.engines("q", 0)) == ({"e1"}, set(), set())
+
+
 def test_programs_that_never_end_are_forgotten() -> None:
     table = ProgramTable(idle_s=10.0, programs_max=3)
     reported = table.call_arrived("old", "e", 0.0)

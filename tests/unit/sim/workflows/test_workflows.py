@@ -64,3 +64,33 @@ def test_a_node_refuses_what_its_memory_does_not_hold() -> None:
     node.ended("qwen3-14b", 10**9)
     found = node.candidate(MODELS["qwen3-8b"], 10**9, 0.0, 1.0)
     assert found is not None and found.disruption_ms > 0 and node.kv_bytes == 0
+
+
+@pytest.mark.parametrize(("host_gb", "restarts"), [(64, False), (20, True)])
+def test_a_model_falls_asleep_only_where_host_memory_is_free(host_gb: int, restarts: bool) -> None:
+    """The 8b sleeps there; beside it 20 GB do not hold the 4b as well."""
+    config = msgspec.structs.replace(CONFIG, host_bytes=host_gb * 10**9)
+    node = Node(0, config)
+    for name in ("qwen3-8b", "qwen3-4b"):
+        assert node.start(MODELS[name], 10**9, 0.0) is not None
+        node.ended(name, 10**9)
+    node.residency.sleep("qwen3-8b")
+    model = MODELS["qwen3-14b"]
+    found = node.candidate(model, 10**9, 1000.0, 1.0)
+    assert found is not None and (found.disruption_ms > 1e3 * config.speeds.start_s) is restarts
+
+
+def test_the_wait_that_a_node_reports_is_smoothed() -> None:
+    node, model = Node(0, CONFIG), MODELS["qwen3-0.6b"]
+    start = node.start(model, 10**6, 0.0)
+    assert start is not None
+
+    def waits_s(now_s: float) -> float:
+        found = node.candidate(model, 10**6, now_s, 1.0)
+        assert found is not None
+        return found.queue_ms / 1e3
+
+    waits = [waits_s(0.0) for _ in range(12)]
+    assert waits[0] == pytest.approx(start.begin_s / 2) and waits == sorted(waits)
+    assert waits[-1] == pytest.approx(start.begin_s, rel=1e-3)
+    assert 0 < waits_s(start.begin_s) < waits[-1]
