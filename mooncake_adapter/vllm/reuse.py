@@ -295,9 +295,10 @@ class ReuseChoice:
 
     def ended(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
         """Adds "mfs_reuse" to what the answer says of a request that computed its reuse again."""
+        reason = self.explanation(request)
         decision = self._latest.pop(request, None)
         self._uncounted.discard(request)
         if decision is None or decision.choice is Choice.FETCH:
             return parameters
         what = "computed again" if decision.choice is Choice.RECOMPUTE else "computed again in part"
-        return {**(parameters or {}), "mfs_reuse": f"{what}: {decision.reason.value}"}
+        return {**(parameters or {}), "mfs_reuse": f"{what}: {reason}"}
