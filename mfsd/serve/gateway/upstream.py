@@ -42,7 +42,12 @@ class Upstream:
         if not any(name == "x-request-id" for name, _ in carried):
             carried.append(("x-request-id", request_id))
         try:
-            return await self._session.post(replica.url + path, data=body, headers=carried)
+            return await self._session.post(
+                replica.url + path,
+                data=body,
+                headers=carried,
+                allow_redirects=False,  # to follow one would send the call a second time
+            )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotSent(" ".join(str(error).split())) from error
 
@@ -50,6 +55,7 @@ class Upstream:
 def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10),
+        cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and its engine: they pass, and none is kept
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
