@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
+import json
+import resource
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -216,6 +221,42 @@ def test_an_engine_that_dies_before_its_answer_is_an_error_and_not_asked_again(t
         client.join()
         assert found[0][0] == 502 and found[0][2]["error"]["code"] == "engine_lost"
         assert not marked([other], "dies")
+
+
+def _open_now(process: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
+
+
+def test_without_a_descriptor_requests_get_503_and_replicas_stay(tmp_path: Path, three: list[StandIn]) -> None:
+    with gateway(tmp_path, replicas(three[0].url) + FAST) as front, contextlib.ExitStack() as stack:
+        process = front.process.pid
+        soft, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, 65_536)
+        before = _open_now(process)
+        clients = [http.client.HTTPConnection("127.0.0.1", front.port, timeout=60) for _ in range(7)]
+        for client in clients:
+            client.connect()
+            stack.callback(client.close)
+        eventually(lambda: _open_now(process) >= before + len(clients), "the connections")
+        most = _open_now(process) + 2
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (most, hard))
+        more = [stack.enter_context(socket.create_connection(("127.0.0.1", front.port))) for _ in range(9)]
+        eventually(lambda: _open_now(process) >= most, "the last descriptor")
+        for client in clients[:-1]:  # what is open to the engine is used, and then there is none
+            client.request("POST", "/v1/completions", json.dumps(body("fills", hold=0)))
+        eventually(lambda: "no-socket" in front.log.read_text(), "that there is none")
+        clients[-1].request("POST", "/v1/completions", json.dumps(body("refused")))
+        answer = clients[-1].getresponse()
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert json.loads(answer.read())["error"]["code"] == "no_socket" and not marked(three, "refused")
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
+        for one in more:
+            one.close()
+        eventually(lambda: front.post(body("again"))[0] == 200, "a request")
+        log = front.log.read_text()
+        assert "replica-down" not in log and log.count("event=no-socket") == 1 and "LimitNOFILE" in log
+        assert 'mfs_gateway_refused_total{reason="no-socket"}' in front.metrics()
+        three[0].release()
 
 
 @pytest.mark.parametrize("connector", ["nixl", "mooncake"])

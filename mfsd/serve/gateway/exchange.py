@@ -53,6 +53,11 @@ def too_large(most_bytes: int) -> Refused:
     return Refused(413, text, "invalid_request_error", "body_too_large", more={"limit": most_bytes})
 
 
+def no_socket(problem: str) -> Refused:
+    text = f"the gateway can make no connection to an engine now: {problem}"
+    return Refused(503, text, "server_error", "no_socket", UNHEALTHY_RETRY_S)
+
+
 def object_of(raw: bytes) -> dict[str, Any]:
     """NotUsable."""
     try:

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import State
+from mfsd.serve.gateway.upstream import own_problem
 
 TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
@@ -30,6 +31,11 @@ RETRY_S: Final = 1.0
 LINE_BYTES_MAX: Final = 64 << 20
 FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
+NO_SOCKET_S: Final = 60.0
+"""Without one, until the next is news."""
+NO_SOCKET_REMEDY: Final = (
+    "raise the limit of open files (LimitNOFILE of the service, ulimit -n) or of ports (net.ipv4.ip_local_port_range)"
+)
 
 
 class Log(Protocol):
@@ -107,6 +113,8 @@ class Poller:
         """Until when what ports owe may be believed."""
         self.coordinator = ""
         """That answered last; empty: none does."""
+        self._no_socket_s = -math.inf
+        """When that was logged last."""
         self.watched = ""
         """That tells of each change; empty: none does, so that it is asked."""
 
@@ -148,6 +156,9 @@ class Poller:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
                 return
+            if own := own_problem(error):
+                self.no_socket(own)
+                return
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
             if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
                 return
@@ -158,6 +169,13 @@ class Poller:
             self._failures.pop(replica.name, None)
             if replica.up():
                 self._log.info("replica-up", replica=replica.name, url=replica.url, models=",".join(replica.models))
+
+    def no_socket(self, problem: str) -> None:
+        """The gateway itself can make no connection. Replicas stay as they are: nothing is known of them."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._no_socket_s > NO_SOCKET_S:
+            self._log.warning("no-socket", problem=problem, remedy=NO_SOCKET_REMEDY)
+        self._no_socket_s = now_s
 
     async def _models(self, replica: LiveReplica) -> None:
         """An engine without the page serves what is configured."""

@@ -13,9 +13,9 @@ from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
 from mfsd.serve.gateway.answer import Answer, ClientLeft, Receive, Scope, Send, TooLarge, read_body
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import NOT_JSON, Exchange, NotUsable, Refused, object_of, too_large
+from mfsd.serve.gateway.exchange import NOT_JSON, Exchange, NotUsable, Refused, no_socket, object_of, too_large
 from mfsd.serve.gateway.turn import Turn
-from mfsd.serve.gateway.upstream import FAILED, NotSent, headers_back
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back
 
 
 class Proxy:
@@ -73,9 +73,14 @@ class Proxy:
         except NoPlace as error:
             await _refuse(answer, exchange.refused(gateway, error))
             return "refused"
+        except NoSocket as error:
+            gateway.poller.no_socket(str(error))
+            gateway.metrics.refused.labels("no-socket").inc()
+            await _refuse(answer, no_socket(str(error)))
+            return "refused"
 
     async def _sent(self, gateway: Gateway, exchange: Exchange, role: Role, body: dict[str, Any]) -> Turn:
-        """The call's turn, with the head of the response. NoPlace, FAILED."""
+        """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED."""
         loop = asyncio.get_running_loop()
         for _ in range(len(gateway.replicas.all) + 1):
             place = await gateway.admission.place(exchange.call, exchange.prompt, role)

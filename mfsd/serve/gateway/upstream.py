@@ -4,6 +4,8 @@ engine, may it be sent to another one."""
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,6 +31,28 @@ class NotSent(Exception):
     """No connection was made."""
 
 
+class NoSocket(Exception):
+    """The gateway itself can make no connection, which says nothing of the engine."""
+
+
+OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+
+
+def own_problem(error: BaseException) -> str:
+    """Of this process or host, by which no connection could be made; empty: the other end's."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return ""
+    found = error.os_error
+    if found.errno in OWN:
+        return os.strerror(found.errno)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):  # names are looked up by files and sockets, too
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as own:
+            return os.strerror(own.errno or 0)
+    return ""
+
+
 class Upstream:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -36,7 +60,8 @@ class Upstream:
     async def post(
         self, replica: LiveReplica, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], request_id: str
     ) -> aiohttp.ClientResponse:
-        """The answer's head; its body is still to be read. NotSent; aiohttp.ClientError: it may have been sent."""
+        """The answer's head; its body is still to be read. NotSent, NoSocket; aiohttp.ClientError: it may have been
+        sent."""
         carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
         carried = [(name, value) for name, value in carried if name.encode("latin-1") not in NOT_SENT_ON]
         if not any(name == "x-request-id" for name, _ in carried):
@@ -49,6 +74,8 @@ class Upstream:
                 allow_redirects=False,  # to follow one would send the call a second time
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            if problem := own_problem(error):
+                raise NoSocket(problem) from error
             raise NotSent(" ".join(str(error).split())) from error
 
 
