@@ -8,6 +8,8 @@ import contextlib
 import math
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -15,8 +17,8 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from mfsd.proto.resolve import resolve
-from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet, Stage
-from mfsd.serve.gateway.settings import State
+from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
+from mfsd.serve.gateway.settings import State, key_in
 from mfsd.serve.gateway.upstream import own_problem
 
 TIMEOUT_S: Final = 2.0
@@ -31,6 +33,8 @@ RETRY_S: Final = 1.0
 LINE_BYTES_MAX: Final = 64 << 20
 FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
+MODELS_EVERY: Final = 10
+"""Polls, of which one reads the models again: engines load adapters while they serve."""
 NO_SOCKET_S: Final = 60.0
 """Without one, until the next is news."""
 NO_SOCKET_REMEDY: Final = (
@@ -74,13 +78,19 @@ def metrics_of(text: str) -> Metrics:
     return found
 
 
-def models_of(answer: Any) -> Iterator[tuple[str, int | None]]:
-    """Each model and the longest context that the engine takes."""
+def models_of(answer: Any) -> Iterator[tuple[str, Card]]:
+    """Each model, with the longest context that the engine takes."""
     entries = answer.get("data") if isinstance(answer, dict) else None
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            limit = entry.get("max_model_len")
-            yield entry["id"], limit if isinstance(limit, int) and limit > 0 else None
+            limit, created = entry.get("max_model_len"), entry.get("created")
+            yield (
+                entry["id"],
+                Card(
+                    prompt_max=limit if isinstance(limit, int) and limit > 0 else None,
+                    created=created if isinstance(created, int) and created >= 0 else None,
+                ),
+            )
 
 
 class PortRow(msgspec.Struct):
@@ -92,6 +102,12 @@ class PortRow(msgspec.Struct):
 class PortRows(msgspec.Struct):
     ttl_ms: float
     ports: list[PortRow]
+
+
+def _remedy(status: int) -> str:
+    if status in (401, 403):
+        return "name a file with its key in api_key_file, or its models in models"
+    return "name its models in models"
 
 
 class Poller:
@@ -113,6 +129,10 @@ class Poller:
         """Until when what ports owe may be believed."""
         self.coordinator = ""
         """That answered last; empty: none does."""
+        self._models_read: dict[str, int] = {}
+        """Polls since then, of each replica."""
+        self._doubted: dict[str, set[str]] = {}
+        """What is wrong with a replica's key or models, as it was logged."""
         self._no_socket_s = -math.inf
         """When that was logged last."""
         self.watched = ""
@@ -142,7 +162,8 @@ class Poller:
         new, gone = self._replicas.found(number, addresses)
         for replica in gone:
             self._log.info("replica-gone", replica=replica.name, url=replica.url)
-            self._failures.pop(replica.name, None)
+            for of in (self._failures, self._models_read, self._doubted):
+                of.pop(replica.name, None)
             self._forget(replica.name)
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
@@ -150,7 +171,8 @@ class Poller:
         if replica.away:
             return
         try:
-            if not replica.healthy or not replica.models:
+            polls = self._models_read[replica.name] = self._models_read.get(replica.name, 0) + 1
+            if not replica.healthy or not replica.models or polls >= MODELS_EVERY:
                 await self._models(replica)
             await self._metrics(replica)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
@@ -177,28 +199,50 @@ class Poller:
             self._log.warning("no-socket", problem=problem, remedy=NO_SOCKET_REMEDY)
         self._no_socket_s = now_s
 
+    def _get(self, replica: LiveReplica, path: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers, file = {}, replica.settings.api_key_file
+        if file:
+            try:
+                headers = {"authorization": f"Bearer {key_in(Path(file))}"}
+            except ValueError as error:
+                self._doubt(replica, f"api_key_file is {error}")
+        return self._session.get(replica.url + path, timeout=self._timeout, headers=headers)
+
+    def _doubt(self, replica: LiveReplica, problem: str) -> None:
+        logged = self._doubted.setdefault(replica.name, set())
+        if problem not in logged:
+            logged.add(problem)
+            self._log.warning("replica-doubtful", replica=replica.name, url=replica.url, problem=problem)
+
     async def _models(self, replica: LiveReplica) -> None:
         """An engine without the page serves what is configured."""
-        async with self._session.get(replica.url + "/v1/models", timeout=self._timeout) as answer:
-            if answer.status != 200:
-                return
-            found = dict(models_of(msgspec.json.decode(await answer.read())))
+        async with self._get(replica, "/v1/models") as answer:
+            status, content = answer.status, await answer.read()
+        self._models_read[replica.name] = 0
+        if status != 200:
+            if not replica.settings.models:
+                problem = f"/v1/models answers {status}, so it is taken to serve any model; {_remedy(status)}"
+                self._doubt(replica, problem)
+            return
+        found = dict(models_of(msgspec.json.decode(content)))
+        self._doubted.pop(replica.name, None)
+        replica.cards = found
+        replica.bound_prompts()
         if not replica.settings.models:
+            if replica.healthy and replica.models != tuple(found):
+                self._log.info("replica-models", replica=replica.name, models=",".join(found))
             replica.models = tuple(found)
-        limits = [limit for limit in found.values() if limit is not None]
-        if replica.settings.kv_tokens is None and limits:
-            replica.prompt_max = max(limits)
 
     async def _metrics(self, replica: LiveReplica) -> None:
-        async with self._session.get(replica.url + "/metrics", timeout=self._timeout) as answer:
+        async with self._get(replica, "/metrics") as answer:
             if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
                 return
             if answer.status >= 400:
                 raise ValueError(f"/metrics answers {answer.status}")
             found = metrics_of((await answer.read()).decode(errors="replace"))
         replica.polled(found.waiting, found.running, found.kv_used_share)
-        if found.kv_tokens and replica.settings.kv_tokens is None:
-            replica.prompt_max = min(found.kv_tokens, replica.prompt_max or found.kv_tokens)
+        replica.memory_max = found.kv_tokens or None
+        replica.bound_prompts()
 
     async def watch(self) -> None:
         """Reads each change of the ports from the coordinator that leads, for as long as there is a gateway. Older ones

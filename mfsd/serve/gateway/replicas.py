@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from mfsd.policy.route import Replica, Role
 from mfsd.serve.gateway.prefixes import Prefixes
@@ -26,6 +26,14 @@ class Stage(str, Enum):
     STOPPED = "stopped"
 
 
+class Card(NamedTuple):
+    """What an engine says of a model; None: nothing."""
+
+    prompt_max: int | None = None
+    created: int | None = None
+    """Unix time."""
+
+
 class LiveReplica:
     def __init__(self, settings: ReplicaSettings) -> None:
         self.settings, self.name, self.url = settings, settings.shown_name, settings.url.rstrip("/")
@@ -35,7 +43,11 @@ class LiveReplica:
         self.problem = "not asked yet"
         """Why it is not healthy."""
         self.models: tuple[str, ...] = tuple(settings.models)
+        self.cards: dict[str, Card] = {}
+        """Of the models that its engine names."""
         self.prompt_max = settings.kv_tokens
+        self.memory_max: int | None = None
+        """Tokens in its KV memory."""
         self.waiting = self.running = self.waiting_tokens = 0
         """Calls of this gateway: before and after their first byte, and prompt tokens of the former."""
         self.foreign_waiting = self.foreign_running = 0
@@ -80,6 +92,13 @@ class LiveReplica:
         self.foreign_running = foreign - self.foreign_waiting
         self._most = self.waiting + self.running
         self.kv_used_share = kv_used_share
+
+    def bound_prompts(self) -> None:
+        """By what its engine says of contexts and memory, where the configuration has no bound."""
+        if self.settings.kv_tokens is None:
+            contexts = [card.prompt_max for card in self.cards.values() if card.prompt_max is not None]
+            known = [most for most in (max(contexts, default=None), self.memory_max) if most is not None]
+            self.prompt_max = min(known, default=None)
 
     @property
     def requests(self) -> int:

@@ -54,6 +54,13 @@ def _check_picked(number: int, replica: ReplicaSettings) -> None:
             ) from None
 
 
+def _check_key(number: int, replica: ReplicaSettings) -> None:
+    try:
+        key_in(Path(replica.api_key_file))
+    except ValueError as error:
+        raise ValueError(f"replicas[{number}].api_key_file is {error}") from None
+
+
 class Connector(str, Enum):
     """How prefill instances hand KV to decode instances."""
 
@@ -82,6 +89,9 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of the longest prompt that it takes; unset: its `max_model_len` and the KV memory in its `/metrics`."""
     port: str = ""
     """Name of its NIC port in the coordinator's `/v1/ports`, for example `10.1.0.7`; empty: unknown."""
+    api_key_file: str = ""
+    """File with the key that the engine asks for (vLLM's `--api-key`), for what the gateway asks it itself, such as
+    `/v1/models`; requests have their clients' keys. Read with each poll."""
     each_address: bool = False
     """Each address of the url's host is a replica of its own, looked up with every poll: for a headless Service."""
     engine_id: str = ""
@@ -319,10 +329,27 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Settings(default=self.default, tiers=self.tiers)
 
 
+def key_in(file: Path) -> str:
+    """ValueError."""
+    try:
+        key = file.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; name a file that this process may read") from None
+    except UnicodeDecodeError:
+        key = ""
+    if not key or not (key.isascii() and key.isprintable()) or " " in key:
+        raise ValueError(f"{file}: use a file that has the key and nothing else")
+    return key
+
+
 def read_file(path: Path) -> GatewaySettings:
     """SettingsError."""
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=GatewaySettings)
+        settings = msgspec.toml.decode(path.read_bytes(), type=GatewaySettings)
+        for number, replica in enumerate(settings.replicas):
+            if replica.api_key_file:
+                _check_key(number, replica)
+        return settings
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
     except (msgspec.MsgspecError, ValueError) as error:

@@ -43,6 +43,8 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + 'models = ["m"]\ncommand = [""]\n', "command has a word that is empty"),
         (ONE + 'models = ["m"]\ncommand = ["vllm"]\neach_address = true\n', "command is of one engine"),
         (ONE + 'models = ["m"]\ncommand = ["vllm"]\n[residency]\nmemory_bytes = 5\n', "replicas[0].memory_bytes is 0"),
+        (ONE + 'api_key_file = "/nowhere/key"\n', "replicas[0].api_key_file is /nowhere/key: No such file"),
+        (ONE + 'api_key_file = "/dev/null"\n', "use a file that has the key and nothing else"),
         (ONE + "[residency]\nidle_s = nan\n", "idle_s is nan"),
         (ONE + '[route]\nrouter = "owed"\n', "use transfer"),
         (ONE + '[route]\ndecode = "prefix"\n', "use owed"),
