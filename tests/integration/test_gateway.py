@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import resource
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -221,6 +222,34 @@ def test_an_engine_that_dies_before_its_answer_is_an_error_and_not_asked_again(t
         client.join()
         assert found[0][0] == 502 and found[0][2]["error"]["code"] == "engine_lost"
         assert not marked([other], "dies")
+
+
+def test_an_engine_that_falls_silent_is_lost_and_its_requests_end(tmp_path: Path) -> None:
+    with engines(2) as made:
+        urls = [one.url for one in made]
+        with gateway(tmp_path, replicas(*urls) + "[state]\npoll_ms = 50\nlost_after_s = 1\n") as front:
+            streams = [front.begin(body("silent", stream=True, hold=1)) for _ in range(2)]
+            answers = [stream.getresponse() for stream in streams]
+            own, other = sorted(answers, key=lambda answer: answer.headers["x-mfs-replica"])
+            assert own.read1(100) and other.read1(100)
+            waiting = front.begin(body("silent before its answer", hold=0))
+            eventually(lambda: marked(made[:1], "silent before its answer"), "the call")
+            made[0].process.send_signal(signal.SIGSTOP)
+            text = own.read().decode()
+            assert '"code":"engine_lost"' in text and "nothing has come from it for 1 s" in text
+            assert "[DONE]" not in text
+            answer = waiting.getresponse()
+            assert (answer.status, json.loads(answer.read())["error"]["code"]) == (502, "engine_lost")
+            state = front.status()["replicas"][0]
+            assert (state["healthy"], state["waiting"], state["running"], state["failed"]) == (False, 0, 0, 2)
+            assert front.post(body("elsewhere"))[1]["x-mfs-replica"] == "b"
+            assert front.log.read_text().count("event=replica-lost") == 1
+            made[1].release()
+            assert other.read().decode().endswith("[DONE]\n\n"), "those of others go on"
+            made[0].process.send_signal(signal.SIGCONT)
+            eventually(lambda: front.status()["replicas"][0]["healthy"], "it is back")
+            states = [r["state"] for r in made[0].seen() if r["body"]["user"].startswith("silent")]
+            assert states == ["aborted", "aborted"]
 
 
 def _open_now(process: int) -> int:

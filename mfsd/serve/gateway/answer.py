@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,17 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON: Final = (b"content-type", b"application/json")
+
+
+class Refused(NamedTuple):
+    """An answer that is an error, in OpenAI's words."""
+
+    status: int
+    message: str
+    kind: str
+    code: str
+    retry_after_s: int = 0
+    more: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
 class ClientLeft(Exception):
@@ -49,7 +60,7 @@ class Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.begun = False
+        self.begun = self._ended = self._events = False
 
     async def whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         await self.begin(status, [*headers, (b"content-length", str(len(body)).encode())])
@@ -57,6 +68,7 @@ class Answer:
 
     async def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.begun = True
+        self._events = all(name != b"content-length" for name, _ in headers)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def part(self, body: bytes) -> None:
@@ -64,14 +76,14 @@ class Answer:
 
     async def end(self, body: bytes = b"") -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self._ended = True
 
-    async def failed(
-        self, status: int, message: str, kind: str, code: str, retry_after_s: int = 0, **more: object
-    ) -> None:
-        """An answer that has begun is a stream of events: the error is its last one."""
-        text = problem(message, kind, code, **more)
-        if self.begun:
+    async def failed(self, refused: Refused) -> None:
+        """In a stream of events that has begun the error is the last one. Another answer that has begun stays as it is:
+        it has less than it promises, by which its client sees that it is not whole."""
+        text = problem(refused.message, refused.kind, refused.code, **refused.more)
+        if not self.begun:
+            retry = [(b"retry-after", str(refused.retry_after_s).encode())] if refused.retry_after_s else []
+            await self.whole(refused.status, [JSON, *retry], text)
+        elif self._events and not self._ended:
             await self.end(b"data: " + text + b"\n\n")
-            return
-        retry = [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []
-        await self.whole(status, [JSON, *retry], text)

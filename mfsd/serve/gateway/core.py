@@ -11,6 +11,7 @@ from mfsd.policy.route import Router
 from mfsd.policy.serve import ProgramTable
 from mfsd.serve.gateway.admission import Admission
 from mfsd.serve.gateway.metrics import Metrics
+from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.poll import Log, Poller
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.residents import Residents
@@ -38,6 +39,8 @@ class Gateway:
         self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
         self.admission.starts = self.residents.wanted
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
+        self.ongoing: set[Ongoing] = set()
+        """Requests that have no answer yet, or not all of it."""
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
         self._doubted: dict[str, asyncio.Task[None]] = {}

@@ -139,12 +139,26 @@ class Poller:
         """That tells of each change; empty: none does, so that it is asked."""
 
     async def once(self) -> None:
+        began_s = asyncio.get_running_loop().time()
         several = range(len(self._replicas.several))
         await asyncio.gather(
             *(self.replica(replica) for replica in self._replicas.all),
             *(self._addresses(number) for number in several),
             self._ports(),
         )
+        self._lose(began_s)
+
+    def _lose(self, began_s: float) -> None:
+        """A host that is off, or a process that has stopped, ends no connection by itself. An engine that has answered
+        anything since this poll began is only slow."""
+        now_s, most_s = asyncio.get_running_loop().time(), self._state.lost_after_s
+        for replica in self._replicas.all:
+            silent = replica.heard_s < began_s and now_s - replica.heard_s >= most_s
+            if silent and replica.turns and not replica.healthy:
+                problem = f"nothing has come from it for {most_s:g} s"
+                self._log.warning("replica-lost", replica=replica.name, url=replica.url, requests=len(replica.turns))
+                for turn in list(replica.turns):
+                    turn.lose(problem)
 
     async def _addresses(self, number: int) -> None:
         """Where its name cannot be looked up, those that are known stay: whether they answer is seen anyhow."""
@@ -174,7 +188,10 @@ class Poller:
             polls = self._models_read[replica.name] = self._models_read.get(replica.name, 0) + 1
             if not replica.healthy or not replica.models or polls >= MODELS_EVERY:
                 await self._models(replica)
-            await self._metrics(replica)
+            found = await asyncio.gather(self._metrics(replica), self._health(replica), return_exceptions=True)
+            for one in found:
+                if isinstance(one, BaseException):
+                    raise one
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
                 return
@@ -217,6 +234,7 @@ class Poller:
     async def _models(self, replica: LiveReplica) -> None:
         """An engine without the page serves what is configured."""
         async with self._get(replica, "/v1/models") as answer:
+            replica.heard()
             status, content = answer.status, await answer.read()
         self._models_read[replica.name] = 0
         if status != 200:
@@ -235,6 +253,7 @@ class Poller:
 
     async def _metrics(self, replica: LiveReplica) -> None:
         async with self._get(replica, "/metrics") as answer:
+            replica.heard()
             if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
                 return
             if answer.status >= 400:
@@ -243,6 +262,13 @@ class Poller:
         replica.polled(found.waiting, found.running, found.kv_used_share)
         replica.memory_max = found.kv_tokens or None
         replica.bound_prompts()
+
+    async def _health(self, replica: LiveReplica) -> None:
+        """Of its model, not of its web server alone. A page that it has not, or does not show, says nothing."""
+        async with self._get(replica, "/health") as answer:
+            replica.heard()
+            if answer.status >= 500:
+                raise ValueError(f"/health answers {answer.status}")
 
     async def watch(self) -> None:
         """Reads each change of the ports from the coordinator that leads, for as long as there is a gateway. Older ones

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from mfsd.policy.route import Replica, Role
 from mfsd.serve.gateway.prefixes import Prefixes
@@ -34,6 +36,12 @@ class Card(NamedTuple):
     """Unix time."""
 
 
+class Losable(Protocol):
+    """A call that is at a replica."""
+
+    def lose(self, problem: str) -> None: ...
+
+
 class LiveReplica:
     def __init__(self, settings: ReplicaSettings) -> None:
         self.settings, self.name, self.url = settings, settings.shown_name, settings.url.rstrip("/")
@@ -59,6 +67,10 @@ class LiveReplica:
         self.port_rate_bytes_per_s = 0
         self.owed_bytes: int | None = None
         self.prefixes = Prefixes()
+        self.turns: set[Losable] = set()
+        """The calls of this gateway that are there."""
+        self.heard_s = math.inf
+        """When anything came from its engine last, by the loop's clock; infinite: nothing has."""
         self.stage = Stage.RUNS
         self.used_s = 0.0
         """When it was given a call last, by the loop's clock."""
@@ -85,6 +97,9 @@ class LiveReplica:
         if ahead_tokens > 0:
             each_ns = int(seconds * 1e9 / ahead_tokens)
             self.token_ns += int(PACE_WEIGHT * (each_ns - self.token_ns)) if self.token_ns else each_ns
+
+    def heard(self) -> None:
+        self.heard_s = asyncio.get_running_loop().time()
 
     def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
         foreign = max(0, waiting + running - self._most)

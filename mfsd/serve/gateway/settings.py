@@ -185,12 +185,17 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     poll_ms: int = 500
     """Between two readings of each engine's `/metrics`, and of ports at a coordinator that has no stream of them."""
+    lost_after_s: float = 60.0
+    """A replica that is down, and from which nothing has come for so long, is lost: no poll was answered, `/metrics` or
+    `/health`, and no part of a request. Its requests end with `engine_lost`."""
     coordinators: list[str] = []
     """Web addresses of coordinators (`coordinator.web` of theirs), for example `http://coord-1:7480`. The one that
     leads tells what ports owe."""
 
     def __post_init__(self) -> None:
         _check_count("poll_ms", self.poll_ms, 10, 3_600_000)
+        if not (math.isfinite(self.lost_after_s) and 0.1 <= self.lost_after_s <= 86_400):
+            raise ValueError(f"lost_after_s is {self.lost_after_s}: use seconds from 0.1 to 86400")
         for number, url in enumerate(self.coordinators):
             _check_url(f"coordinators[{number}]", url)
 

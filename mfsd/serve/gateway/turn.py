@@ -9,14 +9,17 @@ import aiohttp
 from mfsd.policy.route import Call
 from mfsd.serve.gateway.admission import Place
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.exchange import engine_lost
+from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.replicas import LiveReplica
 
 
 class Turn:
-    def __init__(self, gateway: Gateway, place: Place, call: Call, prompt: Prompt) -> None:
+    def __init__(self, gateway: Gateway, place: Place, call: Call, prompt: Prompt, ongoing: Ongoing) -> None:
         self._gateway, self._place, self._call, self._prompt = gateway, place, call, prompt
         self.replica = place.replica
+        self._ongoing, self._lost = ongoing, False
         self.response: aiohttp.ClientResponse | None = None
         self._ahead_tokens = self.replica.waiting_tokens
         self._begun_s = self._now_s()
@@ -24,12 +27,19 @@ class Turn:
         self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s)
         if prompt.chunks:
             self.replica.prefixes.sent(prompt.chunks)
+        self.replica.turns.add(self)
+
+    def lose(self, problem: str) -> None:
+        """Its replica is taken for lost: the request ends, and its place is free."""
+        self._lost = True
+        self._ongoing.end(engine_lost(problem))
 
     def moved(self, replica: LiveReplica) -> None:
         """Before its first byte: another one has the call, since that which was chosen could not be used."""
         programs, program, now_s = self._gateway.programs, self._call.program, self._now_s()
         self.replica.leave(self._prompt.tokens)
         self.replica.failed += 1
+        self.replica.turns.discard(self)
         programs.ended(program, self._inherited, 0.0, 0.0, now_s)
         self.replica = replica
         replica.begin(self._prompt.tokens)
@@ -37,6 +47,7 @@ class Turn:
         self._inherited = programs.arrived(program, replica.name, now_s)
         if self._prompt.chunks:
             replica.prefixes.sent(self._prompt.chunks)
+        replica.turns.add(self)
 
     def first_byte(self, learn: bool = False) -> None:
         """learn: it is the first token's, so that it says how long prompts take here."""
@@ -51,13 +62,14 @@ class Turn:
         """Once. A response that was not read to its end is closed, by which its engine aborts the request."""
         if self.response is not None and not self.response.closed:
             self.response.close()
+        self.replica.turns.discard(self)
         now_s = self._now_s()
         first_s = self._begun_s if self._first_s is None else self._first_s
         if self._first_s is None:
             self.replica.leave(self._prompt.tokens)
         else:
             self.replica.running -= 1
-        self.replica.failed += failed
+        self.replica.failed += failed or self._lost
         wait_s = self._place.waited_s
         self._gateway.programs.ended(
             self._call.program, self._inherited, now_s - first_s, wait_s + first_s - self._begun_s, now_s

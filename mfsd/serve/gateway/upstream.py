@@ -6,15 +6,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import Sequence
 from typing import Final
 
 import aiohttp
+from aiohttp.connector import AddrInfoType
 
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 CONNECT_S: Final = 3.0
+PROBE_S: Final = 10
+"""A connection without bytes is probed so often, and ends after three probes without an answer."""
+UNANSWERED_MS: Final = 30_000
+"""Bytes that the other host has not confirmed for so long end it, too."""
 KEEP_ALIVE_S: Final = 2.0
 """Below that of engines (uvicorn's is 5 s): a connection that the engine closes while a call is written to it would be
 an error that may not be repeated."""
@@ -79,9 +85,30 @@ class Upstream:
             raise NotSent(" ".join(str(error).split())) from error
 
 
+def keep_watch(connection: socket.socket) -> None:
+    """The kernel ends the connection when the other host is gone without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, PROBE_S),
+        (socket.TCP_KEEPINTVL, PROBE_S),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, UNANSWERED_MS),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    keep_watch(made)
+    return made
+
+
 def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10, socket_factory=_socket
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and its engine: they pass, and none is kept
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,

@@ -134,3 +134,51 @@ def test_models_that_cannot_be_read_are_reported_once_with_the_remedy() -> None:
         assert replica.models == ("base",)
 
     polled(check)
+
+
+class Call:
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def lose(self, problem: str) -> None:
+        self.problems.append(problem)
+
+
+def test_an_engine_with_slow_metrics_is_down_but_not_lost_while_anything_comes_from_it() -> None:
+    async def check(engine: Engine, poller: Poller, replica: LiveReplica, log: Log) -> None:
+        await poller.once()
+        call = Call()
+        replica.turns.add(call)
+        engine.silent = {"/metrics"}
+        for _ in range(2):
+            await poller.once()
+        assert not replica.healthy and not call.problems, "/health answers"
+        engine.silent.add("/health")
+        engine.silent.add("/v1/models")
+        poll = asyncio.create_task(poller.once())
+        await asyncio.sleep(0.1)
+        replica.heard()  # a part of an answer has come
+        await poll
+        assert not call.problems
+        await poller.once()
+        assert call.problems == ["nothing has come from it for 1 s"]
+
+    polled(check, State(lost_after_s=1.0))
+
+
+def test_an_engine_is_down_when_its_health_page_says_so_and_not_for_want_of_one() -> None:
+    async def check(engine: Engine, poller: Poller, replica: LiveReplica, log: Log) -> None:
+        for status in (404, 405, 401):
+            engine.status["/health"] = status
+            await poller.once()
+            assert replica.healthy
+        engine.status["/health"] = 503
+        await poller.once()
+        assert replica.healthy, "once is not enough"
+        await poller.once()
+        assert not replica.healthy and replica.problem == "/health answers 503"
+        engine.status.clear()
+        await poller.once()
+        assert replica.healthy
+
+    polled(check)

@@ -29,6 +29,7 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         ('listen = "8080"\n' + ONE, "use HOST:PORT"),
         (ONE + "[admission]\nwait_max_s = 0\n", "wait_max_s is 0"),
         (ONE + "[state]\npoll_ms = 1\n", "poll_ms is 1"),
+        (ONE + "[state]\nlost_after_s = 0\n", "lost_after_s is 0"),
         (ONE + '[state]\ncoordinators = ["coord-1"]\n', "coordinators[0]"),
         (ONE + 'each_address = true\nport = "10.1.0.7"\n', "port is of one engine"),
         (ONE + '[ext_proc]\nlisten = "9002"\n', "listen is '9002': use HOST:PORT"),
