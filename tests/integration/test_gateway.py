@@ -252,6 +252,29 @@ def test_an_engine_that_falls_silent_is_lost_and_its_requests_end(tmp_path: Path
             assert states == ["aborted", "aborted"]
 
 
+def test_an_engine_that_fails_at_once_is_not_the_least_loaded_one(tmp_path: Path) -> None:
+    with engines(2) as made:
+        config = replicas(*(one.url for one in made), requests_max=1) + FAST
+        with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+            made[0].fail(True)
+            found = [front.post(body("failing"))[:2] for _ in range(9)]
+            assert [status for status, _ in found] == [500] * 3 + [200] * 6
+            assert {headers["x-mfs-replica"] for status, headers in found if status == 200} == {"b"}
+            busy = pool.submit(front.post, body("busy", hold=0))
+            eventually(lambda: held(made, "busy"), "that the other one is full")
+            waits = pool.submit(front.post, body("waits"))
+            eventually(lambda: front.status()["queue"] == 1, "one that waits for it")
+            made[1].release()
+            assert (busy.result()[0], waits.result()[0]) == (200, 200)
+            metrics = front.metrics()
+            assert 'mfs_gateway_answers_total{replica="a",status="5xx"} 3.0' in metrics
+            assert 'mfs_gateway_answers_total{replica="b",status="2xx"} 8.0' in metrics
+            assert front.log.read_text().count("event=replica-behind") == 1
+            made[0].fail(False)
+            made[1].kill()
+            assert front.post(body("only"))[:1] == (200,), "what no other may have it is given"
+
+
 def _open_now(process: int) -> int:
     return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
 

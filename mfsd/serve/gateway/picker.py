@@ -277,6 +277,8 @@ class _Request:
         if self._outcome != "failed":
             turn.replica.sent += 1
             self._gateway.metrics.sent.labels(turn.replica.name).inc()
+            if (status := headers.get(b":status", b"")).isdigit() and len(status) == 3:
+                turn.answered(int(status))
         self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if found.end_of_stream:
             self._complete()

@@ -119,6 +119,7 @@ class Proxy:
                 raise
             place.replica.sent += 1
             gateway.metrics.sent.labels(place.replica.name).inc()
+            turn.answered(turn.response.status)
             return turn
         raise NoPlace(Choice(replica=None, reason="no replica can be connected to", refused=Refusal.UNHEALTHY))
 

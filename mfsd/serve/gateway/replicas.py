@@ -16,6 +16,10 @@ from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
 PACE_WEIGHT: Final = 0.1
 """Of the latest prompt in the mean time of a prompt token."""
 FETCH_TOKENS_LEAST: Final = 256
+ERRORS_MAX: Final = 3
+"""Errors in a row by which a replica goes behind the others: one that fails at once is always the least loaded."""
+BEHIND_S: Final = 10.0
+"""Then its next answer decides."""
 
 
 class Stage(str, Enum):
@@ -74,6 +78,10 @@ class LiveReplica:
         self.stage = Stage.RUNS
         self.used_s = 0.0
         """When it was given a call last, by the loop's clock."""
+        self.errors = 0
+        """Answers with 500 or more, in a row."""
+        self.behind_s = -math.inf
+        """Until when it gets only what no other replica serves."""
         self.sent = self.failed = 0
         """Calls so far; those of them that ended with an error of the connection."""
 
@@ -100,6 +108,18 @@ class LiveReplica:
 
     def heard(self) -> None:
         self.heard_s = asyncio.get_running_loop().time()
+
+    def answered(self, status: int) -> bool:
+        """Whether by this one it is behind the others, which is news."""
+        if status < 500:
+            self.errors, self.behind_s = 0, -math.inf
+            return False
+        self.errors += 1
+        if self.errors < ERRORS_MAX:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        news, self.behind_s = now_s >= self.behind_s, now_s + BEHIND_S
+        return news
 
     def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
         foreign = max(0, waiting + running - self._most)
@@ -190,6 +210,13 @@ class ReplicaSet:
             self.all = [replica for replica in self.all if replica not in gone] + new
             self.by_name = {replica.name: replica for replica in self.all}
         return new, gone
+
+    def in_front(self, among: Collection[str] | None, now_s: float) -> Collection[str] | None:
+        """Those of them that are not behind the others."""
+        if not any(replica.behind_s > now_s for replica in self.all):
+            return among
+        names = {replica.name for replica in self.all if replica.behind_s <= now_s}
+        return names if among is None else names.intersection(among)
 
     def view(self, prompt: Prompt, among: Collection[str] | None = None) -> Sequence[Replica]:
         """among: the names of those that count."""

@@ -49,6 +49,13 @@ class Turn:
             replica.prefixes.sent(self._prompt.chunks)
         replica.turns.add(self)
 
+    def answered(self, status: int) -> None:
+        """The head of its answer has come."""
+        gateway, replica = self._gateway, self.replica
+        gateway.metrics.answers.labels(replica.name, f"{status // 100}xx").inc()
+        if replica.answered(status):
+            gateway.log.warning("replica-behind", replica=replica.name, errors=replica.errors, status=status)
+
     def first_byte(self, learn: bool = False) -> None:
         """learn: it is the first token's, so that it says how long prompts take here."""
         if self._first_s is not None:
