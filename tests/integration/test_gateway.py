@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import threading
+import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -273,6 +274,57 @@ def test_an_engine_that_fails_at_once_is_not_the_least_loaded_one(tmp_path: Path
             made[0].fail(False)
             made[1].kill()
             assert front.post(body("only"))[:1] == (200,), "what no other may have it is given"
+
+
+def test_sigterm_takes_requests_a_while_and_lets_them_end(tmp_path: Path) -> None:
+    with engines(1) as made:
+        times = "lame_duck_s = 3\ndrain_s = 30\n"
+        with gateway(tmp_path, times + replicas(made[0].url) + FAST) as front, ThreadPoolExecutor(1) as pool:
+            left = front.begin(body("left", stream=True, hold=1)).getresponse()
+            assert left.read1(100)
+            front.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "event=stops" in front.log.read_text(), "that it stops")
+            status, headers, _ = front.post(body("late"))
+            assert (status, headers["connection"]) == (200, "close"), "proxies do not know yet"
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                front.get("/health")
+            ends = pool.submit(front.post, body("ends", stream=True, hold=2))
+            eventually(lambda: held(made, "ends"), "the other one")
+            eventually(lambda: not _listens(front), "that it takes no more")
+            assert front.process.poll() is None
+            made[0].release()
+            for text in (left.read().decode(), ends.result()[2]):
+                assert text.endswith("[DONE]\n\n")
+        assert front.process.returncode == 0
+
+
+def _listens(front: GatewayProcess) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", front.port)):
+        return True
+    return False
+
+
+def test_a_request_that_outlasts_the_drain_ends_with_an_error(tmp_path: Path) -> None:
+    with engines(1) as made, gateway(tmp_path, "drain_s = 0.5\n" + replicas(made[0].url) + FAST) as front:
+        stream = front.begin(body("left", stream=True, hold=1)).getresponse()
+        assert stream.read1(100)
+        whole = front.begin(body("whole", hold=0))
+        eventually(lambda: held(made, "whole"), "the other one")
+        front.process.terminate()
+        text = stream.read().decode()
+        assert '"code":"gateway_stopped"' in text and "[DONE]" not in text
+        answer = whole.getresponse()
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (503, "gateway_stopped")
+        assert front.process.wait(20) == 0
+        log = front.log.read_text()
+        assert "event=requests-ended requests=2" in log and "Traceback" not in log
+        assert [r["state"] for r in made[0].seen()] == ["aborted", "aborted"]
+
+
+def test_sighup_is_logged_and_ends_nothing(front: GatewayProcess, three: list[StandIn]) -> None:
+    front.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "event=sighup-ignored" in front.log.read_text(), "the line")
+    assert front.post(body("after"))[0] == 200
 
 
 def _open_now(process: int) -> int:

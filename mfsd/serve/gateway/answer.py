@@ -58,8 +58,9 @@ def problem(message: str, kind: str, code: str, **more: object) -> bytes:
 class Answer:
     """Of one request."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, last: bool = False) -> None:
+        """last: of its connection, since the gateway stops."""
+        self._send, self._last = send, last
         self.begun = self._ended = self._events = False
 
     async def whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
@@ -69,6 +70,8 @@ class Answer:
     async def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.begun = True
         self._events = all(name != b"content-length" for name, _ in headers)
+        if self._last:
+            headers = [*headers, (b"connection", b"close")]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def part(self, body: bytes) -> None:

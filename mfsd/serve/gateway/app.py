@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 from collections.abc import AsyncIterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from mfsd.serve.gateway.picker import Picker
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-DRAIN_S = 30
-"""Requests that run when the process is to stop have so long."""
+LAST_WORD_S = 2
+"""For the errors by which requests end that have not ended in time."""
 
 
 def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Starlette:
@@ -58,6 +60,8 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
         return _json({"object": "list", "data": data})
 
     async def health(_: Request) -> Response:
+        if gateway().stopping:
+            return Response(b"the gateway stops\n", 503, media_type="text/plain")
         if any(replica.healthy or replica.stage is not Stage.RUNS for replica in gateway().replicas.all):
             return Response(b"ok\n", media_type="text/plain")
         return Response(b"no replica answers: mfsctl gateway status\n", 503, media_type="text/plain")
@@ -97,6 +101,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._made = made
         self._picker: Picker | None = None
+        self._signals = 0
+        """That asked it to stop."""
         self.problem = ""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -124,11 +130,29 @@ class _Server(uvicorn.Server):
         self._picker = picker
         return True
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        (gateway,) = self._made
+        settings, loop = gateway.settings, asyncio.get_running_loop()
+        gateway.stopping = True
+        if self._signals:
+            gateway.log.info("stops", requests=len(gateway.ongoing), lame_duck_s=settings.lame_duck_s)
+            await self._lame_duck(settings.lame_duck_s)
+        end = loop.call_later(settings.drain_s, gateway.end_all)
         if self._picker is not None:
-            await asyncio.gather(self._picker.stop(DRAIN_S), super().shutdown(sockets=sockets))
+            await asyncio.gather(self._picker.stop(settings.drain_s + LAST_WORD_S), super().shutdown(sockets=sockets))
         else:
             await super().shutdown(sockets=sockets)
+        end.cancel()
+
+    async def _lame_duck(self, seconds: float) -> None:
+        """Another signal ends it."""
+        signals, end_s = self._signals, asyncio.get_running_loop().time() + seconds
+        while self._signals == signals and asyncio.get_running_loop().time() < end_s:
+            await asyncio.sleep(0.05)
 
 
 class CannotServe(Exception):
@@ -139,6 +163,8 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
     """Until a signal. False: it could not listen, which uvicorn has said. CannotServe."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises again what ended it; that is to be an ordinary end
         signal.signal(number, lambda *_: None)
+    remedy = "restart the gateway to read its file"
+    signal.signal(signal.SIGHUP, lambda *_: log.warning("sighup-ignored", remedy=remedy))
     host, port = settings.host_and_port
     made: list[Gateway] = []
     config = uvicorn.Config(
@@ -149,7 +175,7 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         access_log=False,
         http="httptools",
         server_header=False,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )
     server = _Server(config, made)
     with contextlib.suppress(SystemExit):

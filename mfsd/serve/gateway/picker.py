@@ -51,7 +51,8 @@ class _Left(Exception):
 
 
 class _Ended(Exception):
-    """By the gateway: the request's engine is lost. The proxy ends the request when this stream ends with an error."""
+    """By the gateway: the request's engine is lost, or the gateway stops. The proxy ends the request when this stream
+    ends with an error."""
 
 
 class _Foreign(Exception):
@@ -396,7 +397,7 @@ class Picker:
             return pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVING)
         if request.service not in READY:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r:.80}")
-        up = any(replica.healthy for replica in self._gateway.replicas.all)
+        up = not self._gateway.stopping and any(replica.healthy for replica in self._gateway.replicas.all)
         return pb.HealthCheckResponse(
             status=pb.HealthCheckResponse.SERVING if up else pb.HealthCheckResponse.NOT_SERVING
         )

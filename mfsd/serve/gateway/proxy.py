@@ -26,7 +26,8 @@ class Proxy:
         self._made, self._path = gateway, path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gateway, answer = self._made(), Answer(send)
+        gateway = self._made()
+        answer = Answer(send, last=gateway.stopping)
         if scope["method"] != "POST":
             await answer.failed(Refused(405, "use POST", "invalid_request_error", "method_not_allowed"))
             return

@@ -275,6 +275,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table `[[replicas]]` an engine."""
     listen: str = "127.0.0.1:8080"
     """Host and port to serve."""
+    lame_duck_s: float = 0.0
+    """So long after SIGTERM it still takes requests, while `/health` answers 503: balancers and proxies need that long
+    to send them elsewhere."""
+    drain_s: float = 30.0
+    """Then it takes none, and those that it has may go on for so long; what is left ends with an error
+    (`gateway_stopped`)."""
     route: Routing = Routing()
     admission: Admission = Admission()
     state: State = State()
@@ -293,6 +299,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host, _, port = self.listen.rpartition(":")
         if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
             raise ValueError(f"listen is {self.listen!r}: use HOST:PORT")
+        for field in ("lame_duck_s", "drain_s"):
+            if not 0.0 <= getattr(self, field) <= 86_400:
+                raise ValueError(f"{field} is {getattr(self, field)}: use seconds from 0 to 86400")
         names = [replica.shown_name for replica in self.replicas]
         for name in names:
             if names.count(name) > 1:

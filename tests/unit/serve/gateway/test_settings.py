@@ -26,6 +26,8 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + "requests_max = 0\n", "requests_max is 0"),
         (ONE + 'tiers = ["chat"]\n', "add a table [tiers.chat]"),
         (ONE + "nonsense = 1\n", "nonsense"),
+        ("drain_s = -1\n" + ONE, "drain_s is -1"),
+        ("lame_duck_s = nan\n" + ONE, "lame_duck_s is nan"),
         ('listen = "8080"\n' + ONE, "use HOST:PORT"),
         (ONE + "[admission]\nwait_max_s = 0\n", "wait_max_s is 0"),
         (ONE + "[state]\npoll_ms = 1\n", "poll_ms is 1"),
