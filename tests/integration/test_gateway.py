@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,6 +63,22 @@ def test_answers_are_passed_on_whole_and_as_a_stream(front: GatewayProcess, thre
     assert text.count("data: ") == 4 and text.endswith("data: [DONE]\n\n")
     assert headers["content-type"].startswith("text/event-stream")
     assert [len(marked(three, mark)) for mark in ("whole", "stream")] == [1, 1]
+
+
+def test_errors_of_paths_and_methods_are_in_openais_form(front: GatewayProcess) -> None:
+    model = {"id": MODEL, "object": "model", "owned_by": "mfs", "created": 7, "max_model_len": PROMPT_MAX}
+    assert json.loads(front.get("/v1/models")) == {"object": "list", "data": [model]}
+    assert json.loads(front.get(f"/v1/models/{MODEL}")) == model
+    for path, method, status, code in (
+        ("/v1/models/org/none", "GET", 404, "model_not_found"),
+        ("/v1/none", "POST", 404, "not_found"),
+        ("/v1/models", "POST", 405, "method_not_allowed"),
+        ("/v1/completions", "GET", 405, "method_not_allowed"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(urllib.request.Request(front.url + path, method=method), timeout=20)
+        assert error.value.code == status and json.loads(error.value.read())["error"]["code"] == code
+        assert status != 405 or error.value.headers["allow"]
 
 
 def test_the_official_client_works(front: GatewayProcess) -> None:

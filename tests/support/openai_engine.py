@@ -88,7 +88,7 @@ class Engine:
         return web.Response()
 
     async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": MODEL, "max_model_len": PROMPT_MAX}]})
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "max_model_len": PROMPT_MAX, "created": 7}]})
 
     async def metrics(self, _: web.Request) -> web.Response:
         running = sum(request["state"] in ("running", "held") for request in self.requests)

@@ -25,6 +25,9 @@ class Refused(NamedTuple):
     more: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
+INTERNAL: Final = Refused(500, "the gateway has failed; its log has the reason", "server_error", "internal_error")
+
+
 class ClientLeft(Exception):
     """Before its request was complete."""
 

@@ -7,22 +7,24 @@ import contextlib
 import math
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mfsd.serve.gateway.answer import INTERNAL, problem
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.exchange import PATHS
 from mfsd.serve.gateway.poll import Log
 from mfsd.serve.gateway.proxy import Proxy
-from mfsd.serve.gateway.replicas import Stage
+from mfsd.serve.gateway.replicas import Card, Stage
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.upstream import session
 
@@ -56,8 +58,16 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
                 await gateway().residents.close()
 
     async def models(_: Request) -> Response:
-        data = [{"id": model, "object": "model", "owned_by": "mfs"} for model in gateway().replicas.models()]
+        data = [_model(name, card) for name, card in gateway().replicas.models().items()]
         return _json({"object": "list", "data": data})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        card = gateway().replicas.models().get(name)
+        if card is None:
+            text = f"no replica serves the model {name!r:.80}; /v1/models has those that there are"
+            return _error(404, text, "invalid_request_error", "model_not_found")
+        return _json(_model(name, card))
 
     async def health(_: Request) -> Response:
         if gateway().stopping:
@@ -72,14 +82,39 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
     async def metrics(_: Request) -> Response:
         return Response(gateway().metrics_text(), media_type=METRICS_TYPE)
 
-    pages = [("/v1/models", models), ("/health", health), ("/status.json", status), ("/metrics", metrics)]
+    pages = [("/v1/models", models), ("/v1/models/{name:path}", model), ("/health", health), ("/status.json", status),
+             ("/metrics", metrics)]  # fmt: skip
     return Starlette(
         routes=[
             *(Route(path, Proxy(gateway, path)) for path in PATHS),
             *(Route(path, page, methods=["GET"]) for path, page in pages),
         ],
+        exception_handlers={HTTPException: _http_error, Exception: _own_error},
         lifespan=lifespan,
     )
+
+
+def _model(name: str, card: Card) -> dict[str, object]:
+    known = {"created": card.created, "max_model_len": card.prompt_max}
+    return {"id": name, "object": "model", "owned_by": "mfs", **{k: v for k, v in known.items() if v is not None}}
+
+
+def _error(status: int, message: str, kind: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(problem(message, kind, code), status, headers, media_type="application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Of a path that there is not, or of another method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _error(404, f"there is no page {request.url.path!r:.120}", "invalid_request_error", "not_found")
+    text = f"{request.method} is not for {request.url.path!r:.120}"
+    code = "method_not_allowed" if error.status_code == 405 else "invalid_request"
+    return _error(error.status_code, text, "invalid_request_error", code, error.headers)
+
+
+async def _own_error(_: Request, error: Exception) -> Response:
+    return _error(INTERNAL.status, INTERNAL.message, INTERNAL.kind, INTERNAL.code)
 
 
 async def _poll(gateway: Gateway) -> None:

@@ -48,6 +48,11 @@ def no_socket(problem: str) -> Refused:
     return Refused(503, text, "server_error", "no_socket", UNHEALTHY_RETRY_S)
 
 
+def not_in_two(path: str) -> Refused:
+    text = f"{path} cannot be split into prefill and decode: add a replica of role both to the gateway"
+    return Refused(400, text, "invalid_request_error", "path_not_served")
+
+
 def engine_lost(reason: str) -> Refused:
     text = f"the engine did not finish the request ({reason}); it is not sent again, since it may have run"
     return Refused(502, text, "server_error", "engine_lost")

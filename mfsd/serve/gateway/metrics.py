@@ -15,7 +15,7 @@ class Metrics:
         self.requests = Counter(
             "mfs_gateway_requests", "Requests that ended, by tier and outcome.", ("tier", "outcome"), registry=registry
         )
-        """Outcomes: answered (whatever the engine's status), refused, failed, withdrawn."""
+        """Outcomes: answered (whatever the engine's status), refused, failed, withdrawn, error (the gateway's own)."""
         self.refused = Counter(
             "mfs_gateway_refused", "Requests that no engine was given, by reason.", ("reason",), registry=registry
         )

@@ -11,9 +11,29 @@ import msgspec
 from mfsd.policy.route import Choice, Refusal, Role
 from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
-from mfsd.serve.gateway.answer import Answer, ClientLeft, Receive, Refused, Scope, Send, TooLarge, read_body
+from mfsd.serve.gateway.answer import (
+    INTERNAL,
+    JSON,
+    Answer,
+    ClientLeft,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    problem,
+    read_body,
+)
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import NOT_JSON, Exchange, NotUsable, engine_lost, no_socket, object_of, too_large
+from mfsd.serve.gateway.exchange import (
+    NOT_JSON,
+    Exchange,
+    NotUsable,
+    engine_lost,
+    no_socket,
+    not_in_two,
+    object_of,
+    too_large,
+)
 from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.turn import Turn
 from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back
@@ -29,7 +49,8 @@ class Proxy:
         gateway = self._made()
         answer = Answer(send, last=gateway.stopping)
         if scope["method"] != "POST":
-            await answer.failed(Refused(405, "use POST", "invalid_request_error", "method_not_allowed"))
+            text = problem("use POST", "invalid_request_error", "method_not_allowed")
+            await answer.whole(405, [JSON, (b"allow", b"POST")], text)
             return
         most = gateway.settings.admission.body_max_bytes
         try:
@@ -72,6 +93,10 @@ class Proxy:
             watcher.cancel()  # a client that leaves now ends nothing but this answer
             await answer.failed(ongoing.refused)
             return "failed"
+        except Exception:
+            gateway.metrics.requests.labels(exchange.wanted.tier, "error").inc()
+            await answer.failed(INTERNAL)
+            raise
         finally:
             watcher.cancel()
             gateway.ongoing.discard(ongoing)
@@ -82,6 +107,10 @@ class Proxy:
         try:
             if gateway.replicas.disaggregated and self._path in pd.PATHS:
                 return await self._in_two(gateway, exchange, answer, ongoing)
+            if not gateway.replicas.whole:
+                gateway.metrics.refused.labels("path").inc()
+                await answer.failed(not_in_two(self._path))
+                return "refused"
             return await self._whole(gateway, exchange, answer, ongoing, Role.BOTH, exchange.body)
         except NoPlace as error:
             await answer.failed(exchange.refused(gateway, error))

@@ -193,6 +193,8 @@ class ReplicaSet:
         """Of which each address is a replica; those that were found are among all."""
         self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
         self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
+        self.whole = any(replica.role is Role.BOTH for replica in settings.replicas)
+        """Some take whole requests."""
 
     def found(self, number: int, addresses: set[str]) -> tuple[list[LiveReplica], list[LiveReplica]]:
         """What is new and what is gone of one of several. Requests that have a place at one that is gone keep it."""
@@ -237,7 +239,16 @@ class ReplicaSet:
             for replica, own in zip(some, cached, strict=True)
         ]
 
-    def models(self) -> list[str]:
-        """Of those that are healthy, or will be when one of their models is wanted."""
-        some = [replica for replica in self.all if replica.healthy or replica.stage is not Stage.RUNS]
-        return sorted({model for replica in some for model in replica.models})
+    def models(self) -> dict[str, Card]:
+        """Of those that are healthy, or will be when one of their models is wanted: the longest prompt that any of them
+        takes, and when the first one had the model."""
+        found: dict[str, Card] = {}
+        for replica in self.all:
+            if not replica.healthy and replica.stage is Stage.RUNS:
+                continue
+            for model in replica.models:
+                one, other = replica.cards.get(model, Card()), found.get(model, Card())
+                lengths = [most for most in (one.prompt_max, other.prompt_max) if most is not None]
+                times = [created for created in (one.created, other.created) if created is not None]
+                found[model] = Card(max(lengths, default=None), min(times, default=None))
+        return dict(sorted(found.items()))
