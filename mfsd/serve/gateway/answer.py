@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+BODY_S: Final = 120.0
+"""Until the body of a request has come whole: the largest needs 2.2 Mbit/s."""
 JSON: Final = (b"content-type", b"application/json")
 
 
@@ -32,12 +35,36 @@ class ClientLeft(Exception):
     """Before its request was complete."""
 
 
+class TooSlow(Exception):
+    """The body has not come in the time that it has."""
+
+
 class TooLarge(Exception):
     """The body has more bytes than it may."""
 
 
 async def read_body(receive: Receive, most_bytes: int) -> bytes:
-    """ClientLeft, TooLarge."""
+    """ClientLeft, TooLarge, TooSlow."""
+    task, late = asyncio.current_task(), False
+    assert task is not None
+
+    def expire() -> None:
+        nonlocal late
+        late = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(BODY_S, expire)
+    try:
+        return await _read_body(receive, most_bytes)
+    except asyncio.CancelledError:
+        if late:
+            raise TooSlow from None
+        raise
+    finally:
+        timer.cancel()
+
+
+async def _read_body(receive: Receive, most_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -62,8 +89,8 @@ class Answer:
     """Of one request."""
 
     def __init__(self, send: Send, last: bool = False) -> None:
-        """last: of its connection, since the gateway stops."""
-        self._send, self._last = send, last
+        """last: of its connection, since the gateway stops, or more of the request may come."""
+        self._send, self.last = send, last
         self.begun = self._ended = self._events = False
 
     async def whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
@@ -73,7 +100,7 @@ class Answer:
     async def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.begun = True
         self._events = all(name != b"content-length" for name, _ in headers)
-        if self._last:
+        if self.last:
             headers = [*headers, (b"connection", b"close")]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 

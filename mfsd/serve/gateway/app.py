@@ -22,6 +22,7 @@ from starlette.routing import Route
 from mfsd.serve.gateway.answer import INTERNAL, problem
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.exchange import PATHS
+from mfsd.serve.gateway.front import Bounded
 from mfsd.serve.gateway.poll import Log
 from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.replicas import Card, Stage
@@ -208,7 +209,8 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         port=port,
         log_level="error",
         access_log=False,
-        http="httptools",
+        http=Bounded,
+        ws="none",
         server_header=False,
         timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )

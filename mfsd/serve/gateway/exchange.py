@@ -43,6 +43,11 @@ def too_large(most_bytes: int) -> Refused:
     return Refused(413, text, "invalid_request_error", "body_too_large", more={"limit": most_bytes})
 
 
+def too_slow(seconds: float) -> Refused:
+    text = f"the body has not come within {seconds:g} s, which is the limit"
+    return Refused(408, text, "invalid_request_error", "body_too_slow", more={"limit": seconds})
+
+
 def no_socket(problem: str) -> Refused:
     text = f"the gateway can make no connection to an engine now: {problem}"
     return Refused(503, text, "server_error", "no_socket", UNHEALTHY_RETRY_S)

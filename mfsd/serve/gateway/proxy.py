@@ -12,6 +12,7 @@ from mfsd.policy.route import Choice, Refusal, Role
 from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
 from mfsd.serve.gateway.answer import (
+    BODY_S,
     INTERNAL,
     JSON,
     Answer,
@@ -20,6 +21,7 @@ from mfsd.serve.gateway.answer import (
     Scope,
     Send,
     TooLarge,
+    TooSlow,
     problem,
     read_body,
 )
@@ -33,6 +35,7 @@ from mfsd.serve.gateway.exchange import (
     not_in_two,
     object_of,
     too_large,
+    too_slow,
 )
 from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.turn import Turn
@@ -57,8 +60,9 @@ class Proxy:
             body = object_of(await read_body(receive, most))
         except ClientLeft:
             return
-        except TooLarge:
-            await answer.failed(too_large(most))
+        except (TooLarge, TooSlow) as error:
+            answer.last = True
+            await answer.failed(too_large(most) if isinstance(error, TooLarge) else too_slow(BODY_S))
             return
         except NotUsable as error:
             await answer.failed(error.refused)

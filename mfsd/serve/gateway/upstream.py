@@ -7,6 +7,7 @@ import asyncio
 import errno
 import os
 import socket
+from asyncio.trsock import TransportSocket
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ from mfsd.serve.headers import HEADERS, OBJECTIVES
 CONNECT_S: Final = 3.0
 PROBE_S: Final = 10
 """A connection without bytes is probed so often, and ends after three probes without an answer."""
-UNANSWERED_MS: Final = 30_000
+UNANSWERED_MS: Final = 60_000
 """Bytes that the other host has not confirmed for so long end it, too."""
 KEEP_ALIVE_S: Final = 2.0
 """Below that of engines (uvicorn's is 5 s): a connection that the engine closes while a call is written to it would be
@@ -85,7 +86,7 @@ class Upstream:
             raise NotSent(" ".join(str(error).split())) from error
 
 
-def keep_watch(connection: socket.socket) -> None:
+def keep_watch(connection: socket.socket | TransportSocket) -> None:
     """The kernel ends the connection when the other host is gone without a word."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (

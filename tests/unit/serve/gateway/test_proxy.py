@@ -12,6 +12,7 @@ from aiohttp import web
 
 from bench.ports import free_port
 from mfsd.policy.route import Role
+from mfsd.serve.gateway import answer
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
@@ -21,10 +22,12 @@ from tests.support.ext_proc import gateway
 class Client:
     """Of one request, as the web server shows it to the gateway."""
 
-    def __init__(self, made: Gateway, body: bytes = b'{"prompt": "one two"}', path: str = "/v1/completions") -> None:
+    def __init__(self, made: Gateway, path: str = "/v1/completions", more: bool = False) -> None:
+        """more: the rest of its body never comes."""
+        body = b'{"prompt": "one two"}'
         self._gateway, self._path = made, path
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._in.put_nowait({"type": "http.request", "body": body})
+        self._in.put_nowait({"type": "http.request", "body": body, "more_body": more})
         self.sent: list[dict[str, Any]] = []
         self.task = asyncio.create_task(self._run())
 
@@ -174,5 +177,21 @@ def test_an_error_of_the_gateway_itself_is_answered_and_counted() -> None:
         with pytest.raises(RuntimeError, match="a mistake"):
             await client.task
         assert (client.status, client.code) == (500, "internal_error") and outcomes(made) == {"error": 1}
+
+    served(work)
+
+
+def test_a_body_that_does_not_come_is_answered_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "BODY_S", 0.1)
+
+    async def work(made: Gateway, engine: Engine) -> None:
+        client = Client(made, more=True)
+        await client.task
+        assert (client.status, client.code) == (408, "body_too_slow")
+        assert (b"connection", b"close") in client.sent[0]["headers"]
+        leaves = Client(made, more=True)
+        leaves.leave()
+        await leaves.task
+        assert not leaves.sent and not engine.asked
 
     served(work)
