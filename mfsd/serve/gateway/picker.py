@@ -298,7 +298,7 @@ class _Request:
     async def _answer_body(self, part: pb.HttpBody) -> None:
         if self._turn is not None:
             self._turn.first_byte(learn=self._events)
-            self._turn.replica.heard()
+            self._turn.replica.seen()
         if part.end_of_stream:
             self._complete()
         if self._out == pb.FULL_DUPLEX_STREAMED:

@@ -153,7 +153,7 @@ class Poller:
         anything since this poll began is only slow."""
         now_s, most_s = asyncio.get_running_loop().time(), self._state.lost_after_s
         for replica in self._replicas.all:
-            silent = replica.heard_s < began_s and now_s - replica.heard_s >= most_s
+            silent = replica.seen_s < began_s and now_s - replica.seen_s >= most_s
             if silent and replica.turns and not replica.healthy:
                 problem = f"nothing has come from it for {most_s:g} s"
                 self._log.warning("replica-lost", replica=replica.name, url=replica.url, requests=len(replica.turns))
@@ -234,7 +234,7 @@ class Poller:
     async def _models(self, replica: LiveReplica) -> None:
         """An engine without the page serves what is configured."""
         async with self._get(replica, "/v1/models") as answer:
-            replica.heard()
+            replica.seen()
             status, content = answer.status, await answer.read()
         self._models_read[replica.name] = 0
         if status != 200:
@@ -253,7 +253,7 @@ class Poller:
 
     async def _metrics(self, replica: LiveReplica) -> None:
         async with self._get(replica, "/metrics") as answer:
-            replica.heard()
+            replica.seen()
             if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
                 return
             if answer.status >= 400:
@@ -266,7 +266,7 @@ class Poller:
     async def _health(self, replica: LiveReplica) -> None:
         """Of its model, not of its web server alone. A page that it has not, or does not show, says nothing."""
         async with self._get(replica, "/health") as answer:
-            replica.heard()
+            replica.seen()
             if answer.status >= 500:
                 raise ValueError(f"/health answers {answer.status}")
 

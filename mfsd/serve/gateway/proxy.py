@@ -200,7 +200,7 @@ class Proxy:
         rest = b""
         async for chunk in response.content.iter_any():
             turn.first_byte(learn=True)
-            turn.replica.heard()
+            turn.replica.seen()
             rest += chunk
             if end := _events_end(rest):
                 await answer.part(rest[:end])

@@ -73,7 +73,7 @@ class LiveReplica:
         self.prefixes = Prefixes()
         self.turns: set[Losable] = set()
         """The calls of this gateway that are there."""
-        self.heard_s = math.inf
+        self.seen_s = math.inf
         """When anything came from its engine last, by the loop's clock; infinite: nothing has."""
         self.stage = Stage.RUNS
         self.used_s = 0.0
@@ -106,8 +106,8 @@ class LiveReplica:
             each_ns = int(seconds * 1e9 / ahead_tokens)
             self.token_ns += int(PACE_WEIGHT * (each_ns - self.token_ns)) if self.token_ns else each_ns
 
-    def heard(self) -> None:
-        self.heard_s = asyncio.get_running_loop().time()
+    def seen(self) -> None:
+        self.seen_s = asyncio.get_running_loop().time()
 
     def answered(self, status: int) -> bool:
         """Whether by this one it is behind the others, which is news."""

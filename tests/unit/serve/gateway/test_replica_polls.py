@@ -157,7 +157,7 @@ def test_an_engine_with_slow_metrics_is_down_but_not_lost_while_anything_comes_f
         engine.silent.add("/v1/models")
         poll = asyncio.create_task(poller.once())
         await asyncio.sleep(0.1)
-        replica.heard()  # a part of an answer has come
+        replica.seen()  # a part of an answer has come
         await poll
         assert not call.problems
         await poller.once()
