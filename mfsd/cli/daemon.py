@@ -34,8 +34,10 @@ EXIT_BAD_CONFIG = 2
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
 Signals:
-  SIGHUP            read the configuration again; a bad file changes nothing
-  SIGTERM, SIGINT   stop; attached programs go on unscheduled
+  SIGHUP            read the configuration again; a bad file changes nothing.
+                    A gateway only logs it: restart it for a new file
+  SIGTERM, SIGINT   stop; attached programs go on unscheduled. A gateway lets
+                    requests end first, for drain_s
 
 \b
 Examples:

@@ -14,6 +14,8 @@ from mfsd.serve.settings import SettingsError
 DEFAULT_CONFIG: Final = Path("/etc/mfs/gateway.toml")
 EXIT_CANNOT_START: Final = 1
 EXIT_BAD_CONFIG: Final = 2
+DESCRIPTORS: Final = 65_536
+"""Two for each request that is open, the client's connection and the engine's."""
 
 
 def run(config_file: Path | None, check_config: bool, print_default_config: bool) -> int:
@@ -38,8 +40,10 @@ def run(config_file: Path | None, check_config: bool, print_default_config: bool
         click.echo(f"mfsd: --gateway needs more packages ({error}): pip install 'mfsd[gateway]'", err=True)
         return EXIT_CANNOT_START
     from mfsd.cli.daemon_call import plain_error
+    from mfsd.node.descriptors import raise_limit
     from mfsd.node.log import Log
 
+    raise_limit(DESCRIPTORS)
     log = Log(journal="JOURNAL_STREAM" in os.environ)
     try:
         listened = serve(settings, log)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import socket
 import time
@@ -49,6 +48,7 @@ from mfsd.node.control import (
     WhyRequest,
 )
 from mfsd.node.control_server import ControlServer
+from mfsd.node.descriptors import raise_limit
 from mfsd.node.discovery import Discovery
 from mfsd.node.effective import effective
 from mfsd.node.health import Examined, Health
@@ -81,6 +81,8 @@ from mfsd.policy.request_tiers import NodeTiers
 from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
+DESCRIPTORS = 16_384
+"""Four a client are more than the usual soft limit of 1,024 allows for all clients."""
 FEW_CPUS = 4
 """Up to so many the arbiter is a real-time thread (csrc/arbiter/arbiter.c)."""
 """How often to check for clients that the arbiter gave up, to log them."""
@@ -123,7 +125,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
-        _raise_descriptor_limit()
+        raise_limit(DESCRIPTORS)
         self._arbiter = arbiter = _new_arbiter(self._config)
         arbiter.start()
         try:
@@ -515,12 +517,3 @@ def _new_arbiter(config: Config) -> Arbiter:
         tasks_max=arbiter.tasks_max,
         cpus=arbiter.cpus.numbers(),
     )
-
-
-def _raise_descriptor_limit() -> None:
-    """Four descriptors a client are more than the usual soft limit of 1,024 allows for all clients."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 16_384 if hard == resource.RLIM_INFINITY else min(hard, 16_384)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

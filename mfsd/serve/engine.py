@@ -157,6 +157,7 @@ class Engine:
         before = self.entries.pop(name, None)
         if before is not None:
             self._names.pop(before.number, None)
+            self.programs.ended(before.program, before.inherited, 0.0, 0.0, now_s)
         self.entries[name], self._names[entry.number] = entry, name
         if self.config.policy is Policy.TWO_LANE:
             self._count_in_lane(entry.view(Fact(name, 0), now_s))

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
+import json
+import resource
+import signal
+import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +84,22 @@ def test_how_long_answers_take_is_measured_by_tier(tmp_path: Path, three: list[S
         assert seconds("queue_wait", "chat") < seconds("queue_wait", "default") < seconds("duration", "default")
         assert not any(name.startswith('mfs_gateway_first_token_seconds_sum{tier="default"') for name in found)
         assert found["mfs_gateway_ready"] == "1.0"
+
+
+def test_errors_of_paths_and_methods_are_in_openais_form(front: GatewayProcess) -> None:
+    model = {"id": MODEL, "object": "model", "owned_by": "mfs", "created": 7, "max_model_len": PROMPT_MAX}
+    assert json.loads(front.get("/v1/models")) == {"object": "list", "data": [model]}
+    assert json.loads(front.get(f"/v1/models/{MODEL}")) == model
+    for path, method, status, code in (
+        ("/v1/models/org/none", "GET", 404, "model_not_found"),
+        ("/v1/none", "POST", 404, "not_found"),
+        ("/v1/models", "POST", 405, "method_not_allowed"),
+        ("/v1/completions", "GET", 405, "method_not_allowed"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(urllib.request.Request(front.url + path, method=method), timeout=20)
+        assert error.value.code == status and json.loads(error.value.read())["error"]["code"] == code
+        assert status != 405 or error.value.headers["allow"]
 
 
 def test_the_official_client_works(front: GatewayProcess) -> None:
@@ -259,6 +283,143 @@ def test_an_engine_that_dies_before_its_answer_is_an_error_and_not_asked_again(t
         client.join()
         assert found[0][0] == 502 and found[0][2]["error"]["code"] == "engine_lost"
         assert not marked([other], "dies")
+
+
+def test_an_engine_that_falls_silent_is_lost_and_its_requests_end(tmp_path: Path) -> None:
+    with engines(2) as made:
+        urls = [one.url for one in made]
+        with gateway(tmp_path, replicas(*urls) + "[state]\npoll_ms = 50\nlost_after_s = 1\n") as front:
+            streams = [front.begin(body("silent", stream=True, hold=1)) for _ in range(2)]
+            answers = [stream.getresponse() for stream in streams]
+            own, other = sorted(answers, key=lambda answer: answer.headers["x-mfs-replica"])
+            assert own.read1(100) and other.read1(100)
+            waiting = front.begin(body("silent before its answer", hold=0))
+            eventually(lambda: marked(made[:1], "silent before its answer"), "the call")
+            made[0].process.send_signal(signal.SIGSTOP)
+            text = own.read().decode()
+            assert '"code":"engine_lost"' in text and "nothing has come from it for 1 s" in text
+            assert "[DONE]" not in text
+            answer = waiting.getresponse()
+            assert (answer.status, json.loads(answer.read())["error"]["code"]) == (502, "engine_lost")
+            state = front.status()["replicas"][0]
+            assert (state["healthy"], state["waiting"], state["running"], state["failed"]) == (False, 0, 0, 2)
+            assert front.post(body("elsewhere"))[1]["x-mfs-replica"] == "b"
+            assert front.log.read_text().count("event=replica-lost") == 1
+            made[1].release()
+            assert other.read().decode().endswith("[DONE]\n\n"), "those of others go on"
+            made[0].process.send_signal(signal.SIGCONT)
+            eventually(lambda: front.status()["replicas"][0]["healthy"], "it is back")
+            states = [r["state"] for r in made[0].seen() if r["body"]["user"].startswith("silent")]
+            assert states == ["aborted", "aborted"]
+
+
+def test_an_engine_that_fails_at_once_is_not_the_least_loaded_one(tmp_path: Path) -> None:
+    with engines(2) as made:
+        config = replicas(*(one.url for one in made), requests_max=1) + FAST
+        with gateway(tmp_path, config) as front, ThreadPoolExecutor(2) as pool:
+            made[0].fail(True)
+            found = [front.post(body("failing"))[:2] for _ in range(9)]
+            assert [status for status, _ in found] == [500] * 3 + [200] * 6
+            assert {headers["x-mfs-replica"] for status, headers in found if status == 200} == {"b"}
+            busy = pool.submit(front.post, body("busy", hold=0))
+            eventually(lambda: held(made, "busy"), "that the other one is full")
+            waits = pool.submit(front.post, body("waits"))
+            eventually(lambda: front.status()["queue"] == 1, "one that waits for it")
+            made[1].release()
+            assert (busy.result()[0], waits.result()[0]) == (200, 200)
+            metrics = front.metrics()
+            assert 'mfs_gateway_answers_total{replica="a",status="5xx"} 3.0' in metrics
+            assert 'mfs_gateway_answers_total{replica="b",status="2xx"} 8.0' in metrics
+            assert front.log.read_text().count("event=replica-behind") == 1
+            made[0].fail(False)
+            made[1].kill()
+            assert front.post(body("only"))[:1] == (200,), "what no other may have it is given"
+
+
+def test_sigterm_takes_requests_a_while_and_lets_them_end(tmp_path: Path) -> None:
+    with engines(1) as made:
+        times = "lame_duck_s = 3\ndrain_s = 30\n"
+        with gateway(tmp_path, times + replicas(made[0].url) + FAST) as front, ThreadPoolExecutor(1) as pool:
+            left = front.begin(body("left", stream=True, hold=1)).getresponse()
+            assert left.read1(100)
+            front.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "event=stops" in front.log.read_text(), "that it stops")
+            status, headers, _ = front.post(body("late"))
+            assert (status, headers["connection"]) == (200, "close"), "proxies do not know yet"
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                front.get("/health")
+            ends = pool.submit(front.post, body("ends", stream=True, hold=2))
+            eventually(lambda: held(made, "ends"), "the other one")
+            eventually(lambda: not _listens(front), "that it takes no more")
+            assert front.process.poll() is None
+            made[0].release()
+            for text in (left.read().decode(), ends.result()[2]):
+                assert text.endswith("[DONE]\n\n")
+        assert front.process.returncode == 0
+
+
+def _listens(front: GatewayProcess) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", front.port)):
+        return True
+    return False
+
+
+def test_a_request_that_outlasts_the_drain_ends_with_an_error(tmp_path: Path) -> None:
+    with engines(1) as made, gateway(tmp_path, "drain_s = 0.5\n" + replicas(made[0].url) + FAST) as front:
+        stream = front.begin(body("left", stream=True, hold=1)).getresponse()
+        assert stream.read1(100)
+        whole = front.begin(body("whole", hold=0))
+        eventually(lambda: held(made, "whole"), "the other one")
+        front.process.terminate()
+        text = stream.read().decode()
+        assert '"code":"gateway_stopped"' in text and "[DONE]" not in text
+        answer = whole.getresponse()
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (503, "gateway_stopped")
+        assert front.process.wait(20) == 0
+        log = front.log.read_text()
+        assert "event=requests-ended requests=2" in log and "Traceback" not in log
+        assert [r["state"] for r in made[0].seen()] == ["aborted", "aborted"]
+
+
+def test_sighup_is_logged_and_ends_nothing(front: GatewayProcess, three: list[StandIn]) -> None:
+    front.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "event=sighup-ignored" in front.log.read_text(), "the line")
+    assert front.post(body("after"))[0] == 200
+
+
+def _open_now(process: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
+
+
+def test_without_a_descriptor_requests_get_503_and_replicas_stay(tmp_path: Path, three: list[StandIn]) -> None:
+    with gateway(tmp_path, replicas(three[0].url) + FAST) as front, contextlib.ExitStack() as stack:
+        process = front.process.pid
+        soft, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, 65_536)
+        clients = [http.client.HTTPConnection("127.0.0.1", front.port, timeout=60) for _ in range(7)]
+        for client in clients:
+            client.connect()
+            stack.callback(client.close)
+        front.status()  # a connection after those: they are accepted
+        most = _open_now(process) + 2
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (most, hard))
+        more = [stack.enter_context(socket.create_connection(("127.0.0.1", front.port))) for _ in range(9)]
+        eventually(lambda: _open_now(process) >= most, "the last descriptor")
+        for client in clients[:-1]:  # what is open to the engine is used, and then there is none
+            client.request("POST", "/v1/completions", json.dumps(body("fills", hold=0)))
+        eventually(lambda: "no-socket" in front.log.read_text(), "that there is none")
+        clients[-1].request("POST", "/v1/completions", json.dumps(body("refused")))
+        answer = clients[-1].getresponse()
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert json.loads(answer.read())["error"]["code"] == "no_socket" and not marked(three, "refused")
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
+        for one in more:
+            one.close()
+        eventually(lambda: front.post(body("again"))[0] == 200, "a request")
+        log = front.log.read_text()
+        assert "replica-down" not in log and log.count("event=no-socket") == 1 and "LimitNOFILE" in log
+        assert 'mfs_gateway_refused_total{reason="no-socket"}' in front.metrics()
+        three[0].release()
 
 
 @pytest.mark.parametrize("connector", ["nixl", "mooncake"])

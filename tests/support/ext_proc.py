@@ -47,7 +47,7 @@ class Stream:
         self.sent.append(pb.ProcessingResponse.FromString(message.SerializeToString()))
 
     async def abort(self, code: grpc.StatusCode, reason: str) -> None:
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE)
         self.reason = reason
         raise Aborted
 

@@ -31,10 +31,13 @@ class Engine:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.released = asyncio.Event()
+        self.fails = False
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """`hold`: after so many tokens nothing more is sent until /release."""
         body = await request.json()
+        if self.fails:
+            return web.json_response({"error": {"message": "the model is gone"}}, status=500)
         seen = {"path": request.path, "body": body, "headers": dict(request.headers), "state": "running"}
         self.requests.append(seen)
         try:
@@ -80,8 +83,12 @@ class Engine:
         self.released = asyncio.Event()
         return web.Response()
 
+    async def fail(self, request: web.Request) -> web.Response:
+        self.fails = request.match_info["how"] == "on"
+        return web.Response()
+
     async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": MODEL, "max_model_len": PROMPT_MAX}]})
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "max_model_len": PROMPT_MAX, "created": 7}]})
 
     async def metrics(self, _: web.Request) -> web.Response:
         running = sum(request["state"] in ("running", "held") for request in self.requests)
@@ -100,6 +107,7 @@ def serve(engine: Engine, port: int) -> None:
     for path in ("/v1/completions", "/v1/chat/completions"):
         app.router.add_post(path, engine.complete)
     app.router.add_post("/release", engine.release)
+    app.router.add_post("/fail/{how}", engine.fail)
     for path, page in (("/seen", engine.seen), ("/v1/models", engine.models), ("/metrics", engine.metrics)):
         app.router.add_get(path, page)
     web.run_app(app, host="127.0.0.1", port=port, print=lambda *_: None, handler_cancellation=True)
@@ -124,7 +132,14 @@ class StandIn:
         return found
 
     def release(self) -> None:
-        urllib.request.urlopen(urllib.request.Request(self.url + "/release", method="POST"), timeout=10)
+        self._post("/release")
+
+    def fail(self, fails: bool) -> None:
+        """From now on each request at once."""
+        self._post(f"/fail/{'on' if fails else 'off'}")
+
+    def _post(self, path: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(self.url + path, method="POST"), timeout=10)
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)

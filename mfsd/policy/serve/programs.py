@@ -63,7 +63,7 @@ class ProgramTable:
         entry = self._programs.get(program)
         if entry is None:
             if len(self._programs) >= self._max:
-                self._programs.popitem(last=False)
+                self._forget_one(now_s)
             entry = self._programs[program] = _Program()
         self._touch(program, entry, now_s)
         entry.active += 1
@@ -71,7 +71,7 @@ class ProgramTable:
         return Inherited(entry.service_s, entry.wait_s)
 
     def call_ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
-        """service_s, wait_s: the call's own. A program that was forgotten meanwhile stays forgotten."""
+        """service_s, wait_s: the call's own."""
         entry = self._programs.get(program)
         if entry is None:
             return
@@ -99,7 +99,19 @@ class ProgramTable:
             program, entry = next(iter(self._programs.items()))
             if now_s - entry.last_s <= self._idle_s:
                 return
-            del self._programs[program]
+            if entry.active:  # it is not idle, however long its call takes
+                self._touch(program, entry, now_s)
+            else:
+                del self._programs[program]
+
+    def _forget_one(self, now_s: float) -> None:
+        """The one that was idle the longest. Where all have calls, the table has one more."""
+        for _ in range(len(self._programs)):
+            program, entry = next(iter(self._programs.items()))
+            if not entry.active:
+                del self._programs[program]
+                return
+            self._touch(program, entry, now_s)
 
 
 def attained_s(request: Request) -> float:

@@ -137,7 +137,7 @@ class Admission:
             reason = f"tier {call.tier or NO_TIER} has {most} requests at engines, as many as it may"
             return Choice(replica=None, reason=reason, refused=Refusal.SATURATED), None
         router: Router = self._route.decode if role is Role.DECODE else self._route.router
-        choice = choose(router, call, self._replicas.view(prompt, among), self._programs, self._config, role)
+        choice = self._choose(router, call, prompt, role, among)
         if choice.replica is None:
             if choice.refused is Refusal.UNHEALTHY and self.starts(call, prompt, role, among):
                 return STARTS, None
@@ -147,6 +147,14 @@ class Admission:
         replica.used_s = self._now_s()
         self.of_tier[call.tier] += 1
         return choice, Place(replica, choice, self._now_s() - since_s)
+
+    def _choose(self, router: Router, call: Call, prompt: Prompt, role: Role, among: Among) -> Choice:
+        """One that fails what it is given gets only what no other may have: not even what others have no place for."""
+        in_front = self._replicas.in_front(among, self._now_s())
+        choice = choose(router, call, self._replicas.view(prompt, in_front), self._programs, self._config, role)
+        if choice.replica is not None or choice.refused is Refusal.SATURATED or in_front is among:
+            return choice
+        return choose(router, call, self._replicas.view(prompt, among), self._programs, self._config, role)
 
     async def _wait(self, call: Call, prompt: Prompt, role: Role, among: Among, since_s: float, most_s: float) -> Place:
         self._number += 1

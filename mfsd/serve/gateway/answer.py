@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -11,11 +12,31 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+BODY_S: Final = 120.0
+"""Until the body of a request has come whole: the largest needs 2.2 Mbit/s."""
 JSON: Final = (b"content-type", b"application/json")
+
+
+class Refused(NamedTuple):
+    """An answer that is an error, in OpenAI's words."""
+
+    status: int
+    message: str
+    kind: str
+    code: str
+    retry_after_s: int = 0
+    more: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+INTERNAL: Final = Refused(500, "the gateway has failed; its log has the reason", "server_error", "internal_error")
 
 
 class ClientLeft(Exception):
     """Before its request was complete."""
+
+
+class TooSlow(Exception):
+    """The body has not come in the time that it has."""
 
 
 class TooLarge(Exception):
@@ -23,7 +44,27 @@ class TooLarge(Exception):
 
 
 async def read_body(receive: Receive, most_bytes: int) -> bytes:
-    """ClientLeft, TooLarge."""
+    """ClientLeft, TooLarge, TooSlow."""
+    task, late = asyncio.current_task(), False
+    assert task is not None
+
+    def expire() -> None:
+        nonlocal late
+        late = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(BODY_S, expire)
+    try:
+        return await _read_body(receive, most_bytes)
+    except asyncio.CancelledError:
+        if late:
+            raise TooSlow from None
+        raise
+    finally:
+        timer.cancel()
+
+
+async def _read_body(receive: Receive, most_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -47,9 +88,10 @@ def problem(message: str, kind: str, code: str, **more: object) -> bytes:
 class Answer:
     """Of one request."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.begun = False
+    def __init__(self, send: Send, last: bool = False) -> None:
+        """last: of its connection, since the gateway stops, or more of the request may come."""
+        self._send, self.last = send, last
+        self.begun = self._ended = self._events = False
 
     async def whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         await self.begin(status, [*headers, (b"content-length", str(len(body)).encode())])
@@ -57,6 +99,9 @@ class Answer:
 
     async def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.begun = True
+        self._events = all(name != b"content-length" for name, _ in headers)
+        if self.last:
+            headers = [*headers, (b"connection", b"close")]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def part(self, body: bytes) -> None:
@@ -64,14 +109,14 @@ class Answer:
 
     async def end(self, body: bytes = b"") -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self._ended = True
 
-    async def failed(
-        self, status: int, message: str, kind: str, code: str, retry_after_s: int = 0, **more: object
-    ) -> None:
-        """An answer that has begun is a stream of events: the error is its last one."""
-        text = problem(message, kind, code, **more)
-        if self.begun:
+    async def failed(self, refused: Refused) -> None:
+        """In a stream of events that has begun the error is the last one. Another answer that has begun stays as it is:
+        it has less than it promises, by which its client sees that it is not whole."""
+        text = problem(refused.message, refused.kind, refused.code, **refused.more)
+        if not self.begun:
+            retry = [(b"retry-after", str(refused.retry_after_s).encode())] if refused.retry_after_s else []
+            await self.whole(refused.status, [JSON, *retry], text)
+        elif self._events and not self._ended:
             await self.end(b"data: " + text + b"\n\n")
-            return
-        retry = [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []
-        await self.whole(status, [JSON, *retry], text)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mfsd.serve.gateway.answer import INTERNAL, problem
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.exchange import PATHS
+from mfsd.serve.gateway.front import Bounded
 from mfsd.serve.gateway.poll import Log
 from mfsd.serve.gateway.proxy import Proxy
-from mfsd.serve.gateway.replicas import Stage
+from mfsd.serve.gateway.replicas import Card, Stage
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.upstream import session
 
@@ -28,8 +33,8 @@ if TYPE_CHECKING:
     from mfsd.serve.gateway.picker import Picker
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-DRAIN_S = 30
-"""Requests that run when the process is to stop have so long."""
+LAST_WORD_S = 2
+"""For the errors by which requests end that have not ended in time."""
 
 
 def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Starlette:
@@ -54,10 +59,20 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
                 await gateway().residents.close()
 
     async def models(_: Request) -> Response:
-        data = [{"id": model, "object": "model", "owned_by": "mfs"} for model in gateway().replicas.models()]
+        data = [_model(name, card) for name, card in gateway().replicas.models().items()]
         return _json({"object": "list", "data": data})
 
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        card = gateway().replicas.models().get(name)
+        if card is None:
+            text = f"no replica serves the model {name!r:.80}; /v1/models has those that there are"
+            return _error(404, text, "invalid_request_error", "model_not_found")
+        return _json(_model(name, card))
+
     async def health(_: Request) -> Response:
+        if gateway().stopping:
+            return Response(b"the gateway stops\n", 503, media_type="text/plain")
         if any(replica.healthy or replica.stage is not Stage.RUNS for replica in gateway().replicas.all):
             return Response(b"ok\n", media_type="text/plain")
         return Response(b"no replica answers: mfsctl gateway status\n", 503, media_type="text/plain")
@@ -68,14 +83,39 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
     async def metrics(_: Request) -> Response:
         return Response(gateway().metrics_text(), media_type=METRICS_TYPE)
 
-    pages = [("/v1/models", models), ("/health", health), ("/status.json", status), ("/metrics", metrics)]
+    pages = [("/v1/models", models), ("/v1/models/{name:path}", model), ("/health", health), ("/status.json", status),
+             ("/metrics", metrics)]  # fmt: skip
     return Starlette(
         routes=[
             *(Route(path, Proxy(gateway, path)) for path in PATHS),
             *(Route(path, page, methods=["GET"]) for path, page in pages),
         ],
+        exception_handlers={HTTPException: _http_error, Exception: _own_error},
         lifespan=lifespan,
     )
+
+
+def _model(name: str, card: Card) -> dict[str, object]:
+    known = {"created": card.created, "max_model_len": card.prompt_max}
+    return {"id": name, "object": "model", "owned_by": "mfs", **{k: v for k, v in known.items() if v is not None}}
+
+
+def _error(status: int, message: str, kind: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(problem(message, kind, code), status, headers, media_type="application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Of a path that there is not, or of another method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _error(404, f"there is no page {request.url.path!r:.120}", "invalid_request_error", "not_found")
+    text = f"{request.method} is not for {request.url.path!r:.120}"
+    code = "method_not_allowed" if error.status_code == 405 else "invalid_request"
+    return _error(error.status_code, text, "invalid_request_error", code, error.headers)
+
+
+async def _own_error(_: Request, error: Exception) -> Response:
+    return _error(INTERNAL.status, INTERNAL.message, INTERNAL.kind, INTERNAL.code)
 
 
 async def _poll(gateway: Gateway) -> None:
@@ -97,6 +137,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._made = made
         self._picker: Picker | None = None
+        self._signals = 0
+        """That asked it to stop."""
         self.problem = ""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -124,11 +166,29 @@ class _Server(uvicorn.Server):
         self._picker = picker
         return True
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        (gateway,) = self._made
+        settings, loop = gateway.settings, asyncio.get_running_loop()
+        gateway.stopping = True
+        if self._signals:
+            gateway.log.info("stops", requests=len(gateway.ongoing), lame_duck_s=settings.lame_duck_s)
+            await self._lame_duck(settings.lame_duck_s)
+        end = loop.call_later(settings.drain_s, gateway.end_all)
         if self._picker is not None:
-            await asyncio.gather(self._picker.stop(DRAIN_S), super().shutdown(sockets=sockets))
+            await asyncio.gather(self._picker.stop(settings.drain_s + LAST_WORD_S), super().shutdown(sockets=sockets))
         else:
             await super().shutdown(sockets=sockets)
+        end.cancel()
+
+    async def _lame_duck(self, seconds: float) -> None:
+        """Another signal ends it."""
+        signals, end_s = self._signals, asyncio.get_running_loop().time() + seconds
+        while self._signals == signals and asyncio.get_running_loop().time() < end_s:
+            await asyncio.sleep(0.05)
 
 
 class CannotServe(Exception):
@@ -139,6 +199,8 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
     """Until a signal. False: it could not listen, which uvicorn has said. CannotServe."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises again what ended it; that is to be an ordinary end
         signal.signal(number, lambda *_: None)
+    remedy = "restart the gateway to read its file"
+    signal.signal(signal.SIGHUP, lambda *_: log.warning("sighup-ignored", remedy=remedy))
     host, port = settings.host_and_port
     made: list[Gateway] = []
     config = uvicorn.Config(
@@ -147,9 +209,10 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         port=port,
         log_level="error",
         access_log=False,
-        http="httptools",
+        http=Bounded,
+        ws="none",
         server_header=False,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )
     server = _Server(config, made)
     with contextlib.suppress(SystemExit):

@@ -10,7 +10,9 @@ import aiohttp
 from mfsd.policy.route import Router
 from mfsd.policy.serve import ProgramTable
 from mfsd.serve.gateway.admission import Admission
+from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.metrics import Metrics
+from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.poll import Log, Poller
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.residents import Residents
@@ -22,6 +24,7 @@ from mfsd.serve.promise import Reader
 
 CHUNKED = (Router.PREFIX, Router.TRANSFER)
 """Routers that read which replica has a prompt's beginning."""
+STOPPED_RETRY_S = 1
 
 
 class Gateway:
@@ -38,6 +41,9 @@ class Gateway:
         self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
         self.admission.starts = self.residents.wanted
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
+        self.ongoing: set[Ongoing] = set()
+        """Requests that have no answer yet, or not all of it."""
+        self.stopping = False
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
         self._doubted: dict[str, asyncio.Task[None]] = {}
@@ -64,6 +70,14 @@ class Gateway:
     async def _ask(self, replica: LiveReplica) -> None:
         await self.poller.replica(replica)
         self.admission.wake()
+
+    def end_all(self) -> None:
+        """What has not ended in the time that it had."""
+        if self.ongoing:
+            self.log.warning("requests-ended", requests=len(self.ongoing), drain_s=self.settings.drain_s)
+        for one in list(self.ongoing):
+            one.end(Refused(503, "the gateway stops, and the request has not ended in time; it may have run",
+                            "server_error", "gateway_stopped", STOPPED_RETRY_S))  # fmt: skip
 
     def status(self) -> GatewayStatus:
         return GatewayStatus(

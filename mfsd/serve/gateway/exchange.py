@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from mfsd.policy.route import Call, Refusal
 from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
+from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.prompt import Prompt, prompt_of
 from mfsd.serve.gateway.xargs import Headers, words_of, written
@@ -29,17 +30,6 @@ NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNHEALTHY_RETRY_S: Final = 1
 
 
-class Refused(NamedTuple):
-    """An answer that is an error, in OpenAI's words."""
-
-    status: int
-    message: str
-    kind: str
-    code: str
-    retry_after_s: int = 0
-    more: dict[str, Any] = {}  # noqa: RUF012 - never changed
-
-
 class NotUsable(Exception):
     """The body is none that can be passed on."""
 
@@ -51,6 +41,26 @@ class NotUsable(Exception):
 def too_large(most_bytes: int) -> Refused:
     text = f"the body has more than {most_bytes} bytes, which is the limit"
     return Refused(413, text, "invalid_request_error", "body_too_large", more={"limit": most_bytes})
+
+
+def too_slow(seconds: float) -> Refused:
+    text = f"the body has not come within {seconds:g} s, which is the limit"
+    return Refused(408, text, "invalid_request_error", "body_too_slow", more={"limit": seconds})
+
+
+def no_socket(problem: str) -> Refused:
+    text = f"the gateway can make no connection to an engine now: {problem}"
+    return Refused(503, text, "server_error", "no_socket", UNHEALTHY_RETRY_S)
+
+
+def not_in_two(path: str) -> Refused:
+    text = f"{path} cannot be split into prefill and decode: add a replica of role both to the gateway"
+    return Refused(400, text, "invalid_request_error", "path_not_served")
+
+
+def engine_lost(reason: str) -> Refused:
+    text = f"the engine did not finish the request ({reason}); it is not sent again, since it may have run"
+    return Refused(502, text, "server_error", "engine_lost")
 
 
 def object_of(raw: bytes) -> dict[str, Any]:

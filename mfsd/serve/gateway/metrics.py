@@ -16,11 +16,17 @@ class Metrics:
         self.requests = Counter(
             "mfs_gateway_requests", "Requests that ended, by tier and outcome.", ("tier", "outcome"), registry=registry
         )
-        """Outcomes: answered (whatever the engine's status), refused, failed, withdrawn."""
+        """Outcomes: answered (whatever the engine's status), refused, failed, withdrawn, error (the gateway's own)."""
         self.refused = Counter(
             "mfs_gateway_refused", "Requests that no engine was given, by reason.", ("reason",), registry=registry
         )
         self.sent = Counter("mfs_gateway_sent", "Calls sent to each replica.", ("replica",), registry=registry)
+        self.answers = Counter(
+            "mfs_gateway_answers",
+            "Answers of each replica, by class of their status: 2xx, 4xx, 5xx.",
+            ("replica", "status"),
+            registry=registry,
+        )
         self.sent_elsewhere = Counter(
             "mfs_gateway_sent_elsewhere",
             "Calls whose replica could not be connected to, so that another one got them; a proxy's included.",
@@ -77,6 +83,9 @@ class Metrics:
         for metric in (self.sent, self.sent_elsewhere, self.picked, self.up, self.owed):
             with contextlib.suppress(KeyError):
                 metric.remove(replica)
+        for status in range(1, 6):
+            with contextlib.suppress(KeyError):
+                self.answers.remove(replica, f"{status}xx")
         for state in ("waiting", "running"):
             with contextlib.suppress(KeyError):
                 self.load.remove(replica, state)

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from google.protobuf.struct_pb2 import Struct
 
 from mfsd.proto import ext_proc_pb2 as pb
-from mfsd.serve.gateway.answer import problem
-from mfsd.serve.gateway.exchange import Refused
+from mfsd.serve.gateway.answer import Refused, problem
 from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 NAMESPACE: Final = "envoy.lb"

@@ -23,8 +23,10 @@ from mfsd.proto import ext_proc_pb2 as pb
 from mfsd.proto.certificates import Certificates, server_credentials
 from mfsd.serve.gateway import picked
 from mfsd.serve.gateway.admission import NoPlace
+from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import PATHS, Exchange, NotUsable, Refused, object_of, too_large
+from mfsd.serve.gateway.exchange import PATHS, Exchange, NotUsable, object_of, too_large
+from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.settings import ExtProc
 from mfsd.serve.gateway.turn import Turn
@@ -48,6 +50,11 @@ class _Left(Exception):
     """The stream has ended: the client has left, or the proxy has lost the engine."""
 
 
+class _Ended(Exception):
+    """By the gateway: the request's engine is lost, or the gateway stops. The proxy ends the request when this stream
+    ends with an error."""
+
+
 class _Foreign(Exception):
     """What came is not what the protocol has."""
 
@@ -66,9 +73,11 @@ class _Request:
         self._exchange: Exchange | None = None
         self._turn: Turn | None = None
         self._outcome = ""
+        self._ongoing = Ongoing()
 
     async def run(self) -> None:
-        """_Foreign."""
+        """_Foreign, _Ended."""
+        self._gateway.ongoing.add(self._ongoing)
         try:
             async for message in self._messages():
                 await self._take(message)
@@ -76,7 +85,13 @@ class _Request:
                     return
         except _Left:
             pass
+        except asyncio.CancelledError:
+            if self._ongoing.refused is None:
+                raise
+            self._outcome = "failed"
+            raise _Ended(self._ongoing.refused.message) from None
         finally:
+            self._gateway.ongoing.discard(self._ongoing)
             if self._read is not None:
                 self._read.cancel()
             self._over()
@@ -231,7 +246,7 @@ class _Request:
                 refused = refused._replace(status=503, kind="server_error", code="no_replica", retry_after_s=1)
             await self._refuse(refused)
             return []
-        self._turn = Turn(gateway, place, call, prompt)
+        self._turn = Turn(gateway, place, call, prompt, self._ongoing)
         gateway.metrics.picked.labels(place.replica.name).inc()
         gateway.metrics.overhead.observe(max(0.0, loop.time() - exchange.began_s - place.waited_s))
         router = gateway.settings.route.router
@@ -263,6 +278,8 @@ class _Request:
         if self._outcome != "failed":
             turn.replica.sent += 1
             self._gateway.metrics.sent.labels(turn.replica.name).inc()
+            if (status := headers.get(b":status", b"")).isdigit() and len(status) == 3:
+                turn.answered(int(status))
         self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if found.end_of_stream:
             self._complete()
@@ -281,6 +298,7 @@ class _Request:
     async def _answer_body(self, part: pb.HttpBody) -> None:
         if self._turn is not None:
             self._turn.first_byte(learn=self._events)
+            self._turn.replica.seen()
         if part.end_of_stream:
             self._complete()
         if self._out == pb.FULL_DUPLEX_STREAMED:
@@ -367,6 +385,8 @@ class Picker:
             await _Request(self._gateway, context).run()
         except _Foreign as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except _Ended as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         finally:
             open_now.dec()
 
@@ -377,7 +397,7 @@ class Picker:
             return pb.HealthCheckResponse(status=pb.HealthCheckResponse.SERVING)
         if request.service not in READY:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r:.80}")
-        up = any(replica.healthy for replica in self._gateway.replicas.all)
+        up = not self._gateway.stopping and any(replica.healthy for replica in self._gateway.replicas.all)
         return pb.HealthCheckResponse(
             status=pb.HealthCheckResponse.SERVING if up else pb.HealthCheckResponse.NOT_SERVING
         )

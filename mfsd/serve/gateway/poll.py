@@ -8,6 +8,8 @@ import contextlib
 import math
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -15,8 +17,9 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from mfsd.proto.resolve import resolve
-from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet, Stage
-from mfsd.serve.gateway.settings import State
+from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
+from mfsd.serve.gateway.settings import State, key_in
+from mfsd.serve.gateway.upstream import own_problem
 
 TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
@@ -30,6 +33,13 @@ RETRY_S: Final = 1.0
 LINE_BYTES_MAX: Final = 64 << 20
 FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
+MODELS_EVERY: Final = 10
+"""Polls, of which one reads the models again: engines load adapters while they serve."""
+NO_SOCKET_S: Final = 60.0
+"""Without one, until the next is news."""
+NO_SOCKET_REMEDY: Final = (
+    "raise the limit of open files (LimitNOFILE of the service, ulimit -n) or of ports (net.ipv4.ip_local_port_range)"
+)
 
 
 class Log(Protocol):
@@ -68,13 +78,19 @@ def metrics_of(text: str) -> Metrics:
     return found
 
 
-def models_of(answer: Any) -> Iterator[tuple[str, int | None]]:
-    """Each model and the longest context that the engine takes."""
+def models_of(answer: Any) -> Iterator[tuple[str, Card]]:
+    """Each model, with the longest context that the engine takes."""
     entries = answer.get("data") if isinstance(answer, dict) else None
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            limit = entry.get("max_model_len")
-            yield entry["id"], limit if isinstance(limit, int) and limit > 0 else None
+            limit, created = entry.get("max_model_len"), entry.get("created")
+            yield (
+                entry["id"],
+                Card(
+                    prompt_max=limit if isinstance(limit, int) and limit > 0 else None,
+                    created=created if isinstance(created, int) and created >= 0 else None,
+                ),
+            )
 
 
 class PortRow(msgspec.Struct):
@@ -86,6 +102,12 @@ class PortRow(msgspec.Struct):
 class PortRows(msgspec.Struct):
     ttl_ms: float
     ports: list[PortRow]
+
+
+def _remedy(status: int) -> str:
+    if status in (401, 403):
+        return "name a file with its key in api_key_file, or its models in models"
+    return "name its models in models"
 
 
 class Poller:
@@ -107,16 +129,36 @@ class Poller:
         """Until when what ports owe may be believed."""
         self.coordinator = ""
         """That answered last; empty: none does."""
+        self._models_read: dict[str, int] = {}
+        """Polls since then, of each replica."""
+        self._doubted: dict[str, set[str]] = {}
+        """What is wrong with a replica's key or models, as it was logged."""
+        self._no_socket_s = -math.inf
+        """When that was logged last."""
         self.watched = ""
         """That tells of each change; empty: none does, so that it is asked."""
 
     async def once(self) -> None:
+        began_s = asyncio.get_running_loop().time()
         several = range(len(self._replicas.several))
         await asyncio.gather(
             *(self.replica(replica) for replica in self._replicas.all),
             *(self._addresses(number) for number in several),
             self._ports(),
         )
+        self._lose(began_s)
+
+    def _lose(self, began_s: float) -> None:
+        """A host that is off, or a process that has stopped, ends no connection by itself. An engine that has answered
+        anything since this poll began is only slow."""
+        now_s, most_s = asyncio.get_running_loop().time(), self._state.lost_after_s
+        for replica in self._replicas.all:
+            silent = replica.seen_s < began_s and now_s - replica.seen_s >= most_s
+            if silent and replica.turns and not replica.healthy:
+                problem = f"nothing has come from it for {most_s:g} s"
+                self._log.warning("replica-lost", replica=replica.name, url=replica.url, requests=len(replica.turns))
+                for turn in list(replica.turns):
+                    turn.lose(problem)
 
     async def _addresses(self, number: int) -> None:
         """Where its name cannot be looked up, those that are known stay: whether they answer is seen anyhow."""
@@ -134,7 +176,8 @@ class Poller:
         new, gone = self._replicas.found(number, addresses)
         for replica in gone:
             self._log.info("replica-gone", replica=replica.name, url=replica.url)
-            self._failures.pop(replica.name, None)
+            for of in (self._failures, self._models_read, self._doubted):
+                of.pop(replica.name, None)
             self._forget(replica.name)
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
@@ -142,11 +185,18 @@ class Poller:
         if replica.away:
             return
         try:
-            if not replica.healthy or not replica.models:
+            polls = self._models_read[replica.name] = self._models_read.get(replica.name, 0) + 1
+            if not replica.healthy or not replica.models or polls >= MODELS_EVERY:
                 await self._models(replica)
-            await self._metrics(replica)
+            found = await asyncio.gather(self._metrics(replica), self._health(replica), return_exceptions=True)
+            for one in found:
+                if isinstance(one, BaseException):
+                    raise one
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
+                return
+            if own := own_problem(error):
+                self.no_socket(own)
                 return
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
             if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
@@ -159,28 +209,66 @@ class Poller:
             if replica.up():
                 self._log.info("replica-up", replica=replica.name, url=replica.url, models=",".join(replica.models))
 
+    def no_socket(self, problem: str) -> None:
+        """The gateway itself can make no connection. Replicas stay as they are: nothing is known of them."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._no_socket_s > NO_SOCKET_S:
+            self._log.warning("no-socket", problem=problem, remedy=NO_SOCKET_REMEDY)
+        self._no_socket_s = now_s
+
+    def _get(self, replica: LiveReplica, path: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers, file = {}, replica.settings.api_key_file
+        if file:
+            try:
+                headers = {"authorization": f"Bearer {key_in(Path(file))}"}
+            except ValueError as error:
+                self._doubt(replica, f"api_key_file is {error}")
+        return self._session.get(replica.url + path, timeout=self._timeout, headers=headers)
+
+    def _doubt(self, replica: LiveReplica, problem: str) -> None:
+        logged = self._doubted.setdefault(replica.name, set())
+        if problem not in logged:
+            logged.add(problem)
+            self._log.warning("replica-doubtful", replica=replica.name, url=replica.url, problem=problem)
+
     async def _models(self, replica: LiveReplica) -> None:
         """An engine without the page serves what is configured."""
-        async with self._session.get(replica.url + "/v1/models", timeout=self._timeout) as answer:
-            if answer.status != 200:
-                return
-            found = dict(models_of(msgspec.json.decode(await answer.read())))
+        async with self._get(replica, "/v1/models") as answer:
+            replica.seen()
+            status, content = answer.status, await answer.read()
+        self._models_read[replica.name] = 0
+        if status != 200:
+            if not replica.settings.models:
+                problem = f"/v1/models answers {status}, so it is taken to serve any model; {_remedy(status)}"
+                self._doubt(replica, problem)
+            return
+        found = dict(models_of(msgspec.json.decode(content)))
+        self._doubted.pop(replica.name, None)
+        replica.cards = found
+        replica.bound_prompts()
         if not replica.settings.models:
+            if replica.healthy and replica.models != tuple(found):
+                self._log.info("replica-models", replica=replica.name, models=",".join(found))
             replica.models = tuple(found)
-        limits = [limit for limit in found.values() if limit is not None]
-        if replica.settings.kv_tokens is None and limits:
-            replica.prompt_max = max(limits)
 
     async def _metrics(self, replica: LiveReplica) -> None:
-        async with self._session.get(replica.url + "/metrics", timeout=self._timeout) as answer:
+        async with self._get(replica, "/metrics") as answer:
+            replica.seen()
             if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
                 return
             if answer.status >= 400:
                 raise ValueError(f"/metrics answers {answer.status}")
             found = metrics_of((await answer.read()).decode(errors="replace"))
         replica.polled(found.waiting, found.running, found.kv_used_share)
-        if found.kv_tokens and replica.settings.kv_tokens is None:
-            replica.prompt_max = min(found.kv_tokens, replica.prompt_max or found.kv_tokens)
+        replica.memory_max = found.kv_tokens or None
+        replica.bound_prompts()
+
+    async def _health(self, replica: LiveReplica) -> None:
+        """Of its model, not of its web server alone. A page that it has not, or does not show, says nothing."""
+        async with self._get(replica, "/health") as answer:
+            replica.seen()
+            if answer.status >= 500:
+                raise ValueError(f"/health answers {answer.status}")
 
     async def watch(self) -> None:
         """Reads each change of the ports from the coordinator that leads, for as long as there is a gateway. Older ones

@@ -11,11 +11,35 @@ import msgspec
 from mfsd.policy.route import Choice, Refusal, Role
 from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
-from mfsd.serve.gateway.answer import Answer, ClientLeft, Receive, Scope, Send, TooLarge, read_body
+from mfsd.serve.gateway.answer import (
+    BODY_S,
+    INTERNAL,
+    JSON,
+    Answer,
+    ClientLeft,
+    Receive,
+    Scope,
+    Send,
+    TooLarge,
+    TooSlow,
+    problem,
+    read_body,
+)
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import NOT_JSON, Exchange, NotUsable, Refused, object_of, too_large
+from mfsd.serve.gateway.exchange import (
+    NOT_JSON,
+    Exchange,
+    NotUsable,
+    engine_lost,
+    no_socket,
+    not_in_two,
+    object_of,
+    too_large,
+    too_slow,
+)
+from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.turn import Turn
-from mfsd.serve.gateway.upstream import FAILED, NotSent, headers_back
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back
 
 
 class Proxy:
@@ -25,22 +49,30 @@ class Proxy:
         self._made, self._path = gateway, path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gateway, answer = self._made(), Answer(send)
+        gateway = self._made()
+        answer = Answer(send, last=gateway.stopping)
         if scope["method"] != "POST":
-            await answer.failed(405, "use POST", "invalid_request_error", "method_not_allowed")
+            text = problem("use POST", "invalid_request_error", "method_not_allowed")
+            await answer.whole(405, [JSON, (b"allow", b"POST")], text)
             return
         most = gateway.settings.admission.body_max_bytes
         try:
             body = object_of(await read_body(receive, most))
         except ClientLeft:
             return
-        except TooLarge:
-            await _refuse(answer, too_large(most))
+        except (TooLarge, TooSlow) as error:
+            answer.last = True
+            await answer.failed(too_large(most) if isinstance(error, TooLarge) else too_slow(BODY_S))
             return
         except NotUsable as error:
-            await _refuse(answer, error.refused)
+            await answer.failed(error.refused)
             return
         exchange = Exchange(self._path, scope["headers"], body)
+        outcome = await self._until_left(gateway, exchange, answer, receive)
+        gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
+
+    async def _until_left(self, gateway: Gateway, exchange: Exchange, answer: Answer, receive: Receive) -> str:
+        """The outcome, also where the client leaves or the request is ended from outside."""
         left = False
         task = asyncio.current_task()
         assert task is not None
@@ -53,33 +85,54 @@ class Proxy:
             task.cancel()
 
         watcher = asyncio.create_task(watch())
+        ongoing = Ongoing()
+        gateway.ongoing.add(ongoing)
         try:
-            outcome = await self._serve(gateway, exchange, answer)
+            return await self._serve(gateway, exchange, answer, ongoing)
         except asyncio.CancelledError:
-            if not left:
+            if left:
+                return "withdrawn"
+            if ongoing.refused is None:
                 raise
-            outcome = "withdrawn"
+            watcher.cancel()  # a client that leaves now ends nothing but this answer
+            await answer.failed(ongoing.refused)
+            return "failed"
+        except Exception:
+            gateway.metrics.requests.labels(exchange.wanted.tier, "error").inc()
+            await answer.failed(INTERNAL)
+            raise
         finally:
             watcher.cancel()
-        gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
+            gateway.ongoing.discard(ongoing)
 
-    async def _serve(self, gateway: Gateway, exchange: Exchange, answer: Answer) -> str:
+    async def _serve(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
         """The outcome."""
         exchange.read(gateway)
         try:
             if gateway.replicas.disaggregated and self._path in pd.PATHS:
-                return await self._in_two(gateway, exchange, answer)
-            return await self._whole(gateway, exchange, answer, Role.BOTH, exchange.body)
+                return await self._in_two(gateway, exchange, answer, ongoing)
+            if not gateway.replicas.whole:
+                gateway.metrics.refused.labels("path").inc()
+                await answer.failed(not_in_two(self._path))
+                return "refused"
+            return await self._whole(gateway, exchange, answer, ongoing, Role.BOTH, exchange.body)
         except NoPlace as error:
-            await _refuse(answer, exchange.refused(gateway, error))
+            await answer.failed(exchange.refused(gateway, error))
+            return "refused"
+        except NoSocket as error:
+            gateway.poller.no_socket(str(error))
+            gateway.metrics.refused.labels("no-socket").inc()
+            await answer.failed(no_socket(str(error)))
             return "refused"
 
-    async def _sent(self, gateway: Gateway, exchange: Exchange, role: Role, body: dict[str, Any]) -> Turn:
-        """The call's turn, with the head of the response. NoPlace, FAILED."""
+    async def _sent(
+        self, gateway: Gateway, exchange: Exchange, ongoing: Ongoing, role: Role, body: dict[str, Any]
+    ) -> Turn:
+        """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED."""
         loop = asyncio.get_running_loop()
         for _ in range(len(gateway.replicas.all) + 1):
             place = await gateway.admission.place(exchange.call, exchange.prompt, role)
-            turn = Turn(gateway, place, exchange.call, exchange.prompt)
+            turn = Turn(gateway, place, exchange.call, exchange.prompt, ongoing)
             try:
                 waited_s = loop.time() - exchange.began_s
                 content = exchange.for_engine(body, waited_s)
@@ -100,14 +153,21 @@ class Proxy:
                 raise
             place.replica.sent += 1
             gateway.metrics.sent.labels(place.replica.name).inc()
+            turn.answered(turn.response.status)
             return turn
         raise NoPlace(Choice(replica=None, reason="no replica can be connected to", refused=Refusal.UNHEALTHY))
 
     async def _whole(
-        self, gateway: Gateway, exchange: Exchange, answer: Answer, role: Role, body: dict[str, Any]
+        self,
+        gateway: Gateway,
+        exchange: Exchange,
+        answer: Answer,
+        ongoing: Ongoing,
+        role: Role,
+        body: dict[str, Any],
     ) -> str:
         try:
-            turn = await self._sent(gateway, exchange, role, body)
+            turn = await self._sent(gateway, exchange, ongoing, role, body)
         except FAILED as error:
             return await self._failed(answer, error)
         failed = True
@@ -124,9 +184,7 @@ class Proxy:
         return "answered"
 
     async def _failed(self, answer: Answer, error: BaseException) -> str:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        text = f"the engine did not finish the request ({reason}); it is not sent again, since it may have run"
-        await answer.failed(502, text, "server_error", "engine_lost")
+        await answer.failed(engine_lost(" ".join(str(error).split()) or type(error).__name__))
         return "failed"
 
     async def _relay(self, answer: Answer, turn: Turn) -> None:
@@ -142,6 +200,7 @@ class Proxy:
         rest = b""
         async for chunk in response.content.iter_any():
             turn.first_byte(learn=True)
+            turn.replica.seen()
             rest += chunk
             if end := _events_end(rest):
                 await answer.part(rest[:end])
@@ -150,10 +209,11 @@ class Proxy:
 
     # ---- prefill and decode apart ------------------------------------------------------------------------------------
 
-    async def _in_two(self, gateway: Gateway, exchange: Exchange, answer: Answer) -> str:
+    async def _in_two(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
         connector, transfer = gateway.settings.disaggregation.connector, f"mfs-{exchange.request_id}"
         try:
-            turn = await self._sent(gateway, exchange, Role.PREFILL, pd.prefill(exchange.body, connector, transfer))
+            body = pd.prefill(exchange.body, connector, transfer)
+            turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, body)
         except FAILED as error:
             return await self._failed(answer, error)
         response = turn.response
@@ -173,15 +233,8 @@ class Proxy:
             await answer.whole(status, headers_back(response, turn.replica), content)
             return "answered"
         settings = turn.replica.settings
-        return await self._whole(
-            gateway, exchange, answer, Role.DECODE, pd.decode(exchange.body, connector, transfer, found, settings)
-        )
-
-
-async def _refuse(answer: Answer, refused: Refused) -> None:
-    await answer.failed(
-        refused.status, refused.message, refused.kind, refused.code, refused.retry_after_s, **refused.more
-    )
+        body = pd.decode(exchange.body, connector, transfer, found, settings)
+        return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, body)
 
 
 def _events_end(text: bytes) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from mfsd.policy.route import Replica, Role
 from mfsd.serve.gateway.prefixes import Prefixes
@@ -14,6 +16,10 @@ from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
 PACE_WEIGHT: Final = 0.1
 """Of the latest prompt in the mean time of a prompt token."""
 FETCH_TOKENS_LEAST: Final = 256
+ERRORS_MAX: Final = 3
+"""Errors in a row by which a replica goes behind the others: one that fails at once is always the least loaded."""
+BEHIND_S: Final = 10.0
+"""Then its next answer decides."""
 
 
 class Stage(str, Enum):
@@ -26,6 +32,20 @@ class Stage(str, Enum):
     STOPPED = "stopped"
 
 
+class Card(NamedTuple):
+    """What an engine says of a model; None: nothing."""
+
+    prompt_max: int | None = None
+    created: int | None = None
+    """Unix time."""
+
+
+class Losable(Protocol):
+    """A call that is at a replica."""
+
+    def lose(self, problem: str) -> None: ...
+
+
 class LiveReplica:
     def __init__(self, settings: ReplicaSettings) -> None:
         self.settings, self.name, self.url = settings, settings.shown_name, settings.url.rstrip("/")
@@ -35,7 +55,11 @@ class LiveReplica:
         self.problem = "not asked yet"
         """Why it is not healthy."""
         self.models: tuple[str, ...] = tuple(settings.models)
+        self.cards: dict[str, Card] = {}
+        """Of the models that its engine names."""
         self.prompt_max = settings.kv_tokens
+        self.memory_max: int | None = None
+        """Tokens in its KV memory."""
         self.waiting = self.running = self.waiting_tokens = 0
         """Calls of this gateway: before and after their first byte, and prompt tokens of the former."""
         self.foreign_waiting = self.foreign_running = 0
@@ -47,11 +71,19 @@ class LiveReplica:
         self.port_rate_bytes_per_s = 0
         self.owed_bytes: int | None = None
         self.prefixes = Prefixes()
+        self.turns: set[Losable] = set()
+        """The calls of this gateway that are there."""
+        self.seen_s = math.inf
+        """When anything came from its engine last, by the loop's clock; infinite: nothing has."""
         self.stage = Stage.RUNS
         self.held = False
         """It is given no more calls, since another engine needs its memory."""
         self.used_s = 0.0
         """When it was given a call last, by the loop's clock."""
+        self.errors = 0
+        """Answers with 500 or more, in a row."""
+        self.behind_s = -math.inf
+        """Until when it gets only what no other replica serves."""
         self.sent = self.failed = 0
         """Calls so far; those of them that ended with an error of the connection."""
 
@@ -76,12 +108,34 @@ class LiveReplica:
             each_ns = int(seconds * 1e9 / ahead_tokens)
             self.token_ns += int(PACE_WEIGHT * (each_ns - self.token_ns)) if self.token_ns else each_ns
 
+    def seen(self) -> None:
+        self.seen_s = asyncio.get_running_loop().time()
+
+    def answered(self, status: int) -> bool:
+        """Whether by this one it is behind the others, which is news."""
+        if status < 500:
+            self.errors, self.behind_s = 0, -math.inf
+            return False
+        self.errors += 1
+        if self.errors < ERRORS_MAX:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        news, self.behind_s = now_s >= self.behind_s, now_s + BEHIND_S
+        return news
+
     def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
         foreign = max(0, waiting + running - self._most)
         self.foreign_waiting = min(foreign, max(0, waiting - self.waiting))
         self.foreign_running = foreign - self.foreign_waiting
         self._most = self.waiting + self.running
         self.kv_used_share = kv_used_share
+
+    def bound_prompts(self) -> None:
+        """By what its engine says of contexts and memory, where the configuration has no bound."""
+        if self.settings.kv_tokens is None:
+            contexts = [card.prompt_max for card in self.cards.values() if card.prompt_max is not None]
+            known = [most for most in (max(contexts, default=None), self.memory_max) if most is not None]
+            self.prompt_max = min(known, default=None)
 
     @property
     def requests(self) -> int:
@@ -141,6 +195,8 @@ class ReplicaSet:
         """Of which each address is a replica; those that were found are among all."""
         self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
         self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
+        self.whole = any(replica.role is Role.BOTH for replica in settings.replicas)
+        """Some take whole requests."""
 
     @property
     def ready(self) -> bool:
@@ -164,6 +220,13 @@ class ReplicaSet:
             self.by_name = {replica.name: replica for replica in self.all}
         return new, gone
 
+    def in_front(self, among: Collection[str] | None, now_s: float) -> Collection[str] | None:
+        """Those of them that are not behind the others."""
+        if not any(replica.behind_s > now_s for replica in self.all):
+            return among
+        names = {replica.name for replica in self.all if replica.behind_s <= now_s}
+        return names if among is None else names.intersection(among)
+
     def view(self, prompt: Prompt, among: Collection[str] | None = None) -> Sequence[Replica]:
         """among: the names of those that count."""
         some = self.all if among is None else [replica for replica in self.all if replica.name in among]
@@ -183,7 +246,16 @@ class ReplicaSet:
             for replica, own in zip(some, cached, strict=True)
         ]
 
-    def models(self) -> list[str]:
-        """Of those that are healthy, or will be when one of their models is wanted."""
-        some = [replica for replica in self.all if replica.healthy or replica.stage is not Stage.RUNS]
-        return sorted({model for replica in some for model in replica.models})
+    def models(self) -> dict[str, Card]:
+        """Of those that are healthy, or will be when one of their models is wanted: the longest prompt that any of them
+        takes, and when the first one had the model."""
+        found: dict[str, Card] = {}
+        for replica in self.all:
+            if not replica.healthy and replica.stage is Stage.RUNS:
+                continue
+            for model in replica.models:
+                one, other = replica.cards.get(model, Card()), found.get(model, Card())
+                lengths = [most for most in (one.prompt_max, other.prompt_max) if most is not None]
+                times = [created for created in (one.created, other.created) if created is not None]
+                found[model] = Card(max(lengths, default=None), min(times, default=None))
+        return dict(sorted(found.items()))

@@ -54,6 +54,13 @@ def _check_picked(number: int, replica: ReplicaSettings) -> None:
             ) from None
 
 
+def _check_key(number: int, replica: ReplicaSettings) -> None:
+    try:
+        key_in(Path(replica.api_key_file))
+    except ValueError as error:
+        raise ValueError(f"replicas[{number}].api_key_file is {error}") from None
+
+
 class Connector(str, Enum):
     """How prefill instances hand KV to decode instances."""
 
@@ -82,6 +89,9 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of the longest prompt that it takes; unset: its `max_model_len` and the KV memory in its `/metrics`."""
     port: str = ""
     """Name of its NIC port in the coordinator's `/v1/ports`, for example `10.1.0.7`; empty: unknown."""
+    api_key_file: str = ""
+    """File with the key that the engine asks for (vLLM's `--api-key`), for what the gateway asks it itself, such as
+    `/v1/models`; requests have their clients' keys. Read with each poll."""
     each_address: bool = False
     """Each address of the url's host is a replica of its own, looked up with every poll: for a headless Service."""
     engine_id: str = ""
@@ -175,12 +185,17 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     poll_ms: int = 500
     """Between two readings of each engine's `/metrics`, and of ports at a coordinator that has no stream of them."""
+    lost_after_s: float = 60.0
+    """A replica that is down, and from which nothing has come for so long, is lost: no poll was answered, `/metrics` or
+    `/health`, and no part of a request. Its requests end with `engine_lost`."""
     coordinators: list[str] = []
     """Web addresses of coordinators (`coordinator.web` of theirs), for example `http://coord-1:7480`. The one that
     leads tells what ports owe."""
 
     def __post_init__(self) -> None:
         _check_count("poll_ms", self.poll_ms, 10, 3_600_000)
+        if not (math.isfinite(self.lost_after_s) and 0.1 <= self.lost_after_s <= 86_400):
+            raise ValueError(f"lost_after_s is {self.lost_after_s}: use seconds from 0.1 to 86400")
         for number, url in enumerate(self.coordinators):
             _check_url(f"coordinators[{number}]", url)
 
@@ -260,6 +275,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table `[[replicas]]` an engine."""
     listen: str = "127.0.0.1:8080"
     """Host and port to serve."""
+    lame_duck_s: float = 0.0
+    """So long after SIGTERM it still takes requests, while `/health` answers 503: balancers and proxies need that long
+    to send them elsewhere."""
+    drain_s: float = 30.0
+    """Then it takes none, and those that it has may go on for so long; what is left ends with an error
+    (`gateway_stopped`)."""
     route: Routing = Routing()
     admission: Admission = Admission()
     state: State = State()
@@ -278,6 +299,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host, _, port = self.listen.rpartition(":")
         if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
             raise ValueError(f"listen is {self.listen!r}: use HOST:PORT")
+        for field in ("lame_duck_s", "drain_s"):
+            if not 0.0 <= getattr(self, field) <= 86_400:
+                raise ValueError(f"{field} is {getattr(self, field)}: use seconds from 0 to 86400")
         names = [replica.shown_name for replica in self.replicas]
         for name in names:
             if names.count(name) > 1:
@@ -319,10 +343,27 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Settings(default=self.default, tiers=self.tiers)
 
 
+def key_in(file: Path) -> str:
+    """ValueError."""
+    try:
+        key = file.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; name a file that this process may read") from None
+    except UnicodeDecodeError:
+        key = ""
+    if not key or not (key.isascii() and key.isprintable()) or " " in key:
+        raise ValueError(f"{file}: use a file that has the key and nothing else")
+    return key
+
+
 def read_file(path: Path) -> GatewaySettings:
     """SettingsError."""
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=GatewaySettings)
+        settings = msgspec.toml.decode(path.read_bytes(), type=GatewaySettings)
+        for number, replica in enumerate(settings.replicas):
+            if replica.api_key_file:
+                _check_key(number, replica)
+        return settings
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
     except (msgspec.MsgspecError, ValueError) as error:

@@ -9,15 +9,18 @@ import aiohttp
 from mfsd.policy.route import Call, Role
 from mfsd.serve.gateway.admission import Place
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.exchange import engine_lost
+from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.promise import NO_TIER
 
 
 class Turn:
-    def __init__(self, gateway: Gateway, place: Place, call: Call, prompt: Prompt) -> None:
+    def __init__(self, gateway: Gateway, place: Place, call: Call, prompt: Prompt, ongoing: Ongoing) -> None:
         self._gateway, self._place, self._call, self._prompt = gateway, place, call, prompt
         self.replica = place.replica
+        self._ongoing, self._lost = ongoing, False
         self.response: aiohttp.ClientResponse | None = None
         self._ahead_tokens = self.replica.waiting_tokens
         self._begun_s = self._now_s()
@@ -27,12 +30,19 @@ class Turn:
         self._inherited = gateway.programs.arrived(call.program, self.replica.name, self._begun_s, call.prompt_tokens)
         if prompt.chunks:
             self.replica.prefixes.sent(prompt.chunks)
+        self.replica.turns.add(self)
+
+    def lose(self, problem: str) -> None:
+        """Its replica is taken for lost: the request ends, and its place is free."""
+        self._lost = True
+        self._ongoing.end(engine_lost(problem))
 
     def moved(self, replica: LiveReplica) -> None:
         """Before its first byte: another one has the call, since that which was chosen could not be used."""
         programs, program, now_s = self._gateway.programs, self._call.program, self._now_s()
         self.replica.leave(self._prompt.tokens)
         self.replica.failed += 1
+        self.replica.turns.discard(self)
         programs.ended(program, self._inherited, 0.0, 0.0, now_s)
         self.replica = replica
         replica.begin(self._prompt.tokens)
@@ -40,6 +50,14 @@ class Turn:
         self._inherited = programs.arrived(program, replica.name, now_s, self._call.prompt_tokens)
         if self._prompt.chunks:
             replica.prefixes.sent(self._prompt.chunks)
+        replica.turns.add(self)
+
+    def answered(self, status: int) -> None:
+        """The head of its answer has come."""
+        gateway, replica = self._gateway, self.replica
+        gateway.metrics.answers.labels(replica.name, f"{status // 100}xx").inc()
+        if replica.answered(status):
+            gateway.log.warning("replica-behind", replica=replica.name, errors=replica.errors, status=status)
 
     def first_byte(self, learn: bool = False) -> None:
         """learn: it is the first token's, so that it says how long prompts take here."""
@@ -56,15 +74,16 @@ class Turn:
         """Once. A response that was not read to its end is closed, by which its engine aborts the request."""
         if self.response is not None and not self.response.closed:
             self.response.close()
+        self.replica.turns.discard(self)
         now_s = self._now_s()
         first_s = self._begun_s if self._first_s is None else self._first_s
         if self._first_s is None:
             self.replica.leave(self._prompt.tokens)
         else:
             self.replica.running -= 1
-            if self._answers and not failed:
+            if self._answers and not failed and not self._lost:
                 self._gateway.metrics.duration.labels(self._tier).observe(self._since_arrival_s(now_s))
-        self.replica.failed += failed
+        self.replica.failed += failed or self._lost
         wait_s = self._place.waited_s
         self._gateway.programs.ended(
             self._call.program, self._inherited, now_s - first_s, wait_s + first_s - self._begun_s, now_s

@@ -4,15 +4,24 @@ engine, may it be sent to another one."""
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
+from asyncio.trsock import TransportSocket
 from collections.abc import Sequence
 from typing import Final
 
 import aiohttp
+from aiohttp.connector import AddrInfoType
 
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 CONNECT_S: Final = 3.0
+PROBE_S: Final = 10
+"""A connection without bytes is probed so often, and ends after three probes without an answer."""
+UNANSWERED_MS: Final = 60_000
+"""Bytes that the other host has not confirmed for so long end it, too."""
 KEEP_ALIVE_S: Final = 2.0
 """Below that of engines (uvicorn's is 5 s): a connection that the engine closes while a call is written to it would be
 an error that may not be repeated."""
@@ -29,6 +38,28 @@ class NotSent(Exception):
     """No connection was made."""
 
 
+class NoSocket(Exception):
+    """The gateway itself can make no connection, which says nothing of the engine."""
+
+
+OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+
+
+def own_problem(error: BaseException) -> str:
+    """Of this process or host, by which no connection could be made; empty: the other end's."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return ""
+    found = error.os_error
+    if found.errno in OWN:
+        return os.strerror(found.errno)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):  # names are looked up by files and sockets, too
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as own:
+            return os.strerror(own.errno or 0)
+    return ""
+
+
 class Upstream:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -36,20 +67,50 @@ class Upstream:
     async def post(
         self, replica: LiveReplica, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], request_id: str
     ) -> aiohttp.ClientResponse:
-        """The answer's head; its body is still to be read. NotSent; aiohttp.ClientError: it may have been sent."""
+        """The answer's head; its body is still to be read. NotSent, NoSocket; aiohttp.ClientError: it may have been
+        sent."""
         carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
         carried = [(name, value) for name, value in carried if name.encode("latin-1") not in NOT_SENT_ON]
         if not any(name == "x-request-id" for name, _ in carried):
             carried.append(("x-request-id", request_id))
         try:
-            return await self._session.post(replica.url + path, data=body, headers=carried)
+            return await self._session.post(
+                replica.url + path,
+                data=body,
+                headers=carried,
+                allow_redirects=False,  # to follow one would send the call a second time
+            )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            if problem := own_problem(error):
+                raise NoSocket(problem) from error
             raise NotSent(" ".join(str(error).split())) from error
+
+
+def keep_watch(connection: socket.socket | TransportSocket) -> None:
+    """The kernel ends the connection when the other host is gone without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, PROBE_S),
+        (socket.TCP_KEEPINTVL, PROBE_S),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, UNANSWERED_MS),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    keep_watch(made)
+    return made
 
 
 def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10, socket_factory=_socket
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and its engine: they pass, and none is kept
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),

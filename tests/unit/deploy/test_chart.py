@@ -506,6 +506,11 @@ def gateway_settings(manifests: list[Manifest], tmp_path: Path) -> GatewaySettin
     return read_file(file)
 
 
+def grace_s(manifests: list[Manifest], name: str) -> int:
+    found: int = find(manifests, "Deployment", name)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    return found
+
+
 def test_the_gateway_reads_its_configuration_and_finds_the_engines(tmp_path: Path) -> None:
     manifests = render({"gateway": GATEWAY}, release="green")
     read = gateway_settings(manifests, tmp_path)
@@ -516,6 +521,8 @@ def test_the_gateway_reads_its_configuration_and_finds_the_engines(tmp_path: Pat
     assert read.ext_proc.listen.endswith(f":{ports['ext-proc']}") and read.ext_proc.tls is not None
     mounts = [m["mountPath"] for m in spec["volumeMounts"]]
     assert str(read.ext_proc.tls.certificate.parent) in mounts and read.ext_proc.tls.ca is None
+    assert (read.lame_duck_s, read.drain_s) == (5, 30)
+    assert grace_s(manifests, "green-mfs-gateway") == 45
     (engine,) = read.replicas
     engines = find(manifests, "Service", "green-mfs-engines")["spec"]
     assert engine.each_address and engine.url == "http://green-mfs-engines.serving.svc:8001"
@@ -536,10 +543,10 @@ def test_a_gateway_of_engines_that_are_named_one_by_one(tmp_path: Path) -> None:
         {"url": "http://10.0.0.1:8000", "tiers": ["chat"]},
         {"url": "http://10.0.0.2:8000"},
     ]
-    manifests = render(
-        {"gateway": {"enabled": True, "config": {"replicas": engines, "tiers": {"chat": {"ttft_ms": 9}}}}}
-    )
+    config = {"replicas": engines, "tiers": {"chat": {"ttft_ms": 9}}, "drain_s": 599.5, "lame_duck_s": 20}
+    manifests = render({"gateway": {"enabled": True, "config": config}})
     read = gateway_settings(manifests, tmp_path)
+    assert (read.lame_duck_s, read.drain_s) == (20, 599.5) and grace_s(manifests, "mfs-gateway") == 630
     assert [replica.url for replica in read.replicas] == [one["url"] for one in engines] and not read.ext_proc.listen
     assert not [m for m in manifests if m["metadata"]["name"] == "mfs-engines" or m["kind"] == "InferencePool"]
     assert [p["name"] for p in find(manifests, "Service", "mfs-gateway")["spec"]["ports"]] == ["http"]

@@ -250,7 +250,7 @@ vllm.env names, nor one whose library goes by another that it names. MFS_SET_CLA
 {{- /* gateway.toml: what the chart knows, and over it what `gateway.config` says. */ -}}
 {{- define "mfs.gatewayConfig" -}}
 {{- $gateway := .Values.gateway }}
-{{- $known := dict "listen" (printf "0.0.0.0:%d" (int $gateway.port)) }}
+{{- $known := dict "listen" (printf "0.0.0.0:%d" (int $gateway.port)) "lame_duck_s" 5 }}
 {{- with $gateway.engines.selector }}
 {{- $url := printf "http://%s-engines.%s.svc:%d" (include "mfs.name" $) $.Release.Namespace (int $gateway.engines.port) }}
 {{- $_ := set $known "replicas" (list (dict "url" $url "each_address" true)) }}

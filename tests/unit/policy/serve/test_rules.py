@@ -339,16 +339,34 @@ def test_a_program_is_where_its_long_prompts_ran_too() -> None:
 
 def test_programs_that_never_end_are_forgotten() -> None:
     table = ProgramTable(idle_s=10.0, programs_max=3)
-    reported = table.call_arrived("old", "e", 0.0)
+
+    def call(program: str, now_s: float) -> None:
+        table.call_ended(program, table.call_arrived(program, "e", now_s), 1.0, 0.0, now_s)
+
+    call("old", 0.0)
     for n in range(3):
-        table.call_arrived(f"p{n}", "e", 5.0)
+        call(f"p{n}", 5.0)
     assert len(table) == 3 and not table.engines("old"), "the one that was idle the longest"
-    table.call_ended("old", reported, 9.0, 0.0, 6.0)
-    assert len(table) == 3
-    table.call_arrived("new", "e", 15.5)
+    call("new", 15.5)
     assert len(table) == 1
-    table.call_arrived("new", "e", 3.0)
+    call("new", 3.0)
     assert len(table) == 1, "a clock that goes back forgets no request"
+
+
+def test_a_program_with_a_call_is_not_idle() -> None:
+    table = ProgramTable(idle_s=10.0, programs_max=2)
+    busy = table.call_arrived("busy", "e0", 0.0)
+    for now_s in (1.0, 50.0, 51.0):  # a call that takes longer than a program may be idle, and a full table
+        table.call_ended(f"at {now_s}", table.call_arrived(f"at {now_s}", "e1", now_s), 1.0, 0.0, now_s)
+        assert table.engines("busy") == {"e0"} and len(table) == 2
+    table.call_ended("busy", busy, 50.0, 0.0, 52.0)
+    assert table.call_arrived("busy", "e0", 53.0).service_s == 50.0
+    all_busy = [table.call_arrived(f"p{n}", "e", 54.0) for n in range(3)]
+    assert len(table) == 4, "a call is counted, however many there are"
+    for n, inherited in enumerate(all_busy):
+        table.call_ended(f"p{n}", inherited, 0.0, 0.0, 55.0)
+    table.call_arrived("new", "e", 70.0)
+    assert len(table) == 2 and table.engines("busy")
 
 
 def test_queues_fall_with_service_and_starving_calls_rise() -> None:

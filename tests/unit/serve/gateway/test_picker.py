@@ -173,6 +173,23 @@ def test_one_that_waits_is_withdrawn_when_its_stream_ends() -> None:
     with_gateway(work, one)
 
 
+def test_the_request_of_an_engine_that_is_lost_ends_its_stream_with_an_error() -> None:
+    async def work(made: Gateway, picker: Picker) -> None:
+        stream = Stream(request(*ASKED), ends=False)
+        task = asyncio.create_task(picker.process(None, stream))  # type: ignore[arg-type]
+        while not stream.sent:
+            await asyncio.sleep(0)
+        (replica,) = [one for one in made.replicas.all if one.turns]
+        for turn in list(replica.turns):
+            turn.lose("nothing has come from it for 60 s")
+        with pytest.raises(Aborted):
+            await task
+        assert "nothing has come from it" in stream.reason and outcomes(made) == {"failed": 1}
+        assert replica.failed == 1 and not replica.turns and not made.ongoing
+
+    with_gateway(work)
+
+
 @pytest.mark.parametrize(
     ("messages", "named"),
     [

@@ -1,0 +1,93 @@
+"""The web server's protocol with bounds on what a client may hold: the head of a request, the time that it takes to
+come, and an answer that is not read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from mfsd.serve.gateway.answer import problem
+from mfsd.serve.gateway.upstream import keep_watch
+
+HEAD_BYTES_MAX: Final = 65_536
+HEAD_S: Final = 30.0
+"""Until the head of a request has come: of the first one since the connection, of others since their first byte."""
+STALL_S: Final = 60.0
+"""An answer of which a client has read nothing for so long ends with its connection."""
+
+
+class Bounded(HttpToolsProtocol):
+    _head_bytes = 0
+    _in_head = True
+    _late: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+    _unread = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if (own := transport.get_extra_info("socket")) is not None:
+            keep_watch(own)  # of a client whose host is gone
+        self._late = self.loop.call_later(HEAD_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._late, self._stall):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    # ---- the head of a request ---------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_head:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse_head()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        super().on_headers_complete()
+
+    def _refuse_head(self) -> None:
+        text = f"the head of the request has more than {HEAD_BYTES_MAX} bytes, which is the limit"
+        body = problem(text, "invalid_request_error", "head_too_large", limit=HEAD_BYTES_MAX)
+        head = (
+            "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    # ---- an answer that is not read ----------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _watch_reader(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(STALL_S, self._stalled)
+
+    def _stalled(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unread:  # slow, but it reads
+            self._watch_reader()
+        else:
+            self.transport.abort()

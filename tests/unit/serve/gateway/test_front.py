@@ -1,0 +1,109 @@
+"""What a client may hold of the gateway's web server, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from mfsd.serve.gateway import front
+from mfsd.serve.gateway.front import HEAD_BYTES_MAX, Bounded
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def served(app: Any, work: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        config = uvicorn.Config(app, http=Bounded, lifespan="off", log_level="error")
+        config.load()
+        state = ServerState()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Bounded(config, state, {}), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        await asyncio.wait_for(work(lambda: asyncio.open_connection("127.0.0.1", port)), 60)
+        server.close()
+
+    asyncio.run(main())
+
+
+async def answers(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("line", [b"x: " + b"a" * 1000 + b"\r\n", b"a" * 1000])
+def test_a_head_without_end_is_refused(line: bytes) -> None:
+    """Of many headers, or of one."""
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\nx-first: " + line * (HEAD_BYTES_MAX // len(line) - 1))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(reader.read(), 0.2)
+        writer.write(line * 2)  # no more than is read at once: what comes after the refusal would reset it
+        text = await reader.read()
+        assert text.startswith(b"HTTP/1.1 431 ") and b'"code":"head_too_large"' in text
+        writer.close()
+
+    served(answers, work)
+
+
+def test_a_large_head_and_a_large_body_beside_it_are_taken() -> None:
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        for _ in range(2):
+            writer.write(b"POST / HTTP/1.1\r\nx: " + b"a" * (HEAD_BYTES_MAX // 2) + b"\r\n")
+            writer.write(b"content-length: 200000\r\n\r\n" + b"b" * 200_000)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+    served(answers, work)
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\n\r\nGET / HTT"])
+def test_a_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
+    monkeypatch.setattr(front, "HEAD_S", 0.1)
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(begin)
+        assert (await reader.read()).count(b"200 OK") == begin.count(b"1.1\r\n\r\n")
+        writer.close()
+
+    served(answers, work)
+
+
+def test_a_client_that_does_not_read_its_answer_is_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "STALL_S", 0.2)
+    left: list[str] = []
+
+    async def streams(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        gone = asyncio.create_task(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
+            await asyncio.sleep(0)
+        left.append(gone.result()["type"])
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        slow_reader, slow = await connect()
+        slow.write(b"GET / HTTP/1.1\r\n\r\n")
+        for _ in range(6):  # it reads some in each interval
+            await asyncio.sleep(0.1)
+            assert len(await slow_reader.readexactly(4_000_000)) and not left
+        slow.close()
+        while len(left) < 1:
+            await asyncio.sleep(0.01)
+        _, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        while len(left) < 2:
+            await asyncio.sleep(0.01)
+        assert left[1] == "http.disconnect"
+        writer.close()
+
+    served(streams, work)
