@@ -13,12 +13,15 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 LENGTHS = (900, 300, 60, 700, 128, 40, 500, 1200, 80, 350)
 OUTPUTS = 24
 OUTPUTS_OFF = 700
+CUT = 64
+"""Tokens of a prompt in a step of mode `paused`, at most."""
 
 SCHEDULER_METHODS = {
     "schedule": ("throttle_prefills",),
@@ -101,11 +104,15 @@ def contract() -> dict[str, Any]:
     }
 
 
-def interfering(scheduler: Any, counted: dict[str, int]) -> None:
-    """Plans whose every third decode sits out, and whose prompts are cut to 64 tokens, the first of them left out."""
+def interfering(scheduler: Any, counted: Counter[str]) -> None:
+    """Plans whose every third decode sits out, and whose prompts are cut to CUT tokens, the first of them left out.
+    Counts what vLLM did with them: requests that sat out as planned (`paused`), those that ran though no plan had them
+    (`ran`), prompts that were cut as planned (`cut`), and those that had more (`long`)."""
     import msgspec
 
     from mfsd.policy.serve import plan_step
+
+    planned: dict[str, set[str]] = {}
 
     def plan(view: Any, state: Any, config: Any, now_s: float) -> Any:
         made, after = plan_step(view, state, config, now_s)
@@ -120,11 +127,29 @@ def interfering(scheduler: Any, counted: dict[str, int]) -> None:
                 if one.request_id in running:
                     paused.append(one.request_id)
                 continue
-            kept.append(msgspec.structs.replace(one, num_tokens=min(one.num_tokens, 64)))
-        counted["paused"] += len(paused)
+            kept.append(msgspec.structs.replace(one, num_tokens=min(one.num_tokens, CUT)))
+        names = scheduler.mfs.entries
+        taken = {one.request_id for one in kept}
+        numbers = {"paused": set(paused), "taken": taken, "prompts": taken - decoding}
+        planned.update({kind: {n for n in names if names[n].number in numbers[kind]} for kind in numbers})
         return msgspec.structs.replace(made, scheduled=tuple(kept), paused=tuple(paused)), after
 
+    schedule = scheduler.schedule
+
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        planned.clear()
+        output = schedule(*arguments, **keywords)
+        tokens = output.num_scheduled_tokens
+        if planned and not scheduler.mfs.counts["failed_plans"]:
+            cut = [tokens[name] for name in planned["prompts"] & tokens.keys()]
+            counted["ran"] += len(tokens.keys() - planned["taken"])
+            counted["paused"] += len(planned["paused"] - tokens.keys())
+            counted["long"] += sum(one > CUT for one in cut)
+            counted["cut"] += sum(one == CUT for one in cut)
+        return output
+
     scheduler.mfs._plan = plan
+    scheduler.schedule = watched
 
 
 def failing(scheduler: Any) -> None:
@@ -218,7 +243,7 @@ def main(mode: str) -> dict[str, Any]:
     )
     engine: Any = llm.llm_engine.engine_core
     scheduler = engine.engine_core.scheduler
-    counted = {"paused": 0}
+    counted: Counter[str] = Counter()
     if mode == "paused":
         interfering(scheduler, counted)
     elif mode == "failing":
