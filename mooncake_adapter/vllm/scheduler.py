@@ -12,10 +12,8 @@ version runs as the plain AsyncScheduler.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import vllm
@@ -28,16 +26,12 @@ from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
-from mfsd.serve.settings import Settings, read_file, read_tables
 from mfsd.serve.status_files import process_name
 from mooncake_adapter.vllm.promise import loads_prompt, words_of
 from mooncake_adapter.vllm.requests import supported_version
+from mooncake_adapter.vllm.serve_settings import settings_of
 from mooncake_adapter.vllm.waiting import PlannedQueue
 from mooncake_adapter.warn_once import WarnOnce
-
-CONFIG_FILE: Final = "MFS_SERVE_CONFIG"
-CONFIG_TABLE: Final = "mfs_serve"
-"""Of vLLM's --additional-config."""
 
 SCHEDULER_ATTRIBUTES: Final = (
     *("vllm_config", "scheduler_config", "cache_config", "parallel_config", "connector", "policy", "requests"),
@@ -52,15 +46,6 @@ CACHED_ASKED_MAX: Final = 32
 """Of so many a step."""
 
 
-def settings_of(vllm_config: Any) -> Settings:
-    """From --additional-config, or the file that MFS_SERVE_CONFIG names. SettingsError."""
-    additional = vllm_config.additional_config
-    if isinstance(additional, dict) and CONFIG_TABLE in additional:
-        return read_tables(additional[CONFIG_TABLE], f"--additional-config: {CONFIG_TABLE}")
-    path = os.environ.get(CONFIG_FILE)
-    return read_file(Path(path)) if path else Settings()
-
-
 class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     """See the module. `mfs` is None where vLLM's own scheduler decides alone."""
 
@@ -71,7 +56,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._once = WarnOnce()
-        settings = settings_of(self.vllm_config)
+        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        settings = settings_of(self.vllm_config.additional_config, by_priority, self._warn)
         if not settings.enabled or not self._can_plan():
             return
         self._tiers = settings.tiers.keys()
@@ -84,7 +70,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
                 "cut_prompts": limits.cut_prompts and not self.need_mamba_block_aligned_split,
             }
         )
-        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        self._by_priority = by_priority
         self.waiting, self.kv_holding_waiting = PlannedQueue(by_priority), PlannedQueue(by_priority)
         self.policy = SchedulingPolicy.FCFS  # the victim is then the last of `running`, which is sorted by the plan
         self._caps: dict[str, int] | None = None
@@ -285,7 +271,9 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self.max_num_active_reqs = min(self._requests_max, max(1, decision.plan.requests_max))
 
     def _in_order_of_arrival(self) -> None:
-        self.running.sort(key=lambda request: request.arrival_time)
+        """That of vLLM itself: with --scheduling-policy priority this is the second criterion."""
+        by_priority = self._by_priority
+        self.running.sort(key=lambda request: (request.priority if by_priority else 0, request.arrival_time))
 
     def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """vLLM asks here last how many tokens the request may have in this step."""
