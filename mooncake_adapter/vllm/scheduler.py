@@ -13,7 +13,6 @@ version runs as the plain AsyncScheduler.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 import vllm
@@ -27,7 +26,8 @@ from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
 from mfsd.serve.status_files import process_name
-from mooncake_adapter.vllm.promise import loads_prompt, words_of
+from mooncake_adapter.vllm.facts import WaitingFacts
+from mooncake_adapter.vllm.promise import words_of
 from mooncake_adapter.vllm.requests import supported_version
 from mooncake_adapter.vllm.serve_settings import settings_of
 from mooncake_adapter.vllm.waiting import PlannedQueue
@@ -39,11 +39,6 @@ SCHEDULER_ATTRIBUTES: Final = (
     *("kv_cache_manager", "need_mamba_block_aligned_split", "num_sampled_tokens_per_step", "is_encoder_decoder"),
     *("block_size", "max_num_scheduled_tokens"),
 )
-
-CACHED_AGAIN_S: Final = 1.0
-"""After so long the prefix cache is asked again what it has of a waiting request."""
-CACHED_ASKED_MAX: Final = 32
-"""Of so many a step."""
 
 
 class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
@@ -75,7 +70,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self.policy = SchedulingPolicy.FCFS  # the victim is then the last of `running`, which is sorted by the plan
         self._caps: dict[str, int] | None = None
         self._ended: list[tuple[str, bool, bool]] = []
-        self._cached: dict[str, tuple[int, float]] = {}
+        known_tokens = getattr(self.connector, "known_tokens", lambda name: 0)
+        self._facts = WaitingFacts(self._in_prefix_cache, known_tokens)
         self._first_come_next = False
         self._requests_max = self.max_num_active_reqs
         several = len(self.kv_cache_config.kv_cache_groups) != 1
@@ -131,7 +127,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         assert self.mfs is not None
         ended, self._ended = self._ended, []
         for name, aborted, at_limit in ended:
-            self._cached.pop(name, None)
+            self._facts.ended(name)
             self.mfs.ended(name, aborted, at_limit)
 
     # ---- a step ------------------------------------------------------------------------------------------------------
@@ -193,7 +189,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             return None
         queued = [r for queue in (self.kv_holding_waiting, self.waiting) for r in queue]
         blocked = [r for r in queued if self._is_blocked_waiting_status(r.status)]
-        waiting = self._waiting_facts(r for r in queued if not self._is_blocked_waiting_status(r.status))
+        waiting = self._facts.of(r for r in queued if not self._is_blocked_waiting_status(r.status))
         running = [Fact(r.request_id, r.num_computed_tokens, 0, r.num_output_tokens) for r in self.running]
         kv_tokens, kv_used = self._kv()
         decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued))
@@ -212,23 +208,6 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
                 self.connector.ordered(*(self.mfs.queue_order() if planned else ((),)))
         except Exception as error:
             self._warn("serve-order", f"the order of what waits could not be announced ({error})")
-
-    def _waiting_facts(self, requests: Iterable[Any]) -> list[Fact]:
-        facts = []
-        now_s, asked = time.monotonic(), 0
-        for r in requests:
-            name, computed = r.request_id, r.num_computed_tokens
-            if computed == 0 and loads_prompt(r) and r.num_preemptions == 0:
-                computed = max(0, r.num_prompt_tokens - 1)
-            elif computed == 0:
-                computed, at_s = self._cached.get(name, (0, -CACHED_AGAIN_S))
-                if now_s - at_s >= CACHED_AGAIN_S and asked < CACHED_ASKED_MAX:
-                    asked += 1
-                    computed = self._in_prefix_cache(r)
-                    self._cached[name] = (computed, now_s)
-            again = r.num_tokens if r.num_preemptions or r.resumable else 0
-            facts.append(Fact(name, computed, computed, r.num_output_tokens, again))
-        return facts
 
     def _in_prefix_cache(self, request: Any) -> int:
         manager = self.kv_cache_manager
