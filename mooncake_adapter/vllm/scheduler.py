@@ -37,7 +37,7 @@ SCHEDULER_ATTRIBUTES: Final = (
     *("vllm_config", "scheduler_config", "cache_config", "parallel_config", "connector", "policy", "requests"),
     *("waiting", "kv_holding_waiting", "deferred_waiting", "running", "max_num_active_reqs", "kv_cache_config"),
     *("kv_cache_manager", "need_mamba_block_aligned_split", "num_sampled_tokens_per_step", "is_encoder_decoder"),
-    *("block_size", "max_num_scheduled_tokens"),
+    *("block_size", "max_num_scheduled_tokens", "num_spec_tokens", "lora_config"),
 )
 
 
@@ -94,6 +94,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             (self.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism was not tested"),
             (self.num_sampled_tokens_per_step != 1, "the model does not produce a token a step"),
             (self.is_encoder_decoder, "encoder-decoder models were not tested"),
+            (self.num_spec_tokens > 0, "a plan counts one token for each decode, and speculative decoding takes more"),
+            (self.lora_config is not None, "with LoRA requests that pause would hold no place of their adapters"),
         )
         for holds, reason in reasons:
             if holds:
@@ -182,10 +184,13 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self._forget_ended()
         if not self.running and not len(self.waiting) and not len(self.kv_holding_waiting):
             return None
-        if self._first_come_next:  # the last plan moved nothing, though vLLM might
+        gave_up = self.mfs.gave_up
+        if gave_up or self._first_come_next:  # the last plan moved nothing, though vLLM might
             self._first_come_next = False
             self.mfs.first_come()
             self._in_order_of_arrival()
+            if gave_up:
+                self._tell_order(planned=False)
             return None
         queued = [r for queue in (self.kv_holding_waiting, self.waiting) for r in queue]
         blocked = [r for r in queued if self._is_blocked_waiting_status(r.status)]
