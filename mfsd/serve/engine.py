@@ -280,6 +280,7 @@ class Engine:
             shown is None
             or shown.num_computed_tokens != fact.num_computed_tokens
             or shown.num_cached_tokens != fact.num_cached_tokens
+            or shown.may_load != fact.may_load
             or self.config.policy in _OF_WAITING
         ):
             shown = entry.shown = entry.view(fact, now_s)

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import msgspec
@@ -30,12 +31,15 @@ AUTO: Final = "auto"
 """Wanted instead of a policy: what the configuration says, the controller included."""
 FILE_MAX_BYTES: Final = 16 << 20
 WANTED_MAX_BYTES: Final = 64
+CLOSE_S: Final = 5.0
+"""An engine that ends waits so long for its last file."""
 
 Warn = Callable[[str, str], object]
 
 
 class Publisher:
-    """Status file and metrics of one engine; `tick` after each step."""
+    """Status file and metrics of one engine; `tick` after each step. The file is made and written in a thread of its
+    own: with many requests that takes longer than a step should wait."""
 
     def __init__(
         self, engine: Engine, warn: Warn, folder: Path | None = None, controller: Controller | None = None
@@ -49,6 +53,7 @@ class Publisher:
         self._metrics = Metrics(engine)
         self._started_s = self._latest_s = engine.clock()
         self._failed = False
+        self._writer: Thread | None = None
         self._write()
 
     def tick(self) -> None:
@@ -59,7 +64,9 @@ class Publisher:
             if self._controller is not None:
                 self._controller.tick()
             self._metrics.update()
-            self._write()
+            if not self._failed and (self._writer is None or not self._writer.is_alive()):
+                self._writer = Thread(target=self._write, name="mfs-serve-status", daemon=True)
+                self._writer.start()
 
     def _take_wanted(self) -> None:
         """Takes the policy that an operator has asked for since the last time; the controller rests then."""
@@ -81,8 +88,6 @@ class Publisher:
             self._wanted.unlink()
 
     def _write(self) -> None:
-        if self._failed:
-            return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_uid != os.geteuid():
@@ -96,9 +101,17 @@ class Publisher:
             self._failed = True
             remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
             self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
+        except Exception as error:  # in a thread: the next second tries again
+            self._warn("serve-status-made", f"the status of {self._engine.name} could not be made ({error})")
+
+    def settled(self) -> None:
+        """Returns when no file is being written."""
+        if self._writer is not None:
+            self._writer.join(CLOSE_S)
 
     def close(self) -> None:
         self._metrics.update()
+        self.settled()
         self._forget_wanted()
         with contextlib.suppress(OSError):
             self._path.unlink()

@@ -18,6 +18,8 @@ class Fact(NamedTuple):
     num_output_tokens: int = 0
     again_tokens: int = 0
     """Of a request whose KV was dropped: prompt and output that are to be computed again."""
+    may_load: bool = False
+    """A connector may have KV of its prompt, and was not asked yet."""
 
 
 class Entry:
@@ -106,6 +108,7 @@ class Entry:
             first_due_s=None if self.first_due_s == self.due_s else self.first_due_s,
             num_computed_tokens=fact.num_computed_tokens,
             num_cached_tokens=fact.num_cached_tokens,
+            may_load=fact.may_load,
             num_output_tokens=fact.num_output_tokens,
             num_folded_tokens=min(self.folded, fact.num_output_tokens),
             ttft_s=wanted.ttft_s,

@@ -97,10 +97,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tenants.{tenant} is {weight}: use a weight above 0 and up to 1e6")
 
 
-def read_file(path: Path) -> Settings:
-    """SettingsError."""
+def tables_in(path: Path) -> Any:
+    """What a TOML file has, for `read_tables`. SettingsError."""
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=Settings)
+        return msgspec.toml.decode(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
     except (msgspec.MsgspecError, ValueError) as error:
@@ -108,7 +108,7 @@ def read_file(path: Path) -> Settings:
 
 
 def read_tables(tables: Any, where: str) -> Settings:
-    """The same from tables that were read already; `where` names them in errors."""
+    """`where` names the tables in errors. SettingsError."""
     try:
         return msgspec.convert(tables, Settings)
     except (msgspec.MsgspecError, ValueError) as error:

@@ -116,6 +116,8 @@ class EngineStatus(msgspec.Struct, frozen=True):
 
 
 def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
+    """May be called beside the engine's own thread: what changes meanwhile is that of before or of after, request by
+    request, and no table is walked that grows."""
     now_s = engine.clock()
     entries = list(engine.entries.values())
     states = states_of(engine)
@@ -151,7 +153,7 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
 def tiers_of(engine: Engine) -> dict[str, TierStatus]:
     states, running = states_of(engine), engine.running
     here = {state: Counter[str]() for state in ("waiting", "running", "paused", "relegated", "lost")}
-    for entry in engine.entries.values():
+    for entry in list(engine.entries.values()):
         here["running" if entry.name in running else "waiting"][entry.wanted.tier] += 1
         planned = here.get(states.get(entry.number, ""))
         if planned is not None:
@@ -167,9 +169,10 @@ def tiers_of(engine: Engine) -> dict[str, TierStatus]:
 
 def states_of(engine: Engine) -> dict[int, str]:
     """By number, of the latest plan; those that are not in it wait."""
-    if engine.latest is None:
+    latest = engine.latest
+    if latest is None:
         return {}
-    plan = engine.latest.plan
+    plan = latest.plan
     states = {one.request_id: "computing" for one in plan.scheduled}
     for name in ("held", "paused", "relegated", "lost"):
         states |= {number: name for number in getattr(plan, name) if states.get(number) != "computing"}

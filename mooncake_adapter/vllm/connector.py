@@ -40,7 +40,7 @@ from mooncake_adapter.vllm.layerwise import LayerPushes, Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.nixl_layers import NixlPushes
 from mooncake_adapter.vllm.owners import report_owners
-from mooncake_adapter.vllm.requests import Chunk, Load, Requests, report_untested, supported_version
+from mooncake_adapter.vllm.requests import BY_PARAMETERS, Chunk, Load, Requests, report_untested, supported_version
 from mooncake_adapter.vllm.reuse import IN_PARTS, LEASED, Parts, ReuseChoice, ReuseOptions, options_of
 from mooncake_adapter.vllm.token_bytes import TokenBytes, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
@@ -110,6 +110,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._inner: Any = kind(config, role, kv_cache_config)
         self._steps: Steps | None = None
         self._requests: Requests | None = None
+        own_config = config.kv_transfer_config
+        self._looks_up = own_config.is_kv_consumer and own_config.kv_connector not in BY_PARAMETERS
         self._reuse: ReuseChoice | None = None
         self._announcer: Announcer | None = None
         report_untested(config.kv_transfer_config.kv_connector, PROCESS.once)
@@ -287,6 +289,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._announcer is not None and self._announcer.set_aside(request_id):
             return False
         return self._requests is not None and self._requests.is_pruned(request_id)
+
+    def known_tokens(self, request_id: str) -> int | None:
+        """For a scheduler of one's own: how many tokens of a waiting request's prompt need not be computed, since they
+        are cached here or will be loaded. None: it was not asked about them yet, and may load some."""
+        return self._requests.known(request_id) if self._requests is not None and self._looks_up else 0
 
     @property
     def wants_order(self) -> bool:

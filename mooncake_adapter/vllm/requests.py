@@ -15,6 +15,8 @@ TESTED_VERSIONS = ("0.32.0",)
 TESTED_CONNECTORS = (
     *("MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "NixlPushConnector", "ExampleConnector"),
 )
+BY_PARAMETERS = ("MooncakeConnector", "NixlConnector", "NixlPushConnector")
+"""These load what a request's own parameters name, and nothing else."""
 
 
 def supported_version(version: str, once: WarnOnce) -> bool:
@@ -166,6 +168,14 @@ class Requests:
         progress = self._progress.get(request)
         if progress is not None and progress.found_tokens != tokens:
             progress.found_tokens, self.changed = tokens, True
+
+    def known(self, request: str) -> int | None:
+        """Of a waiting request: tokens of its prompt that need not be computed, cached here or to be loaded. None: not
+        decided yet, or they are on their way."""
+        progress = self.waiting.get(request)
+        if progress is None or progress.found_tokens is None or progress.loading:
+            return None
+        return progress.held_tokens + progress.found_tokens
 
     def loading(self, request: Any, blocks: Any, tokens: int) -> None:
         """The inner connector will load so many tokens' KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""

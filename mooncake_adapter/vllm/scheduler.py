@@ -12,10 +12,7 @@ version runs as the plain AsyncScheduler.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import vllm
@@ -28,37 +25,20 @@ from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Decision, Engine
 from mfsd.serve.publish import Publisher
 from mfsd.serve.requests import Fact
-from mfsd.serve.settings import Settings, read_file, read_tables
 from mfsd.serve.status_files import process_name
-from mooncake_adapter.vllm.promise import loads_prompt, words_of
+from mooncake_adapter.vllm.facts import WaitingFacts
+from mooncake_adapter.vllm.promise import words_of
 from mooncake_adapter.vllm.requests import supported_version
+from mooncake_adapter.vllm.serve_settings import settings_of
 from mooncake_adapter.vllm.waiting import PlannedQueue
 from mooncake_adapter.warn_once import WarnOnce
-
-CONFIG_FILE: Final = "MFS_SERVE_CONFIG"
-CONFIG_TABLE: Final = "mfs_serve"
-"""Of vLLM's --additional-config."""
 
 SCHEDULER_ATTRIBUTES: Final = (
     *("vllm_config", "scheduler_config", "cache_config", "parallel_config", "connector", "policy", "requests"),
     *("waiting", "kv_holding_waiting", "deferred_waiting", "running", "max_num_active_reqs", "kv_cache_config"),
     *("kv_cache_manager", "need_mamba_block_aligned_split", "num_sampled_tokens_per_step", "is_encoder_decoder"),
-    *("block_size", "max_num_scheduled_tokens"),
+    *("block_size", "max_num_scheduled_tokens", "num_spec_tokens", "lora_config"),
 )
-
-CACHED_AGAIN_S: Final = 1.0
-"""After so long the prefix cache is asked again what it has of a waiting request."""
-CACHED_ASKED_MAX: Final = 32
-"""Of so many a step."""
-
-
-def settings_of(vllm_config: Any) -> Settings:
-    """From --additional-config, or the file that MFS_SERVE_CONFIG names. SettingsError."""
-    additional = vllm_config.additional_config
-    if isinstance(additional, dict) and CONFIG_TABLE in additional:
-        return read_tables(additional[CONFIG_TABLE], f"--additional-config: {CONFIG_TABLE}")
-    path = os.environ.get(CONFIG_FILE)
-    return read_file(Path(path)) if path else Settings()
 
 
 class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
@@ -71,7 +51,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._once = WarnOnce()
-        settings = settings_of(self.vllm_config)
+        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        settings = settings_of(self.vllm_config.additional_config, by_priority, self._warn)
         if not settings.enabled or not self._can_plan():
             return
         self._tiers = settings.tiers.keys()
@@ -84,12 +65,13 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
                 "cut_prompts": limits.cut_prompts and not self.need_mamba_block_aligned_split,
             }
         )
-        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        self._by_priority = by_priority
         self.waiting, self.kv_holding_waiting = PlannedQueue(by_priority), PlannedQueue(by_priority)
         self.policy = SchedulingPolicy.FCFS  # the victim is then the last of `running`, which is sorted by the plan
         self._caps: dict[str, int] | None = None
         self._ended: list[tuple[str, bool, bool]] = []
-        self._cached: dict[str, tuple[int, float]] = {}
+        known_tokens = getattr(self.connector, "known_tokens", lambda name: 0)
+        self._facts = WaitingFacts(self._in_prefix_cache, known_tokens)
         self._first_come_next = False
         self._requests_max = self.max_num_active_reqs
         several = len(self.kv_cache_config.kv_cache_groups) != 1
@@ -112,6 +94,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             (self.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism was not tested"),
             (self.num_sampled_tokens_per_step != 1, "the model does not produce a token a step"),
             (self.is_encoder_decoder, "encoder-decoder models were not tested"),
+            (self.num_spec_tokens > 0, "a plan counts one token for each decode, and speculative decoding takes more"),
+            (self.lora_config is not None, "with LoRA requests that pause would hold no place of their adapters"),
         )
         for holds, reason in reasons:
             if holds:
@@ -145,7 +129,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         assert self.mfs is not None
         ended, self._ended = self._ended, []
         for name, aborted, at_limit in ended:
-            self._cached.pop(name, None)
+            self._facts.ended(name)
             self.mfs.ended(name, aborted, at_limit)
 
     # ---- a step ------------------------------------------------------------------------------------------------------
@@ -207,14 +191,17 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         assert self.mfs is not None
         if not self.running and not len(self.waiting) and not len(self.kv_holding_waiting):
             return None
-        if self._first_come_next:  # the last plan moved nothing, though vLLM might
+        gave_up = self.mfs.gave_up
+        if gave_up or self._first_come_next:  # the last plan moved nothing, though vLLM might
             self._first_come_next = False
             self.mfs.first_come()
             self._in_order_of_arrival()
+            if gave_up:
+                self._tell_order(planned=False)
             return None
         queued = [r for queue in (self.kv_holding_waiting, self.waiting) for r in queue]
         blocked = [r for r in queued if self._is_blocked_waiting_status(r.status)]
-        waiting = self._waiting_facts(r for r in queued if not self._is_blocked_waiting_status(r.status))
+        waiting = self._facts.of(r for r in queued if not self._is_blocked_waiting_status(r.status))
         running = [Fact(r.request_id, r.num_computed_tokens, 0, r.num_output_tokens) for r in self.running]
         kv_tokens, kv_used = self._kv()
         decision = self.mfs.plan(waiting, running, kv_tokens, kv_used, self._pruned(queued), self._promised())
@@ -233,23 +220,6 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
                 self.connector.ordered(*(self.mfs.queue_order() if planned else ((),)))
         except Exception as error:
             self._warn("serve-order", f"the order of what waits could not be announced ({error})")
-
-    def _waiting_facts(self, requests: Iterable[Any]) -> list[Fact]:
-        facts = []
-        now_s, asked = time.monotonic(), 0
-        for r in requests:
-            name, computed = r.request_id, r.num_computed_tokens
-            if computed == 0 and loads_prompt(r) and r.num_preemptions == 0:
-                computed = max(0, r.num_prompt_tokens - 1)
-            elif computed == 0:
-                computed, at_s = self._cached.get(name, (0, -CACHED_AGAIN_S))
-                if now_s - at_s >= CACHED_AGAIN_S and asked < CACHED_ASKED_MAX:
-                    asked += 1
-                    computed = self._in_prefix_cache(r)
-                    self._cached[name] = (computed, now_s)
-            again = r.num_tokens if r.num_preemptions or r.resumable else 0
-            facts.append(Fact(name, computed, computed, r.num_output_tokens, again))
-        return facts
 
     def _in_prefix_cache(self, request: Any) -> int:
         manager = self.kv_cache_manager
@@ -300,7 +270,9 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self.max_num_active_reqs = min(self._requests_max, max(1, decision.plan.requests_max))
 
     def _in_order_of_arrival(self) -> None:
-        self.running.sort(key=lambda request: request.arrival_time)
+        """That of vLLM itself: with --scheduling-policy priority this is the second criterion."""
+        by_priority = self._by_priority
+        self.running.sort(key=lambda request: (request.priority if by_priority else 0, request.arrival_time))
 
     def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """vLLM asks here last how many tokens the request may have in this step."""

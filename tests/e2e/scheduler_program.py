@@ -1,8 +1,9 @@
-"""A vLLM in one process, for tests/e2e/test_scheduler.py: python scheduler_program.py MODE.
+"""A vLLM in one process, for tests/e2e/test_scheduler.py: python scheduler_program.py MODE MODEL WORK.
 
 MODE: plain, mfs, paused (plans that pause and cut whatever they can), failing (plans that raise), untested (another
-version of vLLM), off (switched off: what its methods cost beside those of vLLM's own scheduler), or contract (names of
-vLLM only). Prints one line of JSON at the end.
+version of vLLM), off (switched off: what its methods cost beside those of vLLM's own scheduler), cached, stored (as
+cached, while KV memory is short), pressure (on it), abort, priority (vLLM's), or contract (names of vLLM only, without
+the rest). WORK: one of WORKS. Prints one line of JSON at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import os
 import statistics
 import sys
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from tests.e2e.scheduler_watches import by_priority, cached, failing, interfering, pressed, stored
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 LENGTHS = (900, 300, 60, 700, 128, 40, 500, 1200, 80, 350)
@@ -38,7 +44,7 @@ REQUEST_ATTRIBUTES = (
 
 
 FIELDS = {
-    "VllmConfig": ("additional_config",),
+    "VllmConfig": ("additional_config", "lora_config"),
     "CacheConfig": ("num_gpu_blocks",),
     "ParallelConfig": ("pipeline_parallel_size", "data_parallel_index"),
     "KVCacheConfig": ("kv_cache_groups",),
@@ -99,39 +105,6 @@ def contract() -> dict[str, Any]:
         ],
         "queue": sorted(RequestQueue.__abstractmethods__ - set(vars(PlannedQueue))),
     }
-
-
-def interfering(scheduler: Any, counted: dict[str, int]) -> None:
-    """Plans whose every third decode sits out, and whose prompts are cut to 64 tokens, the first of them left out."""
-    import msgspec
-
-    from mfsd.policy.serve import plan_step
-
-    def plan(view: Any, state: Any, config: Any, now_s: float) -> Any:
-        made, after = plan_step(view, state, config, now_s)
-        decoding = {r.request_id for r in view.running if r.prefill_left <= 0}
-        running = {r.request_id for r in view.running}
-        kept, paused = [], list(made.paused)
-        prompts = 0
-        for at, one in enumerate(made.scheduled):
-            prompts += one.request_id not in decoding
-            out = (at + state.step) % 3 == 0 if one.request_id in decoding else prompts == 1 and state.step % 2
-            if out and len(made.scheduled) > 1:
-                if one.request_id in running:
-                    paused.append(one.request_id)
-                continue
-            kept.append(msgspec.structs.replace(one, num_tokens=min(one.num_tokens, 64)))
-        counted["paused"] += len(paused)
-        return msgspec.structs.replace(made, scheduled=tuple(kept), paused=tuple(paused)), after
-
-    scheduler.mfs._plan = plan
-
-
-def failing(scheduler: Any) -> None:
-    def plan(*arguments: Any) -> Any:
-        raise RuntimeError("a plan that cannot be")
-
-    scheduler.mfs._plan = plan
 
 
 def timed(scheduler: Any) -> dict[str, float]:
@@ -195,59 +168,148 @@ def overhead(spent: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def main(mode: str) -> dict[str, Any]:
-    if mode == "contract":
-        return contract()
+def words_of(at: int) -> dict[str, Any]:
+    if at % 2:
+        return {"ttlt_slo_ms": 20_000, "importance": at % 5 - 2}
+    return {"ttft_slo_ms": 300, "tbt_slo_ms": 50, "importance": "high", "session": "s"}
+
+
+class Work(NamedTuple):
+    """What a vLLM is asked, and how it is started for that."""
+
+    lengths: tuple[int, ...] = LENGTHS
+    outputs: int = OUTPUTS
+    rounds: int = 1
+    """So often it is asked the same; the last answers count."""
+    shared: int = 0
+    """Tokens that all prompts begin with; a request of them alone is answered before the others."""
+    words: bool = True
+    engine: Mapping[str, Any] = MappingProxyType({})
+
+    def prompt(self, length: int, seed: int) -> dict[str, list[int]]:
+        tokens = [3 + (i * 7 + (i >= self.shared) * seed * 131 + i // 97 * 13) % 200 for i in range(length)]
+        return {"prompt_token_ids": tokens}
+
+    def sampling(self, at: int) -> Any:
+        from vllm import SamplingParams
+
+        return SamplingParams(
+            temperature=0, max_tokens=self.outputs, ignore_eos=True, extra_args=words_of(at) if self.words else None
+        )
+
+
+WORKS = {
+    "spread": Work(),
+    "long": Work(outputs=OUTPUTS_OFF),
+    "shared": Work(shared=300, engine={"enable_prefix_caching": True, "block_size": 32}),
+    "growing": Work((100,) * 8, 120, engine={"num_gpu_blocks_override": 38, "block_size": 32, "max_model_len": 512}),
+    "stored": Work(
+        (700,) * 6,
+        rounds=2,
+        engine={
+            "num_gpu_blocks_override": 60,
+            "block_size": 32,
+            "max_model_len": 1024,
+            "kv_transfer_config": {
+                "kv_connector": "MfsConnector",
+                "kv_connector_module_path": "mooncake_adapter.vllm.connector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": {
+                    "inner": {
+                        "kv_connector": "ExampleConnector",
+                        "kv_connector_extra_config": {"shared_storage_path": os.environ.get("MFS_E2E_STORE", "")},
+                    }
+                },
+            },
+        },
+    ),
+    "speculative": Work(
+        engine={"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}}
+    ),
+    "lora": Work(engine={"enable_lora": True}),
+    "priority": Work(words=False, engine={"scheduling_policy": "priority"}),
+}
+
+
+def started(mode: str, model: str, work: Work) -> Any:
     import vllm
-    from vllm import LLM, SamplingParams
 
     more: dict[str, Any] = {} if mode == "plain" else {"scheduler_cls": "mooncake_adapter.vllm_scheduler.MfsScheduler"}
     if mode == "off":
         more["additional_config"] = {"mfs_serve": {"enabled": False}}
     if mode == "untested":
         vllm.__version__ = "9.9.9"
-    llm = LLM(
-        model=sys.argv[2],
-        dtype="bfloat16",
-        enforce_eager=True,
-        max_model_len=2048,
-        max_num_seqs=8,
-        max_num_batched_tokens=2048,
-        enable_prefix_caching=False,
-        **more,
-    )
-    engine: Any = llm.llm_engine.engine_core
-    scheduler = engine.engine_core.scheduler
-    counted = {"paused": 0}
-    if mode == "paused":
-        interfering(scheduler, counted)
-    elif mode == "failing":
-        failing(scheduler)
-    outputs = OUTPUTS_OFF if mode == "off" else OUTPUTS
-    words = ({"ttft_slo_ms": 300, "tbt_slo_ms": 50, "importance": "high", "session": "s"}, {"ttlt_slo_ms": 20_000})
-    sampling = [
-        SamplingParams(temperature=0, max_tokens=outputs, ignore_eos=True, extra_args=words[at % 2])
-        for at in range(len(LENGTHS))
-    ]
-    prompts = [
-        {"prompt_token_ids": [3 + (i * 7 + seed * 131 + i // 97 * 13) % 200 for i in range(length)]}
-        for seed, length in enumerate(LENGTHS)
-    ]
+    limits = {"max_model_len": 2048, "max_num_seqs": 8, "max_num_batched_tokens": 2048, "enable_prefix_caching": False}
+    return vllm.LLM(model=model, dtype="bfloat16", enforce_eager=True, **{**limits, **work.engine, **more})
+
+
+def answered(llm: Any, work: Work) -> list[Any]:
+    prompts = [work.prompt(length, seed) for seed, length in enumerate(work.lengths)]
+    sampling = [work.sampling(at) for at in range(len(prompts))]
+    if work.shared:
+        llm.generate(work.prompt(work.shared, 0), work.sampling(0), use_tqdm=False)
+    priority = [len(prompts) - at for at in range(len(prompts))] if "scheduling_policy" in work.engine else None
+    found: list[Any] = []
+    for _ in range(work.rounds):
+        found = llm.generate(prompts, sampling, use_tqdm=False, priority=priority)
+    return found
+
+
+def aborted(llm: Any, work: Work) -> list[Any]:
+    """As `answered`, of the requests with an even number: the others are aborted after four steps, when some run and
+    some wait. Then a request that is alone is aborted before its first step."""
+    engine = llm.llm_engine
+    found: dict[str, Any] = {}
+    for at, length in enumerate(work.lengths):
+        engine.add_request(str(at), work.prompt(length, at), work.sampling(at))
+    names = [str(at) for at in range(len(work.lengths))]
+    steps = 0
+    while engine.has_unfinished_requests():
+        found |= {one.request_id: one for one in engine.step() if one.finished}
+        steps += 1
+        if steps == 4:
+            engine.abort_request(names[1::2])
+    engine.add_request("late", work.prompt(100, 0), work.sampling(0))
+    engine.abort_request(["late"])
+    engine.step()
+    return [found[name] for name in names[::2]]
+
+
+WATCHES: dict[str, Callable[[Any, Counter[str]], None]] = {
+    "paused": interfering,
+    "failing": failing,
+    "pressure": pressed,
+    "cached": cached,
+    "stored": stored,
+    "priority": by_priority,
+}
+
+
+def main(mode: str, model: str, name: str) -> dict[str, Any]:
+    work = WORKS[name]
+    llm = started(mode, model, work)
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    counted: Counter[str] = Counter()
+    if mode in WATCHES:
+        WATCHES[mode](scheduler, counted)
     mfs = getattr(scheduler, "mfs", None)
     spent = timed(scheduler) if mode == "mfs" else {}
     by_class = alternating(scheduler) if mode == "off" else {}
     begun_s = time.perf_counter()
-    answers: list[Any] = llm.generate(prompts, sampling, use_tqdm=False)
+    answers = (aborted if mode == "abort" else answered)(llm, work)
     if spent:
         spent["steps"] = time.perf_counter() - begun_s
     return {
         "tokens": [list(answer.outputs[0].token_ids) for answer in answers],
+        "hits": sum(answer.num_cached_tokens or 0 for answer in answers),
         "base": [kind.__name__ for kind in type(scheduler).__mro__[:2]],
+        "policy": mfs.config.policy.value if mfs else None,
         "plans": mfs.counts["plans"] if mfs else None,
         "failed": mfs.counts["failed_plans"] if mfs else None,
         "gave_up": mfs.gave_up if mfs else None,
         "tiers": {name: [tier.met + tier.late, tier.tokens] for name, tier in mfs.tiers.items()} if mfs else None,
-        "left": len(mfs.entries) if mfs else None,
+        "aborted": sum(tier.aborted for tier in mfs.tiers.values()) if mfs else None,
+        "left": len(mfs.entries) + len(mfs._names) + len(scheduler._facts) if mfs else None,
         "off": overhead(by_class) if by_class else None,
         "v2": bool(scheduler.use_v2_model_runner),
         **counted,
@@ -256,6 +318,6 @@ def main(mode: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer = main(sys.argv[1])
+    answer = contract() if sys.argv[1] == "contract" else main(*sys.argv[1:])
     print("\n" + json.dumps(answer), flush=True)
     os._exit(0)  # vLLM's workers end with it; its own way down takes as long as the test

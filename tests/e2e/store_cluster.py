@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bench.ports import free_port
 from mfsd.node.address import control_beside
@@ -45,6 +45,8 @@ class StoreCluster(Cluster):
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in RULES})
     master: int = field(default_factory=free_port)
     metrics: int = field(default_factory=free_port)
+    more: tuple[str, ...] = ()
+    """Arguments of the instances."""
 
     @property
     def socket_there(self) -> Path:
@@ -131,7 +133,12 @@ class StoreCluster(Cluster):
         counters = self.folder / f"{name}-metrics"
         counters.mkdir()
         command = ("env", f"PROMETHEUS_MULTIPROC_DIR={counters}", PYTHON)
-        self.serve(name, transfer, *self.on(NIC, HOST, FAST, self.socket, *command), more=("--enable-prefix-caching",))
+        self.serve(
+            name,
+            transfer,
+            *self.on(NIC, HOST, FAST, self.socket, *command),
+            more=("--enable-prefix-caching", *self.more),
+        )
 
     # ---- the saturated port ------------------------------------------------------------------------------------------
 
@@ -227,15 +234,18 @@ def _value(url: str, name: str) -> float:
     return sum(map(float, found))
 
 
+Some = TypeVar("Some", bound=StoreCluster)
+
+
 @contextlib.contextmanager
-def running(cluster: StoreCluster) -> Iterator[StoreCluster]:
+def running(cluster: Some) -> Iterator[Some]:
     try:
         cluster.start_coordinator()
         cluster.start_daemons()
         cluster.start_owner()
-        for name in RULES:
+        for name in cluster.ports:
             cluster.start_instance(name)
-        for name in RULES:
+        for name in cluster.ports:
             until(lambda name=name: cluster.healthy(name), f"vLLM {name} (see {cluster.folder})", START_S)
         yield cluster
     finally:

@@ -99,8 +99,7 @@ def test_a_wrong_configuration_stops_the_start_with_its_path(tmp_path: Path) -> 
     path = tmp_path / "serve.toml"
     path.write_text('[serve]\npolicy = "fastest"\n')
     program = (
-        "from types import SimpleNamespace as N; from mooncake_adapter.vllm.scheduler import settings_of\n"
-        "settings_of(N(additional_config={}))"
+        "from mooncake_adapter.vllm.serve_settings import settings_of\nsettings_of({}, by_priority=False, warn=print)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MFS_SERVE_CONFIG": str(path)}
     done = subprocess.run([PYTHON, "-c", program], env=environment, capture_output=True, text=True, check=False)

@@ -46,6 +46,7 @@ class PublishingEngine:
             self._engine.ended(name)
         self._now_s += 1.0
         self.publisher.tick()
+        self.publisher.settled()
 
 
 def by_tier(rows: list[dict[str, Any]], *fields: str) -> dict[str, tuple[Any, ...]]:

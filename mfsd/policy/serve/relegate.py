@@ -21,7 +21,7 @@ _PPM = 1_000_000
 
 class SetAside(NamedTuple):
     lost: frozenset[int]
-    """Cannot be in time even alone: cost no budget."""
+    """Cannot be in time even alone, and with all KV loaded that may be loaded: cost no budget."""
     relegated: frozenset[int]
     drop_budget: int
 
@@ -54,7 +54,7 @@ def set_aside(
         [
             r.request_id
             for r in waiting
-            if from_s + (r.num_prompt_tokens - r.num_computed_tokens) * each > r.due_s
+            if from_s + (1 if r.may_load else r.num_prompt_tokens - r.num_computed_tokens) * each > r.due_s
             and r.num_computed_tokens <= r.num_cached_tokens
         ]
     )

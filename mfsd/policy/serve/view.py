@@ -24,6 +24,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     """Of those computed: found in a cache or loaded, so that nothing was spent on them here."""
+    may_load: bool = False
+    """KV of the rest may be somewhere where it was not looked for yet."""
     num_output_tokens: int = 0
     num_folded_tokens: int = 0
     """Of those: part of num_prompt_tokens since its KV was dropped, and computed again."""

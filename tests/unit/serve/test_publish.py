@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +25,7 @@ from mfsd.serve.promise import Words
 from mfsd.serve.publish import EVERY_S, Publisher, read_all
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, Tier
-from mfsd.serve.status import status_of
+from mfsd.serve.status import EngineStatus, status_of
 from mfsd.serve.status_files import FOLDER_VARIABLE, own_folder
 
 SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
@@ -106,8 +109,74 @@ def test_it_is_written_once_a_second(folder: Path) -> None:
     assert path.stat().st_ino == before
     clock.now_s += EVERY_S
     publisher.tick()
+    publisher.settled()
     assert path.stat().st_ino != before
     publisher.close()
+
+
+def test_a_step_does_not_wait_for_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status takes for ever, as on a disk that hangs: steps go on, one thread waits, and it is what writes then."""
+    clock, hangs, made = Clock(), threading.Event(), list[str]()
+
+    def slow(*arguments: Any) -> EngineStatus:
+        made.append(threading.current_thread().name)
+        assert hangs.wait(60)
+        return status_of(*arguments)
+
+    publisher = Publisher(served(clock), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    before = path.stat().st_ino
+    monkeypatch.setattr("mfsd.serve.publish.status_of", slow)
+    begun_s = time.monotonic()
+    for _ in range(3):
+        clock.now_s += EVERY_S
+        publisher.tick()
+    assert time.monotonic() - begun_s < 30
+    assert path.stat().st_ino == before
+    hangs.set()
+    publisher.settled()
+    assert made == ["mfs-serve-status"] and path.stat().st_ino != before
+    publisher.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_status_that_cannot_be_made_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, warnings = Clock(), list[str]()
+    publisher = Publisher(served(clock), lambda kind, text: warnings.append(text))
+    (path,) = folder.iterdir()
+    before = path.stat().st_ino
+    with monkeypatch.context() as patched:
+        patched.setattr("mfsd.serve.publish.status_of", lambda *arguments: 1 // 0)
+        clock.now_s += EVERY_S
+        publisher.tick()
+        publisher.settled()
+    assert "could not be made" in warnings[0] and path.stat().st_ino == before
+    clock.now_s += EVERY_S
+    publisher.tick()
+    publisher.close()
+    assert len(warnings) == 1
+
+
+def test_the_status_is_made_beside_an_engine_whose_requests_come_and_go(folder: Path) -> None:
+    engine, stop = served(Clock()), threading.Event()
+
+    def arrive() -> None:
+        number = 0
+        while not stop.is_set():
+            engine.arrived(str(number), Words(tier="chat", session=str(number % 7)), 0.0, 10, 10)
+            engine.ended(str(number - 300))
+            number += 1
+
+    thread, usual_s = threading.Thread(target=arrive), sys.getswitchinterval()
+    thread.start()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(50):
+            assert status_of(engine, 1, 0.0).waiting >= 0
+    finally:
+        sys.setswitchinterval(usual_s)
+        stop.set()
+        thread.join()
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mfsd.policy.serve import Policy
-from mfsd.serve.settings import Settings, SettingsError, Tier, read_file, read_tables
+from mfsd.serve.settings import Settings, SettingsError, Tier, read_tables, tables_in
 
 GOOD = """
 [serve]
@@ -23,6 +23,10 @@ acme = 4.0
 [record]
 folder = "/var/tmp/decisions"
 """
+
+
+def read_file(path: Path) -> Settings:
+    return read_tables(tables_in(path), str(path))
 
 
 def test_a_file_says_what_is_not_the_default(tmp_path: Path) -> None:

@@ -296,6 +296,14 @@ def test_lost_is_what_is_late_with_the_engine_to_itself() -> None:
     assert set_aside(CONFIG, [*queue, begun], 3, 2.5e-5, alone(pace), 0.0).lost == {1}
 
 
+def test_what_may_be_loaded_is_lost_only_when_that_is_late_too() -> None:
+    queue = [
+        request(n, num_prompt_tokens=1000, due_s=due_s, may_load=n != 1) for n, due_s in enumerate((2.0, 2.0, 0.5))
+    ]
+    assert ALONE.fixed_s + ALONE.per_token_s <= 2.0
+    assert set_aside(CONFIG, queue, 3, 1.0, ALONE, 0.0).lost == {1, 2}
+
+
 def test_the_least_important_go_first_and_the_network_shares_the_budget() -> None:
     queue = [request(n, num_prompt_tokens=10, due_s=25.0, importance=int(n != 2)) for n in range(4)]
     config = ServeConfig(relegation=Relegation.PROJECTION, drop_budget=0.5)
