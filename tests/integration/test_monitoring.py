@@ -1,4 +1,4 @@
-"""Prometheus itself beside a daemon and a coordinator: the example's configuration, the rules, and every query of the
+"""Prometheus itself beside a daemon, a coordinator and a gateway: the example's configuration, the rules, and every query of the
 dashboard against what is really served."""
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from mfsd.client import Request, Session, Stage
 from tests.support.cluster import Coordinator, Process, free_port
 from tests.support.daemon import Daemon
 from tests.support.debian import program
+from tests.support.gateway import gateway, replicas
+from tests.support.openai_engine import MODEL, engines
 from tests.support.waiting import TIMEOUT_S, eventually
 from tests.unit.deploy.metric_table import DASHBOARD, metrics_of, panels
 
@@ -37,6 +39,10 @@ NEVER_HERE = {
     "mfs_nic_incoming_load_ratio": "variant paper",
     "mfs_nic_bypass_bytes_total": "a port with counters",
     "mfs_nic_pause_frames_total": "a port with counters by priority",
+    "mfs_gateway_refused_total": "a request that no engine was given",
+    "mfs_gateway_sent_elsewhere_total": "an engine that cannot be connected to",
+    "mfs_gateway_picked_total": "a proxy that asks",
+    "mfs_gateway_answers_total": "an engine that answers with an error",
 }
 """Series that only come with these. They are exported all the same: a family without samples."""
 
@@ -48,16 +54,17 @@ def read(url: str) -> str:
 
 @dataclass
 class Watched:
-    """A daemon with a program, its coordinator, and where both serve metrics."""
+    """A daemon with a program, its coordinator, a gateway with an engine, and where these serve metrics."""
 
     daemon: str
     coordinator: str
+    gateway: str
 
     def families(self) -> set[str]:
         """Names of the samples that these may have."""
         return {
             family.name + ENDINGS.get(family.type, "")
-            for place in (self.daemon, self.coordinator)
+            for place in (self.daemon, self.coordinator, self.gateway)
             for family in text_string_to_metric_families(read(f"http://{place}/metrics"))
         }
 
@@ -73,6 +80,8 @@ def watched(folder: Path) -> Iterator[Watched]:
         with (
             Daemon(folder, config) as daemon,
             Session.open(socket_path=str(daemon.socket), process="engine") as session,
+            engines(1) as (engine,),
+            gateway(folder, replicas(engine.url)) as front,
         ):
             eventually(lambda: session.scheduled, "the session")
             nic = session.nic("rdma0", rate_bytes_per_s=125_000_000)
@@ -84,7 +93,10 @@ def watched(folder: Path) -> Iterator[Watched]:
                 pass
             eventually(lambda: daemon.status().deadlines.met == 1, "a request in time")
             eventually(lambda: coordinator.status().nodes, "the daemon at the coordinator")
-            yield Watched(f"127.0.0.1:{daemon.wait_line('event=metrics').rpartition('port=')[2]}", page)
+            eventually(lambda: front.status()["replicas"][0]["healthy"], "the engine at the gateway")
+            assert front.post({"model": MODEL, "prompt": "a", "max_tokens": 2, "stream": True})[0] == 200
+            here = f"127.0.0.1:{daemon.wait_line('event=metrics').rpartition('port=')[2]}"
+            yield Watched(here, page, front.url.removeprefix("http://"))
 
 
 def test_every_query_of_the_dashboard_names_what_is_served(watched: Watched) -> None:
@@ -100,7 +112,7 @@ class Prometheus:
 
     def __init__(self, folder: Path, watched: Watched) -> None:
         config = yaml.safe_load(EXAMPLE.read_text())
-        targets = {"mfsd": watched.daemon, "mfs-coordinator": watched.coordinator}
+        targets = {"mfsd": watched.daemon, "mfs-coordinator": watched.coordinator, "mfs-gateway": watched.gateway}
         config["global"] = dict.fromkeys(config["global"], "200ms")
         config["rule_files"] = [str(EXAMPLE.with_name(name)) for name in config["rule_files"]]
         for job in config["scrape_configs"]:
@@ -120,9 +132,9 @@ class Prometheus:
         return answer["data"]
 
     def up(self) -> bool:
-        """Whether both have been scraped, twice, which a rate takes."""
+        """Whether all have been scraped, twice, which a rate takes."""
         found = self.ask("query", query="sum_over_time(up[1m])")["result"]
-        return len(found) == 2 and all(float(one["value"][1]) >= 2 for one in found)
+        return len(found) == 3 and all(float(one["value"][1]) >= 2 for one in found)
 
 
 @pytest.mark.slow
