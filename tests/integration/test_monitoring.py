@@ -1,5 +1,5 @@
-"""Prometheus itself beside a daemon, a coordinator and a gateway: the example's configuration, the rules, and every query of the
-dashboard against what is really served."""
+"""Prometheus itself beside a daemon, a coordinator and a gateway: the example's configuration, the rules, and every
+query of the dashboard against what is really served."""
 
 from __future__ import annotations
 
