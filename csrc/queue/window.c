@@ -19,7 +19,6 @@
 #define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
 #define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
 #define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
-#define LARGE_WINDOWS 2 /* for so many windows' bytes the link may fall silent for a moment first */
 #define GAIN 1.1        /* in rate: less is no reason for a larger window */
 #define FULL 0.75       /* of what the link can carry: more for one would be less for others */
 
@@ -372,7 +371,7 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 	if (bytes <= w->window_bytes)
 		room = (double)(w->window_bytes - bytes);
 	else
-		room = w->waiting && bytes > LARGE_WINDOWS * w->window_bytes ? 0.0 : (double)w->window_bytes;
+		room = w->waiting ? 0.0 : (double)w->window_bytes;
 	if (owed <= room)
 		return MFS_ROOM;
 	*at_ns = now_ns + (uint64_t)((owed - room) / w->drain) + 1;

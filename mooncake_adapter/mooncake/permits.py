@@ -97,8 +97,8 @@ def submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
 
 
 def taken_or_submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
-    """The same for a transfer that goes at once as a rule: on credit where there is some, which takes a tenth of the
-    Python that asking does."""
+    """The same for a transfer that goes at once as a rule: on credit where there is some, which is one native
+    call and no Python."""
     if LOG.isEnabledFor(logging.DEBUG):
         _log(transfer)
     try:

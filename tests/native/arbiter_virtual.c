@@ -128,8 +128,20 @@ static void claims_2mb(uint64_t step)
 	claims(2000000);
 }
 
-/* After all else, and each is complete when it would be. */
-static void claims_background(uint64_t step)
+/* After all else, and each is complete when it would be: a byte takes a nanosecond. */
+static void claims_background_message(uint64_t step)
+{
+	(void)step;
+	claims_at(MESSAGE, MESSAGE, MFS_STAGE_BACKGROUND);
+}
+
+static void claims_background_two_windows(uint64_t step)
+{
+	(void)step;
+	claims_at(400000, 400000, MFS_STAGE_BACKGROUND);
+}
+
+static void claims_background_2mb(uint64_t step)
 {
 	(void)step;
 	claims_at(2000000, 2000000, MFS_STAGE_BACKGROUND);
@@ -497,7 +509,9 @@ static const struct scenario {
 	{"claims-small", claims_small},
 	{"claims-2mb", claims_2mb},
 	{"claims-4mib", claims_4mib},
-	{"claims-background", claims_background},
+	{"claims-background-message", claims_background_message},
+	{"claims-background-two-windows", claims_background_two_windows},
+	{"claims-background-2mb", claims_background_2mb},
 	{"claims-1gib", claims_1gib},
 	{"own-peer-stopped", own_peer_stopped},
 	{"cycle-60ms", cycle_60ms},

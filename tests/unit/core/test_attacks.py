@@ -94,10 +94,11 @@ def test_who_claims_what_it_does_not_move_has_a_fair_share_of_the_link(run: Run,
     assert run(scenario)["victim"] >= KEPT * run("alone")["victim"] / 2
 
 
-def test_large_tasks_that_come_after_all_else_take_nothing(run: Run) -> None:
+@pytest.mark.parametrize("size", ["message", "two-windows", "2mb"])
+def test_large_tasks_that_come_after_all_else_take_nothing(run: Run, size: str) -> None:
     """They may go while the victim's one destination is full, but not before the NIC has sent what is in flight there:
-    each would have the link for 2 ms."""
-    figures, alone = run("claims-background"), run("alone")
+    each would have the link for up to 2 ms."""
+    figures, alone = run(f"claims-background-{size}"), run("alone")
     assert figures["victim"] >= KEPT * alone["victim"]
     assert figures["longest_us"] <= 2 * alone["longest_us"]
 
