@@ -123,7 +123,9 @@ def test_one_call_goes_on_where_the_other_gave_way(eviction: Eviction, regulate:
     or since it is over the cap on decodes. It has the memory from then on, and uses it."""
     serve = ServeConfig(policy=Policy.EDF)
     if regulate:
-        serve = ServeConfig(policy=Policy.EDF, regulate=True, decode_tokens_min=1, regulate_window=1, step_target_s=1e-3)
+        serve = ServeConfig(
+            policy=Policy.EDF, regulate=True, decode_tokens_min=1, regulate_window=1, step_target_s=1e-3
+        )
     work = [
         Call(prompt_tokens=100, output_tokens=200, ttft_s=1.0, tbt_s=1.0, importance=0),
         Call(prompt_tokens=100, output_tokens=200, ttft_s=5.0, tbt_s=1.0, importance=1),
