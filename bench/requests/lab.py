@@ -33,7 +33,7 @@ class Scale(msgspec.Struct, frozen=True):
     step: float = 0.1
     """Requests/s at which the search for a capacity ends."""
     seeds: tuple[int, ...] = (11, 12, 13)
-    ablation_seeds: tuple[int, ...] = (101, 102)
+    ablation_seeds: tuple[int, ...] = (101, 102, 103, 104)
     """Those of the ablations, which chose nothing that the result uses."""
     joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515, 516, 517, 518)
     agents_s: float = 300.0

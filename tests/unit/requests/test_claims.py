@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -95,9 +96,37 @@ def test_ablations_halve_and_double_what_the_request_tier_has() -> None:
     for group in ablations.GROUPS:
         for name in group.names:
             half, default, twice = ablations.values_of(name)
-            assert half <= default <= twice and default == getattr(ServeConfig(), name)
+            assert default == getattr(ServeConfig(), name)
+            assert half <= default <= twice or 1 - half <= 1 - default <= 1 - twice, "what is forgotten"
             for value in (half, twice):
                 assert getattr(msgspec.convert({name: value}, ServeConfig), name) == value
     assert not set(QUICK.ablation_seeds) & set(QUICK.seeds)
     text = page.text([], [Ablation("chunk_min", "% late", 128, (64, 128, 256), (1.5, 1.0, 2.25))])
     assert "| `chunk_min` | 128 | % late | 1.50 | 1.00 | 2.25 |" in text
+
+
+def test_ablations_say_how_far_seeds_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the others the distance to the default counts, seed by seed: seeds differ more than values do."""
+    late = {(0.55, 1): 0.03, (0.55, 2): 0.07, (1.1, 1): 0.01, (1.1, 2): 0.05, (2.2, 1): 0.01, (2.2, 2): 0.07}
+
+    def run(lab: Lab, point: Point) -> dict[str, Any]:
+        return {"violations": {"all": late[point.settings.serve.get("pace_margin", 1.1), point.seed]}}
+
+    monkeypatch.setattr(Lab, "run", run)
+    lab = Lab(None, msgspec.structs.replace(QUICK, ablation_seeds=(1, 2)))
+    found = ablations.one(lab, ablations.GROUPS[0], "pace_margin")
+    assert found.results == pytest.approx((5.0, 3.0, 4.0)) and found.errors == pytest.approx((0.0, 2.0, 1.0))
+    assert "| 5.00 (+2.00±0.00) | 3.00±2.00 | 4.00 (+1.00±1.00) |" in page.text([], [found])
+
+
+def test_a_number_is_judged_beside_what_its_setting_needs() -> None:
+    """Neither takes the other's place: relegation by projection stays on while its budget is halved."""
+    lab, ran = Lab(None, QUICK), []
+    lab.run = lambda point: ran.append(point) or {"violations": {"all": 0.0}}  # type: ignore[method-assign]
+    (group,) = [g for g in ablations.GROUPS if "drop_budget" in g.names and "important" not in g.measure]
+    ablations.one(lab, group, "drop_budget")
+    assert [point.settings.serve for point in ran] == [
+        {"relegation": "projection", "drop_budget": 0.025},
+        {"relegation": "projection"},
+        {"relegation": "projection", "drop_budget": 0.1},
+    ]
