@@ -161,18 +161,17 @@ def values_of(name: str) -> tuple[float, ...]:
 
 def one(lab: Lab, group: Group, name: str) -> Ablation:
     values, seeds = values_of(name), lab.scale.ablation_seeds
-    found = []
-    for value in values:
-        rows = []
-        for seed in seeds:
-            point = group.point(lab, seed)
-            serve = {**point.settings.serve, **({} if value == values[1] else {name: value})}
-            settings = msgspec.structs.replace(point.settings, serve=serve)
-            rows.append(group.of(lab.run(msgspec.structs.replace(point, settings=settings))))
-        found.append(rows)
+    wanted = [_with(group.point(lab, seed), {} if v == values[1] else {name: v}) for v in values for seed in seeds]
+    rows = [group.of(row) for row in lab.runs(wanted)]
+    found = [rows[n * len(seeds) : (n + 1) * len(seeds)] for n in range(len(values))]
     seconds = f"{group.point(lab, 0).seconds:g} s, seeds {', '.join(map(str, seeds))}"
-    results = tuple(fmean(rows) for rows in found)
+    results = tuple(fmean(of) for of in found)
     return Ablation(name, group.measure, float(values[1]), values, results, seconds, errors_of(found))
+
+
+def _with(point: Point, serve: dict[str, Any]) -> Point:
+    settings = msgspec.structs.replace(point.settings, serve={**point.settings.serve, **serve})
+    return msgspec.structs.replace(point, settings=settings)
 
 
 def errors_of(found: Sequence[Sequence[float]]) -> tuple[float, ...]:

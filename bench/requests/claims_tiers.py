@@ -105,7 +105,7 @@ def _late_of_mix(lab: Lab, load: float, mix: tuple[int, int, int], **given: Any)
 
 def q6(lab: Lab) -> Measured:
     load = _capacity(lab, "qoserve")
-    rows = [lab.run(lab.tiers("qoserve", load, seed)) for seed in lab.scale.seeds]
+    rows = lab.of_seeds(lab.tiers("qoserve", load, 0), lab.scale.seeds)
     error = max(float(row["step_error"]["mape"]) for row in rows)
     plan_ms = plans_ms(policies.serve_config(TIERS["qoserve"], 256, {}))
     text = f"error {error:.1%} at capacity; plan p99 {plan_ms['p99']:.2f} ms with {QUEUED} queued"
