@@ -29,7 +29,7 @@ SHARED_QPS = 3.2
 """On a machine that has other work half of the time."""
 UNKNOWN_QPS, UNKNOWN_SHARE, UNKNOWN_S = 4.7, 0.2, 7200.0
 """With requests that ask for no deadline: how many, and for how long; nothing is shortened."""
-PROJECTED_QPS, PROJECTED_S = 5.5, 450.0
+PROJECTED_QPS, PROJECTED_S = 6.0, 450.0
 """With relegation by projection, which takes long to simulate under overload: twice the longest deadline."""
 START_QPS, START_S = 6.0, 60.0
 """From an engine that knows nothing of itself yet; deadlines of batch tiers short, so that first due times count."""
