@@ -226,7 +226,7 @@ class Memory(_native.ServedMemory):
 
     def _pause(self, victim: Live, pieces: list[Piece], paused: list[Live]) -> bool:
         """Whether a call could be made to sit out: the last piece of a prompt, else the victim. The only one that
-        computes is not, or the step would be empty with nobody to free memory: without parked calls, of which one is
+        computes is not, or the step would be empty with none to free memory: without parked calls, of which one is
         recomputed then."""
         decodes = self._replica.decodes
         if pieces and (len(pieces) > 1 or len(paused) < len(decodes) or self.parked):

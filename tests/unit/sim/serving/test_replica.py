@@ -138,7 +138,7 @@ def test_one_call_goes_on_where_the_other_gave_way(eviction: Eviction, regulate:
 
 @pytest.mark.parametrize("importance", [0, 2])
 def test_a_prompt_is_not_kept_waiting_by_itself(importance: int) -> None:
-    """A decode has grown into the memory that the rest of a prompt needs; whoever of them goes, the other goes on."""
+    """A decode has grown into the memory that the rest of a prompt needs; whichever of them goes, the other goes on."""
     work = [
         Call(prompt_tokens=40, output_tokens=400, ttft_s=1.0, tbt_s=1.0, importance=1),
         Call(prompt_tokens=600, output_tokens=2, arrival_s=0.5, ttft_s=9.0, importance=importance),
