@@ -77,7 +77,7 @@ def scheduled(shares: list[float], size: int, start_s: float, end_s: float, orde
         now_ns = int(now_s * NS) + 1
         poll_s = float("inf")
         while pick := queue.peek(now_ns):
-            room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
+            room, at_ns = window.room(pick.destination, pick.bytes, now_ns, pick.tier)
             if room == ROOM_DESTINATION_FULL:
                 queue.close_destination(pick.destination)
             elif room == ROOM:
