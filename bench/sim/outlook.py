@@ -106,13 +106,26 @@ FULL = (
     Case("QwenA, hot", "hot", "dbrx", "qwen-a", 0.144, AT_2048),
 )
 QWEN = {name: Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress", "bursts")}
+TIMEOUTS = (
+    *(Row(f"`mfs`, `timeout:{after_s}`", "mfs", _reuse(f"timeout:{after_s}")) for after_s in ("0.1", "0.5", "2")),
+    Row("`mfs`, `timeout:10`, LMCache's default", "mfs", _reuse("timeout:10")),
+    Row(
+        "`mfs`, `timeout:1+0.25`, SGLang's default, what had come is kept",
+        "mfs",
+        _reuse("timeout:1+0.25", parts=True),
+    ),
+)
+"""What users configure in place of a rule: short ones, and what two libraries have where nobody configures it
+(LMCache's blocking_timeout_secs; SGLang's prefetch_timeout_base and _per_ki_token). None was chosen by a result."""
+PARTS = tuple(Row(f"`mfs`, `{rule}`, in parts", "mfs", _reuse(rule, parts=True)) for rule in ("slo", "cost"))
 RULES = (
     Row("`mfs`, always fetched"),
     Row("`static`, always fetched", "static"),
-    Row("`mfs`, `timeout:0.5`", "mfs", _reuse("timeout:0.5")),
+    *TIMEOUTS,
     Row("`mfs`, `slo`", "mfs", _reuse("slo")),
     Row("`mfs`, `slo`, however long it computes", "mfs", _reuse("slo", extra_share=1000.0)),
     Row("`mfs`, `cost`", "mfs", _reuse("cost")),
+    *PARTS,
     Row("`nocont`", "nocont"),
 )
 PROMPTS = (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b"))
@@ -183,17 +196,17 @@ SECTIONS = {
     "prompts": Section(
         "Fetch or compute again: shorter prompts",
         PROMPTS,
-        FEWER_RULES,
+        (*FEWER_RULES, *PARTS),
     ),
     "served": Section(
         "Fetch or compute again: models and caches as they are served",
         SERVED,
-        FEWER_RULES,
+        (*FEWER_RULES, *PARTS),
     ),
     "conversations": Section(
         "Fetch or compute again: conversations",
         (CONVERSATIONS,),
-        FEWER_RULES,
+        (FEWER_RULES[0], *TIMEOUTS, *FEWER_RULES[1:], *PARTS),
     ),
     "static": Section(
         "Fixed priorities beside it, everything fetched",
@@ -271,11 +284,14 @@ def section_of(results: Results, section: Section, requests: int, seeds: range) 
     }  # fmt: skip
 
 
+AGAIN = ("recomputed", "parts", "expired")
+
+
 def _again(rows: Sequence[dict[str, Any]]) -> float:
     """Share of the requests that computed again what they could have fetched."""
-    counts = [row.get("reuse", {"recomputed": 0, "expired": 0}) for row in rows]
+    counts = [row.get("reuse", {}) for row in rows]
     total = sum(row["point"]["requests"] + row["point"]["warmup"] for row in rows)
-    return float(sum(count["recomputed"] + count["expired"] for count in counts) / total)
+    return float(sum(count.get(kind, 0) for count in counts for kind in AGAIN) / total)
 
 
 def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
