@@ -87,6 +87,26 @@ def test_a_part_is_what_is_here_before_the_engine_could_begin(rule: ReuseRule, v
         assert view.whole_s < view.rest_s or decision.recomputed_s <= whole.recomputed_s
 
 
+@given(rules, views)
+def test_a_part_ends_no_later_than_all_or_nothing_by_its_own_estimate(rule: ReuseRule, view: ReuseView) -> None:
+    """Nor does any other part end earlier: up to the moment at which the engine could begin more of it costs nothing,
+    beyond it the end moves by the same for each share, so that one of the two ends is the best."""
+    view = view._replace(whole_s=max(view.whole_s, view.rest_s))
+    decision = decide(rule, view)
+    if decision.choice is not Choice.PART:
+        return
+    assert view.fetch_s is not None and view.before_s is not None and decision.recomputed_s is not None
+
+    def ends_s(share: float) -> float:
+        assert view.fetch_s is not None and view.before_s is not None
+        here_s = view.before_s + share * (view.fetch_s - view.before_s) if share else 0.0
+        return max(view.queue_s, here_s) + view.whole_s - share * (view.whole_s - view.rest_s)
+
+    slack = 1 + 1e-9
+    assert decision.recomputed_s <= ends_s(0.0) * slack and decision.recomputed_s <= ends_s(1.0) * slack
+    assert all(decision.recomputed_s <= ends_s(step / 8) * slack for step in range(9))
+
+
 def test_a_busy_engine_fetches_a_part_and_an_idle_one_does_not() -> None:
     """A second of the two is what goes before; the engine begins in one and a half."""
     busy = ReuseView(fetch_s=2.0, queue_s=1.5, rest_s=0.0, whole_s=0.4, left_s=1.8, limit_s=4.0, before_s=1.0)
