@@ -119,7 +119,8 @@ TIMEOUTS = (
         _reuse("timeout:1+0.25", parts=True),
     ),
 )
-"""What users configure in place of a rule: short ones, and what two libraries have by default (LMCache's blocking_timeout_secs; SGLang's prefetch_timeout_base and _per_ki_token). None was chosen by a result."""
+"""What users configure in place of a rule: short ones, and what two libraries have by default (LMCache's
+blocking_timeout_secs; SGLang's prefetch_timeout_base and _per_ki_token). None was chosen by a result."""
 PARTS = tuple(Row(f"`mfs`, `{rule}`, in parts", "mfs", _reuse(rule, parts=True)) for rule in ("slo", "cost"))
 RULES = (
     Row("`mfs`, always fetched"),
