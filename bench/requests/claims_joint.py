@@ -76,7 +76,7 @@ def _gain(results: Results, setting: str, workload: str, requests: int, seeds: t
 
 AGENTS_BAR, AGENTS_TTFT = 10.0, 0.25
 WRONG, WRONG_BAR = (0.25, 4.0), 8.0
-SHORT_BAR, SHORT_SEEDS = -0.5, 10
+SHORT_BAR, SHORT_SEEDS = -0.5, 5
 """Points over mfs, everything fetched: agents with a view as old as it is; with expected times so many times the right
 ones; QwenA's settings, where fetches are mostly in time."""
 
