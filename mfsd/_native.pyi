@@ -1254,7 +1254,7 @@ class Window:
         """Takes one of those that found the window of this one full; None: there is none any more."""
 
     def give(self, destination: int) -> None: ...
-    def room(self, destination: int, size_bytes: int, now_ns: int) -> tuple[int, int]:
+    def room(self, destination: int, size_bytes: int, now_ns: int, tier: int = 0) -> tuple[int, int]:
         """One of the three ROOMs, and with ROOM_NIC_FULL when to try again."""
 
     def enter(self, destination: int, size_bytes: int, now_ns: int) -> Passage: ...

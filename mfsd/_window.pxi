@@ -37,9 +37,11 @@ cdef class Window:
     def give(self, uint16_t destination):
         mfs_window_destination_give(self.window, destination)
 
-    def room(self, uint16_t destination, uint64_t size_bytes, uint64_t now_ns):
+    def room(self, uint16_t destination, uint64_t size_bytes, uint64_t now_ns, uint8_t tier=MFS_TIER_CRITICAL):
         cdef uint64_t at_ns = 0
-        cdef int room = mfs_window_room(self.window, destination, size_bytes, now_ns, &at_ns)
+        if tier > MFS_TIER_SCAVENGER:
+            raise ValueError(f"tier: {tier} is none; from 0 to {MFS_TIER_SCAVENGER}")
+        cdef int room = mfs_window_room(self.window, destination, size_bytes, <mfs_tier>tier, now_ns, &at_ns)
         return room, at_ns
 
     def enter(self, uint16_t destination, uint64_t size_bytes, uint64_t now_ns):

@@ -153,6 +153,11 @@ def _reuse_options(reuse: argparse._ArgumentGroup) -> None:
 
     reuse.add_argument("--reuse", default="always", metavar="RULE", help=f"of KV that lies elsewhere: {kinds(REUSE)}")
     reuse.add_argument(
+        "--reuse-parts", action="store_true",
+        help="of reuse that is computed again, the first part is fetched: with slo and cost what comes before the unit "
+        "could begin, with a timeout what had come",
+    )  # fmt: skip
+    reuse.add_argument(
         "--placement", default="random", choices=PLACEMENTS, help=f"the decode worker: {kinds(PLACEMENTS)}"
     )
     reuse.add_argument(
@@ -371,6 +376,7 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         arrivals=options.arrivals,
         reuse=ReuseConfig(
             rule=options.reuse,
+            parts=options.reuse_parts,
             placement=options.placement,
             router=options.router,
             outlook=options.outlook,

@@ -186,18 +186,22 @@ class Simulation:
         state.reuse.layers = layers
         self._post(state.reuse, size)
 
-    def recompute(self, state: State) -> None:
-        """The request computes what it would have fetched; what was under way is dropped."""
-        request = state.request
-        if state.reuse is not None:
-            self.network.end(state.reuse)
+    def recompute(self, state: State, fetched_tokens: int = 0) -> None:
+        """The request computes what it would have fetched, but for so many tokens. A load under way ends: of it no more
+        can be kept than has come."""
+        request, loading = state.request, state.reuse
+        if loading is not None:
+            state.fetched_bytes += loading.message_bytes - self.network.remaining(loading)
+            self.network.end(loading)
             state.reuse = None
+        again = request.remote_tokens - fetched_tokens
+        still = fetched_tokens if loading is None else 0
         state.request = msgspec.structs.replace(
             request,
-            new_tokens=request.new_tokens + request.remote_tokens,
-            context_tokens=request.context_tokens - request.remote_tokens,
-            remote_tokens=0,
-            owners=(),
+            new_tokens=request.new_tokens + again,
+            context_tokens=request.context_tokens - again,
+            remote_tokens=still,
+            owners=request.owners if still else (),
         )
 
     def decided(self, state: State) -> None:
@@ -296,6 +300,7 @@ class Simulation:
         state = flow.state
         assert state is not None
         state.fetched += flow.layers
+        state.fetched_bytes += flow.message_bytes
         if state.fetched < flow.batch.layers:
             flow.layer = state.fetched
             if self.policy.reuse_by_layer:

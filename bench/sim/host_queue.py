@@ -137,7 +137,7 @@ class RmlqNetwork(SharedNetwork):
         if self.bypass is not None:
             window.set_drain(self.rate - self.bypass.rate(nic, now_ns), now_ns)
         while pick := queue.peek(now_ns):
-            room, at_ns = window.room(pick.destination, pick.bytes, now_ns)
+            room, at_ns = window.room(pick.destination, pick.bytes, now_ns, pick.tier)
             if room == ROOM_NIC_FULL:
                 if self.bypass is not None:
                     at_ns = min(at_ns, now_ns + TICK_NS)

@@ -3,7 +3,7 @@
 Reuse that is fetched or computed again, decode workers that are chosen by what their ports owe, and both with a view of
 backlogs that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a study that was stopped goes on.
 --page writes the tables between the page's marks and the same figures as JSON beside it; sections that --what leaves
-out keep their last figures there."""
+out keep their last figures there, with --new so do rows that the page has."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point, under
 from bench.sim.reuse import ReuseConfig
 
+FIRST_SEED, SEEDS = 411, 20
 BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
 
 
@@ -48,7 +49,7 @@ class Section(NamedTuple):
     title: str
     cases: tuple[Case, ...]
     rows: tuple[Row, ...]  # the others are held against the first
-    seeds: int = 20  # how many, where not given
+    seeds: int = SEEDS  # how many, where not given
     requests: int = 300  # measured, where not given
 
 
@@ -69,10 +70,13 @@ def _reuse(rule: str, **changes: Any) -> ReuseConfig:
     return ReuseConfig(rule=rule, **changes)
 
 
-def _old(rule: str, age_s: float, **changes: Any) -> ReuseConfig:
+def aged(rule: str, age_s: float, **changes: Any) -> ReuseConfig:
     return ReuseConfig(rule=rule, outlook="coordinator", age_s=age_s, **changes)
 
 
+MEASURED_AGE_S = 0.05
+"""Of a coordinator's view of other nodes: the mean that `python -m bench micro outlook_age` measured, 20 to 24 ms, and
+half of the 50 ms that MfsConnector may take until it announces what queues."""
 MEASURED_SPREADS = {"conversations": 0.5, "agents": 1.0}
 """The log-normal factor whose median error is the testbed's: 31 to 37 % and 52 to 60 % of what a load took."""
 
@@ -81,14 +85,14 @@ def _known(rule: str, ages: Sequence[float], errors: Sequence[float]) -> tuple[R
     """The rule with outlooks of every kind, also as far off as the testbed's forecasts are."""
     return (
         Row(f"`{rule}`, exact", "mfs", _reuse(rule)),
-        *(Row(f"`{rule}`, coordinator, {age_s * 1e3:g} ms old", "mfs", _old(rule, age_s)) for age_s in ages),
+        *(Row(f"`{rule}`, coordinator, {age_s * 1e3:g} ms old", "mfs", aged(rule, age_s)) for age_s in ages),
         *(Row(f"`{rule}`, {kind}", "mfs", _reuse(rule, outlook=kind)) for kind in ("local", "none")),
         *(Row(f"`{rule}`, expected times x{error:g}", "mfs", _reuse(rule, error=error)) for error in errors),
         *(
             Row(
                 f"`{rule}`, coordinator, 10 ms old, as far off as on the testbed ({name})",
                 "mfs",
-                _reuse(rule, outlook="coordinator", age_s=0.01, error_spread=spread),
+                aged(rule, 0.01, error_spread=spread),
             )
             for name, spread in MEASURED_SPREADS.items()
         ),
@@ -106,13 +110,26 @@ FULL = (
     Case("QwenA, hot", "hot", "dbrx", "qwen-a", 0.144, AT_2048),
 )
 QWEN = {name: Case(f"QwenA, {name}", name) for name in ("hot", "fan-in", "egress", "bursts")}
+TIMEOUTS = (
+    *(Row(f"`mfs`, `timeout:{after_s}`", "mfs", _reuse(f"timeout:{after_s}")) for after_s in ("0.1", "0.5", "2")),
+    Row("`mfs`, `timeout:10`, LMCache's default", "mfs", _reuse("timeout:10")),
+    Row(
+        "`mfs`, `timeout:1+0.25`, SGLang's default, what had come is kept",
+        "mfs",
+        _reuse("timeout:1+0.25", parts=True),
+    ),
+)
+"""What users configure in place of a rule: short ones, and what two libraries have by default (LMCache's
+blocking_timeout_secs; SGLang's prefetch_timeout_base and _per_ki_token). None was chosen by a result."""
+PARTS = tuple(Row(f"`mfs`, `{rule}`, in parts", "mfs", _reuse(rule, parts=True)) for rule in ("slo", "cost"))
 RULES = (
     Row("`mfs`, always fetched"),
     Row("`static`, always fetched", "static"),
-    Row("`mfs`, `timeout:0.5`", "mfs", _reuse("timeout:0.5")),
+    *TIMEOUTS,
     Row("`mfs`, `slo`", "mfs", _reuse("slo")),
     Row("`mfs`, `slo`, however long it computes", "mfs", _reuse("slo", extra_share=1000.0)),
     Row("`mfs`, `cost`", "mfs", _reuse("cost")),
+    *PARTS,
     Row("`nocont`", "nocont"),
 )
 PROMPTS = (QWEN["hot"], QWEN["egress"], QWEN["bursts"], Case("QwenB, base", "base", "dbrx", "qwen-b"))
@@ -136,7 +153,7 @@ SECTIONS = {
         (AGENTS,),
         (
             Row("`mfs`, always fetched"),
-            *_known("slo", ages=(0.01, 0.1, 1.0), errors=(0.25, 0.5, 2.0, 4.0)),
+            *_known("slo", ages=(0.01, MEASURED_AGE_S, 0.1, 1.0), errors=(0.25, 0.5, 2.0, 4.0)),
             Row("`slo`, decided 20 ms later while the unit is busy", "mfs", _reuse("slo", recheck_s=0.02)),
             *_known("cost", ages=(0.1,), errors=(0.25, 4.0)),
         ),
@@ -150,7 +167,7 @@ SECTIONS = {
             Row("`mfs+fit`", "mfs+fit"),
             Row("`mfs+fit`, `slo`", "mfs+fit", _reuse("slo")),
             Row("`mfs+fit`, `slo`, workers by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
-            Row("the same, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog")),
+            Row("the same, 100 ms old", "mfs+fit", aged("slo", 0.1, placement="backlog")),
             Row("`nocont`", "nocont"),
         ),
     ),
@@ -161,7 +178,7 @@ SECTIONS = {
             Row("`static`", "static"),
             Row("`mfs+fit`, `slo`, workers by backlog", "mfs+fit", _reuse("slo", placement="backlog")),
             Row("the same, units by `transfer`", "mfs+fit", _reuse("slo", placement="backlog", router="transfer")),
-            Row("both, 100 ms old", "mfs+fit", _old("slo", 0.1, placement="backlog", router="transfer")),
+            Row("both, 100 ms old", "mfs+fit", aged("slo", 0.1, placement="backlog", router="transfer")),
             Row("`nocont`", "nocont"),
         ),
         seeds=10,
@@ -173,8 +190,8 @@ SECTIONS = {
             Row("`mfs`, workers at random"),
             Row("`mfs`, by backlog, exact", "mfs", _reuse("always", placement="backlog")),
             *(
-                Row(f"`mfs`, by backlog, {age_s * 1e3:g} ms old", "mfs", _old("always", age_s, placement="backlog"))
-                for age_s in (0.1, 1.0)
+                Row(f"`mfs`, by backlog, {age_s * 1e3:g} ms old", "mfs", aged("always", age_s, placement="backlog"))
+                for age_s in (MEASURED_AGE_S, 0.1, 1.0)
             ),
             Row("`static`, workers at random", "static"),
             Row("`static`, by backlog, exact", "static", _reuse("always", placement="backlog")),
@@ -193,7 +210,7 @@ SECTIONS = {
     "conversations": Section(
         "Fetch or compute again: conversations",
         (CONVERSATIONS,),
-        FEWER_RULES,
+        (*FEWER_RULES, Row("`mfs`, `slo`, 50 ms old", "mfs", aged("slo", MEASURED_AGE_S))),
     ),
     "static": Section(
         "Fixed priorities beside it, everything fetched",
@@ -208,8 +225,8 @@ SECTIONS = {
             Row("`mfs`, always fetched"),
             Row("`dscp-size`, always fetched", "dscp-size"),
             Row("`mfs`, `slo`", "mfs", _reuse("slo")),
-            Row("`mfs`, `slo`, 100 ms old", "mfs", _old("slo", 0.1)),
-            Row("`mfs`, `slo`, workers by backlog, 100 ms old", "mfs", _old("slo", 0.1, placement="backlog")),
+            Row("`mfs`, `slo`, 100 ms old", "mfs", aged("slo", 0.1)),
+            Row("`mfs`, `slo`, workers by backlog, 100 ms old", "mfs", aged("slo", 0.1, placement="backlog")),
             Row("`nocont`", "nocont"),
         ),
         seeds=6,
@@ -221,7 +238,7 @@ SECTIONS = {
             Row("`mfs`, always fetched"),
             Row("`static`, always fetched", "static"),
             Row("`mfs`, `slo`", "mfs", _reuse("slo")),
-            Row("`mfs`, `slo`, coordinator, 100 ms old", "mfs", _old("slo", 0.1)),
+            Row("`mfs`, `slo`, coordinator, 100 ms old", "mfs", aged("slo", 0.1)),
             Row("`mfs`, `cost`", "mfs", _reuse("cost")),
             Row("`nocont`", "nocont"),
         ),
@@ -241,28 +258,38 @@ def point_of(results: Results, case: Case, requests: int) -> Point:
     return msgspec.structs.replace(base, rate=round(settings.load_of(case.setting) * top, 4))
 
 
-def section_of(results: Results, section: Section, requests: int, seeds: range) -> dict[str, Any]:
-    """Runs what is missing."""
+def section_of(
+    results: Results, section: Section, requests: int, seeds: range, kept: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Runs what is missing. `kept`: the section as it was, whose rows but the first stay as they are; of it nothing
+    is taken where it is of other seeds or requests, or where its first row differs from what is found now."""
     columns = []
+    kept = kept if kept and (kept["seeds"], kept["requests"]) == (list(seeds), requests) else None
     revisions: set[str] = set()
     for case in section.cases:
         point = point_of(results, case, requests)
-        found = []
+        first: list[dict[str, Any]] = []
+        before: dict[str, Any] = {}
+        written = []
         for row in section.rows:
+            if kept and first and row.name in before:
+                written.append(before[row.name])
+                revisions |= set(kept["revisions"])
+                continue
             asked = msgspec.structs.replace(under(point, row.policy), reuse=row.reuse)
             rows = [results.of(msgspec.structs.replace(asked, seed=seed)) for seed in seeds]
-            found.append(rows)
-            figures = compare(rows, found[0])
+            revisions |= {row["revision"] for row in rows}
+            figures = compare(rows, first or rows)
             print(f"{case.name}: {row.name}: {_text(figures, rows)}", file=sys.stderr, flush=True)
-        revisions |= {row["revision"] for rows in found for row in rows}
+            written.append({"row": row.name, "figures": msgspec.to_builtins(figures), "again": _again(rows)})
+            if not first:
+                first, before = rows, _rows_of(kept, case, point)
+                if before.get(row.name) != written[0]:
+                    before = {}
         columns.append(
             {
                 "case": case.name, "rate": point.rate, "model": point.config.model, "workload": point.workload,
-                "gpus": point.config.gpus,
-                "rows": [
-                    {"row": row.name, "figures": msgspec.to_builtins(compare(rows, found[0])), "again": _again(rows)}
-                    for row, rows in zip(section.rows, found, strict=True)
-                ],
+                "gpus": point.config.gpus, "rows": written,
             }
         )  # fmt: skip
     return {
@@ -271,11 +298,21 @@ def section_of(results: Results, section: Section, requests: int, seeds: range) 
     }  # fmt: skip
 
 
+def _rows_of(kept: dict[str, Any] | None, case: Case, point: Point) -> dict[str, Any]:
+    """By name, of the case at this rate."""
+    columns = kept["columns"] if kept else []
+    same = [column for column in columns if (column["case"], column["rate"]) == (case.name, point.rate)]
+    return {row["row"]: row for row in same[0]["rows"]} if same else {}
+
+
+AGAIN = ("recomputed", "parts", "expired")
+
+
 def _again(rows: Sequence[dict[str, Any]]) -> float:
     """Share of the requests that computed again what they could have fetched."""
-    counts = [row.get("reuse", {"recomputed": 0, "expired": 0}) for row in rows]
+    counts = [row.get("reuse", {}) for row in rows]
     total = sum(row["point"]["requests"] + row["point"]["warmup"] for row in rows)
-    return float(sum(count["recomputed"] + count["expired"] for count in counts) / total)
+    return float(sum(count.get(kind, 0) for count in counts for kind in AGAIN) / total)
 
 
 def _text(figures: Comparison, rows: Sequence[dict[str, Any]]) -> str:
@@ -346,6 +383,7 @@ def parser(report: Report) -> argparse.ArgumentParser:
     p.add_argument(
         "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
     )
+    p.add_argument("--new", action="store_true", help="run only rows that --page has not, beside the first of each")
     return p
 
 
@@ -357,7 +395,7 @@ def main(arguments: list[str]) -> int:
     head = "exact order on every link unless a section says classes"
     why = "311 and up chose between rules"
     prog = "python -m bench sim outlook"
-    return write(Report(prog, __doc__, SECTIONS, head, 411, why, WITHOUT_MARKS, WITH_STAGES), arguments)
+    return write(Report(prog, __doc__, SECTIONS, head, FIRST_SEED, why, WITHOUT_MARKS, WITH_STAGES), arguments)
 
 
 def _with_kept(page: Path, sections: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
@@ -374,11 +412,13 @@ def write(report: Report, arguments: list[str]) -> int:
     if options.seeds is not None and options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
     results = Results(options.file)
+    published = study.published(options.page).get("sections", {}) if options.page and options.new else {}
     sections = {}
     for name in options.what.split(","):
         last = options.first_seed + (options.seeds or known[name].seeds)
         requests = options.requests or known[name].requests
-        sections[name] = section_of(results, known[name], requests, range(options.first_seed, last))
+        seeds = range(options.first_seed, last)
+        sections[name] = section_of(results, known[name], requests, seeds, published.get(name))
     if options.page:
         sections = _with_kept(options.page, sections, list(known))
     data = {"what": {"simulated": True}, "sections": sections}

@@ -18,6 +18,7 @@ from bench.sim.generators import HISTORY
 from bench.sim.online import OnlineRouter
 from bench.sim.reuse import ReuseConfig
 from bench.sim.routing import route
+from bench.sim.states import State
 from bench.sim.workload import Row, TraceError, read_trace
 
 MET_SLACK = 1 + 1e-6  # a policy that finishes exactly at the deadline must not lose to the last digit
@@ -55,8 +56,10 @@ def described(point: Point) -> dict[str, Any]:
         del content["scheduler"]
     if point.reuse == ReuseConfig():
         del content["reuse"]
-    elif point.reuse.router == ReuseConfig().router:
-        del content["reuse"]["router"]
+    else:
+        for name in ("router", "parts"):
+            if getattr(point.reuse, name) == getattr(ReuseConfig(), name):
+                del content["reuse"][name]
     if not point.config.bypass_share:
         for name in ("bypass_share", "bypass_burst_s", "bypass_read_s"):
             del content["config"][name]
@@ -214,6 +217,7 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
         weights = [s.request.weight for s in states]
         met = [s.finish_s - s.request.arrival_s <= s.request.budget_s * MET_SLACK for s in states]
         result["weighted_attainment"] = round(sum(w for w, m in zip(weights, met, strict=True) if m) / sum(weights), 6)
+    result["lost"] = lost(states)
     if simulation.moves is not None:
         result["moves"] = simulation.moves.measure(begin, end)
     parts = simulation.cluster.parts
@@ -226,6 +230,18 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
                 "requests": len(own), "slo_attainment": figures["slo_attainment"], "ttft_s": figures["ttft_s"]
             }  # fmt: skip
     return result
+
+
+def lost(states: Sequence[State]) -> dict[str, float]:
+    """Requests that ended late, or pruned, and the KV that the network moved for them: loads that were given up count
+    with what had come."""
+    gone = [s for s in states if s.pruned or s.finish_s - s.request.arrival_s > s.request.budget_s * MET_SLACK]
+    return {
+        "requests": len(gone),
+        "pruned": sum(s.pruned for s in gone),
+        "fetched_bytes": round(sum(s.fetched_bytes for s in gone)),
+        "shipped_bytes": round(sum(s.p2d_total for s in gone)),
+    }
 
 
 def summary(requests: Sequence[tuple[float, float]], collectives: Sequence[float]) -> dict[str, Any]:

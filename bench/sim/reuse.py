@@ -27,6 +27,7 @@ REUSE = {
     "slo": "compute it again if the request would be late with it and in time without, and if that is short",
     "cost": "compute it again if that gains more time than it takes of the requests that queue",
     "timeout:S": "fetch it, and compute it again if it is not there after S seconds",
+    "timeout:S+T": "the same after S seconds and T more for each 1,024 tokens that are fetched",
 }
 PLACEMENTS = {
     "random": "as --decode-choice says (default)",
@@ -46,7 +47,19 @@ OUTLOOKS = {
 TIMEOUT = "timeout:"
 LOCALITY = "locality:"
 MAX_SPREAD = 10.0
+TIMEOUT_TOKENS = 1024  # that a timeout's second number is for
+PART_TOKENS = 16  # a part that is fetched is of whole blocks, as engines have them
 SPREAD = 7919  # a prime: of workers that owe alike, requests take another each time
+
+
+class Timeout(NamedTuple):
+    """After which a load is given up."""
+
+    base_s: float
+    tokens_s: float  # more for each TIMEOUT_TOKENS that are fetched
+
+    def of(self, tokens: int) -> float:
+        return self.base_s + self.tokens_s * tokens / TIMEOUT_TOKENS
 
 
 class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +74,17 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float = 0.0  # of what a coordinator says
     extra_share: float = EXTRA_SHARE  # of a request's time limit that computing again may take, of rule slo
     recheck_s: float = 0.0  # how long a request waits for a later answer, while its unit is busy
+    parts: bool = False  # whether the first part of what is computed again may be fetched
 
     def __post_init__(self) -> None:
-        timeout = self.timeout_s
+        timeout = self.timeout
         if self.rule not in REUSE and timeout is None:
             raise ConfigError(f"--reuse {self.rule}: use always, slo, cost or timeout:SECONDS")
-        if timeout is not None and not 0 < timeout < math.inf:
-            raise ConfigError(f"--reuse {self.rule}: use a number of seconds above 0, such as timeout:0.5")
+        if timeout is not None and not (0 < timeout.base_s < math.inf and 0 <= timeout.tokens_s < math.inf):
+            raise ConfigError(
+                f"--reuse {self.rule}: use a number of seconds above 0, such as timeout:0.5, or two, such as "
+                "timeout:1+0.25"
+            )
         for option, value, known in (
             ("--placement", self.placement, PLACEMENTS),
             ("--outlook", self.outlook, OUTLOOKS),
@@ -87,8 +104,12 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--outlook-age-ms {1e3 * self.age_s:g}: use at least 0")
 
     @property
-    def timeout_s(self) -> float | None:
-        return _number_after(TIMEOUT, self.rule)
+    def timeout(self) -> Timeout | None:
+        """None: another rule."""
+        if not self.rule.startswith(TIMEOUT):
+            return None
+        base, plus, tokens = self.rule.removeprefix(TIMEOUT).partition("+")
+        return Timeout(_number(base), _number(tokens) if plus else 0.0)
 
     @property
     def locality_price(self) -> float | None:
@@ -102,10 +123,13 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def _number_after(prefix: str, text: str) -> float | None:
     """None without the prefix, not a number where there is none behind it."""
-    if not text.startswith(prefix):
-        return None
+    return _number(text.removeprefix(prefix)) if text.startswith(prefix) else None
+
+
+def _number(text: str) -> float:
+    """Not a number where it is none."""
     try:
-        return float(text.removeprefix(prefix))
+        return float(text)
     except ValueError:
         return math.nan
 
@@ -131,7 +155,7 @@ class Engine(Protocol):
     running: list[Batch | None]
 
     def at(self, time: float, act: Callable[[Any], None], what: Any) -> None: ...
-    def recompute(self, state: State) -> None: ...
+    def recompute(self, state: State, fetched_tokens: int = 0) -> None: ...
     def decided(self, state: State) -> None: ...
     def until_layer_s(self, batch: Batch, layer: int) -> float: ...
     def reuse_left(self, state: State) -> float: ...
@@ -148,7 +172,8 @@ class ReuseDecisions:
                 f"--reuse {config.rule} --fetch {cluster.config.fetch}: what is fetched layer by layer is computed "
                 "with; use --fetch loaded"
             )
-        if config.timeout_s is not None and cluster.config.fabric_classes:
+        self.timeout = config.timeout
+        if self.timeout is not None and cluster.config.fabric_classes:
             raise ConfigError(
                 f"--reuse {config.rule} --fabric-classes {cluster.config.fabric_classes}: fetches that end early are "
                 "modelled in exact order alone; use --fabric-classes 0"
@@ -156,9 +181,8 @@ class ReuseDecisions:
         self.simulation = simulation
         self.config = config
         self.current = config.outlook != "coordinator" or config.age_s == 0
-        self.rule = ReuseRule(config.rule) if config.timeout_s is None else ReuseRule.ALWAYS
-        self.timeout_s = config.timeout_s
-        self.recomputed = self.expired = self.waited = 0
+        self.rule = ReuseRule(config.rule) if self.timeout is None else ReuseRule.ALWAYS
+        self.recomputed = self.parts = self.expired = self.waited = 0
         self.loads: list[tuple[float, float]] = []  # what a fetch was expected to take, and what it took
         self.asked: list[tuple[float, float]] = []  # the same by the coordinator alone, as a router asks it
         self._expected: dict[State, tuple[float, float, float]] = {}  # when it was, how long it takes, as in both
@@ -169,8 +193,11 @@ class ReuseDecisions:
         self._token_s = {part.number: part.batch_s([(1024, 1024)] * 4) / 4096 for part in cluster.parts}
 
     def counts(self) -> dict[str, int]:
-        """Of requests whose reuse was computed again at once, of those whose fetch took too long, of later answers."""
-        return {"recomputed": self.recomputed, "expired": self.expired, "waited": self.waited}
+        """Of requests whose reuse was computed again at once, of those of whose reuse a part was, of those whose fetch
+        took too long, of later answers."""
+        return {
+            "recomputed": self.recomputed, "parts": self.parts, "expired": self.expired, "waited": self.waited,
+        }  # fmt: skip
 
     # -- which worker decodes
 
@@ -196,25 +223,35 @@ class ReuseDecisions:
 
     def decide(self, state: State) -> None:
         """Before the request queues, its group chosen."""
-        if self.timeout_s is not None:
-            self.simulation.at(self.simulation.now + self.timeout_s, self._expire, state)
+        if self.timeout is not None:
+            after_s = self.timeout.of(state.request.remote_tokens)
+            self.simulation.at(self.simulation.now + after_s, self._expire, state)
             return
         if self.rule is ReuseRule.ALWAYS:
             return
         view = self._view_of(state)
         decision = decide(self.rule, view, self.config.recheck_s, self.config.extra_share)
         state.undecided = decision.choice is Choice.WAIT
-        if decision.choice is Choice.RECOMPUTE:
+        part = _whole_blocks(decision.share * state.request.remote_tokens) if decision.choice is Choice.PART else 0
+        if decision.choice is Choice.RECOMPUTE or (decision.choice is Choice.PART and not part):
             self.recomputed += 1
             self.simulation.recompute(state)
+        elif part:
+            self.parts += 1
+            self.simulation.recompute(state, part)
+            self._loads(state)
         elif decision.choice is Choice.WAIT:
             self.waited += 1
             self.simulation.at(self.simulation.now + self.config.recheck_s, self._decide_again, state)
         else:
-            asked_s = self._fetch_s(state, self._far() if self.config.outlook == "coordinator" else None)
-            self._loading[state] = None
-            if view.fetch_s is not None:
-                self._expected[state] = (self.simulation.now, view.fetch_s, asked_s)
+            self._loads(state)
+
+    def _loads(self, state: State) -> None:
+        """What the request has to fetch is asked for now."""
+        expected_s = error_of(self.config, state.request) * self._fetch_s(state)
+        asked_s = self._fetch_s(state, self._far() if self.config.outlook == "coordinator" else None)
+        self._loading[state] = None
+        self._expected[state] = (self.simulation.now, expected_s, asked_s)
 
     def fetched(self, state: State) -> None:
         """All of its reuse is there."""
@@ -232,7 +269,8 @@ class ReuseDecisions:
         if state.reuse is None:
             return
         self.expired += 1
-        self.simulation.recompute(state)
+        come = 1 - self.simulation.reuse_left(state) / state.reuse.message_bytes if self.config.parts else 0.0
+        self.simulation.recompute(state, _whole_blocks(come * state.request.remote_tokens))
         self.simulation.decided(state)
 
     def _view_of(self, state: State) -> ReuseView:
@@ -242,14 +280,16 @@ class ReuseDecisions:
         waiting = [other for other in queue if other is not state]
         queue_s += sum(s.request.new_tokens - s.done_tokens for s in waiting) * self._token_s[cluster.number]
         whole = request.new_tokens + request.remote_tokens
+        error = error_of(self.config, request)
         return ReuseView(
-            fetch_s=error_of(self.config, state.request) * self._fetch_s(state),
+            fetch_s=error * self._fetch_s(state),
             queue_s=queue_s,
             rest_s=prefill_s(cluster, request.new_tokens, request.context_tokens),
             whole_s=prefill_s(cluster, whole, request.context_tokens - request.remote_tokens),
             left_s=request.deadline_s - simulation.now,
             limit_s=request.budget_s,
             waiting=len(waiting),
+            before_s=error * self._ahead_s(cluster.reuse_path(request), state, None) if self.config.parts else None,
         )
 
     def _fetch_s(self, state: State, near: Backlog | None = None) -> float:
@@ -314,6 +354,10 @@ class ReuseDecisions:
         while self._placed and self._placed[0][0] < known.at_s:
             self._placed.popleft()
         return known
+
+
+def _whole_blocks(tokens: float) -> int:
+    return int(tokens) // PART_TOKENS * PART_TOKENS
 
 
 def error_of(config: ReuseConfig, request: Request) -> float:

@@ -66,6 +66,7 @@ class State:
         "computed",
         "done_tokens",
         "fetched",
+        "fetched_bytes",
         "finish_s",
         "p2d",
         "p2d_posted",
@@ -85,6 +86,7 @@ class State:
         self.done_tokens = 0
         self.computed = False
         self.fetched = 0
+        self.fetched_bytes = 0.0  # that have come, those of a load that was given up included
         self.reuse: Flow | None = None
         self.p2d: Flow | None = None
         self.p2d_posted = 0.0

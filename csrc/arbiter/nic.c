@@ -330,8 +330,9 @@ void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 		/* One that takes the other direction, or has another destination, goes with what was chosen, whatever room
 		 * there is there. */
 		if (enforce && task->direction == index) {
-			enum mfs_room room = mfs_window_room(direction->window, destination, task->bytes,
-							     arbiter->now_ns, &direction->evaluate_ns);
+			enum mfs_room room =
+				mfs_window_room(direction->window, destination, task->bytes, pick.tier,
+						arbiter->now_ns, &direction->evaluate_ns);
 
 			if (room == MFS_ROOM_NIC_FULL)
 				return;

@@ -57,6 +57,7 @@ struct pair {
 	uint32_t in_flight_tasks;
 	uint16_t waiting_next, waiting_before; /* among those that found their destination full */
 	bool waits;
+	uint8_t waits_tier; /* of the flow that found it full */
 };
 
 struct mfs_window {
@@ -68,8 +69,8 @@ struct mfs_window {
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
 	uint64_t completed_bytes;
-	uint32_t newest, oldest; /* pairs that are not used */
-	uint32_t waiting;        /* pairs that found their destination full */
+	uint32_t newest, oldest;                  /* pairs that are not used */
+	uint32_t waiting[MFS_TIER_SCAVENGER + 1]; /* pairs, by the tier of their flow */
 	struct mfs_slab pairs, destinations;
 	struct pair *pair; /* the records of these */
 	struct destination *destination;
@@ -97,7 +98,7 @@ static void unused_remove(struct mfs_window *w, uint32_t i)
 }
 
 /* Only what has tasks in flight waits: all that does is taken off when one of them ends, so the list is short or empty. */
-static void waiting_add(struct mfs_window *w, uint16_t i)
+static void waiting_add(struct mfs_window *w, uint16_t i, enum mfs_tier tier)
 {
 	struct pair *p = &w->pair[i];
 	struct destination *d = &w->destination[p->destination];
@@ -105,7 +106,8 @@ static void waiting_add(struct mfs_window *w, uint16_t i)
 	if (p->waits)
 		return;
 	p->waits = true;
-	w->waiting++;
+	p->waits_tier = (uint8_t)tier;
+	w->waiting[tier]++;
 	p->waiting_before = MFS_DESTINATION_NONE;
 	p->waiting_next = d->waiting;
 	if (d->waiting != MFS_DESTINATION_NONE)
@@ -120,7 +122,7 @@ static void waiting_remove(struct mfs_window *w, uint16_t i)
 	if (!p->waits)
 		return;
 	p->waits = false;
-	w->waiting--;
+	w->waiting[p->waits_tier]--;
 	*(p->waiting_before == MFS_DESTINATION_NONE ? &w->destination[p->destination].waiting
 						    : &w->pair[p->waiting_before].waiting_next) =
 		p->waiting_next;
@@ -352,8 +354,17 @@ static double backlog(struct mfs_window *w, uint64_t now_ns)
 	return w->owed;
 }
 
-enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, uint64_t now_ns,
-			      uint64_t *at_ns)
+static bool waits_before(const struct mfs_window *w, enum mfs_tier tier)
+{
+	uint32_t waiting = 0;
+
+	for (unsigned t = 0; t < (unsigned)tier; t++)
+		waiting += w->waiting[t];
+	return waiting;
+}
+
+enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, enum mfs_tier tier,
+			      uint64_t now_ns, uint64_t *at_ns)
 {
 	struct destination *d = &w->destination[w->pair[i].destination];
 	double owed, room;
@@ -361,17 +372,17 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 	if (d->in_flight_tasks && d->in_flight_bytes + bytes > d->window_bytes) {
 		d->limited = true;
 		if (w->pair[i].in_flight_tasks) {
-			waiting_add(w, i);
+			waiting_add(w, i, tier);
 			return MFS_ROOM_DESTINATION_FULL;
 		}
 	}
 	owed = backlog(w, now_ns);
 	/* What is larger than the window goes behind a full one: the link need not fall silent for it. But not while
-	 * something before it in order waits for its own destination only: a completion there lets that go first. */
+	 * something of a better tier waits for its own destination only: a completion there lets that go first. */
 	if (bytes <= w->window_bytes)
 		room = (double)(w->window_bytes - bytes);
 	else
-		room = w->waiting ? 0.0 : (double)w->window_bytes;
+		room = waits_before(w, tier) ? 0.0 : (double)w->window_bytes;
 	if (owed <= room)
 		return MFS_ROOM;
 	*at_ns = now_ns + (uint64_t)((owed - room) / w->drain) + 1;

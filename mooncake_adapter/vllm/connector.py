@@ -41,7 +41,7 @@ from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.nixl_layers import NixlPushes
 from mooncake_adapter.vllm.owners import report_owners
 from mooncake_adapter.vllm.requests import BY_PARAMETERS, Chunk, Load, Requests, report_untested, supported_version
-from mooncake_adapter.vllm.reuse import IN_PARTS, LEASED, Parts, ReuseChoice, ReuseOptions, options_of
+from mooncake_adapter.vllm.reuse import LEASED, Parts, ReuseChoice, ReuseOptions, options_of
 from mooncake_adapter.vllm.token_bytes import TokenBytes, token_bytes
 from mooncake_adapter.vllm.worker import Steps, layer_number
 
@@ -129,7 +129,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             if self._reuse is not None:
                 if config.kv_transfer_config.kv_connector in LEASED:
                     self._reuse.lease_s = store_lease_s(PROCESS.once)
-                self._reuse.parts = self._parts(config.kv_transfer_config, int(vllm_config.cache_config.block_size))
+                if options.parts:
+                    self._reuse.parts = self._parts(config.kv_transfer_config, int(vllm_config.cache_config.block_size))
             wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(SWITCH, True)
             self._announcer = self._announcer_of(wanted, options, session, of_token)
             if self._reuse is not None and self._announcer is not None:
@@ -163,7 +164,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def _parts(self, inner: Any, block_tokens: int) -> Parts | None:
         """How the inner connector loads a part of what it has found; None where it does not. What it looks up behind
         the scheduler's back it would answer to the next question, of whatever length."""
-        if inner.kv_connector not in IN_PARTS or inner.get_from_extra_config("lookup_async", False):
+        if inner.get_from_extra_config("lookup_async", False):
+            PROCESS.once.warn("reuse-parts", 'kv_connector_extra_config["reuse"]: parts: not with lookup_async; none')
             return None
         return Parts(self._inner.get_num_new_matched_tokens, block_tokens)
 

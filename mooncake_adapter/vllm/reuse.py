@@ -47,6 +47,9 @@ class ReuseOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     owners: tuple[str, ...] = ()
     """Addresses of the NICs by which the store's nodes send (RDMA's, where it goes by RDMA): a load is expected to take
     as long as from the slowest of them."""
+    parts: bool = False
+    """Whether the first part of what is computed again may be loaded. Simulated it gains nothing
+    (docs/results/outlook.md), so it is asked for."""
 
 
 def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
@@ -76,6 +79,13 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
             ", ".join(STORES),
         )
         return ReuseOptions()
+    if options.parts and connector not in IN_PARTS:
+        once.warn(
+            "reuse-parts",
+            'kv_connector_extra_config["reuse"]: parts: %r loads what it has found or nothing; no part is loaded',
+            connector,
+        )
+        return msgspec.structs.replace(options, parts=False)
     return options
 
 

@@ -28,7 +28,7 @@ from tests.e2e.store_programs import LEASE_MS, OWNER, OWNER_NIC, READER, READER_
 NIC, HOST = "mfs0", "127.0.0.1"
 FAST = "1gbit"
 """Of the devices whose ports are not the slow one."""
-RULES = {"slo": {"rule": "slo", "nic": NIC, "owners": [OWNER]}, "always": {"rule": "always"}}
+RULES = {"slo": {"rule": "slo", "nic": NIC, "owners": [OWNER], "parts": True}, "always": {"rule": "always"}}
 """Of the instances, by name."""
 REUSE = re.compile(r"reuse request=(\S+) tokens=(\d+) choice=(\w+): (.+)")
 

@@ -319,6 +319,37 @@ static void collectives(uint64_t step)
 	}
 }
 
+/* At any moment of what others send: `others` programs of 64 messages each, to the slow destination, too. */
+static void collectives_beside(uint64_t step, unsigned others, uint32_t bytes)
+{
+	static unsigned next;
+
+	if (step % 1009 == 0) {
+		collective_began_ns = now_ns;
+		collective_post(&attacker[0], 250000);
+	}
+	for (unsigned i = 1; i <= others; i++) {
+		permits_take(&attacker[i], true);
+		for (; __builtin_popcountll(attacker[i].busy) < SLOTS; next++)
+			submit(&attacker[i], bytes, (int)(next % DESTINATIONS), 100 * i + next % DESTINATIONS, 0);
+	}
+}
+
+static void collectives_beside_small(uint64_t step)
+{
+	collectives_beside(step, 3, 10000);
+}
+
+static void collectives_beside_messages(uint64_t step)
+{
+	collectives_beside(step, 3, MESSAGE);
+}
+
+static void collectives_beside_large(uint64_t step)
+{
+	collectives_beside(step, 3, 1500000);
+}
+
 static void collectives_back_to_back(uint64_t step)
 {
 	(void)step;
@@ -528,6 +559,9 @@ static const struct scenario {
 	{"link-claimed", link_claimed},
 	{"counters-jump", counters_jump},
 	{"collectives", collectives},
+	{"collectives-beside-small", collectives_beside_small},
+	{"collectives-beside-messages", collectives_beside_messages},
+	{"collectives-beside-large", collectives_beside_large},
 	{"collectives-back-to-back", collectives_back_to_back},
 	{"comes-and-goes", comes_and_goes},
 	{"batches", batches},
@@ -587,11 +621,12 @@ int main(int argc, char **argv)
 	must(victim.session->state == MFS_SEGMENT_ACTIVE, "the victim was not given up");
 	for (unsigned i = 0; i < ATTACKERS_MAX; i++)
 		given_up += attacker[i].session->state != MFS_SEGMENT_ACTIVE;
-	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nread %llu\ngiven_up %u\nturn_us %llu\n"
+	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nahead %llu\nread %llu\ngiven_up %u\nturn_us %llu\n"
 	       "turns_ms %llu\nshared %llu\n",
 	       (unsigned long long)victim.bytes, (unsigned long long)(longest_ns / 1000),
 	       (unsigned long long)(attacker[0].moved[1] + victim.moved[1]), collectives_done,
 	       (unsigned long long)(collectives_done ? collectives_ns / collectives_done / 1000 : 0),
+	       (unsigned long long)collective_ahead_most,
 	       (unsigned long long)arbiter->messages, given_up, (unsigned long long)(turn_ns / 1000),
 	       (unsigned long long)(turns_ns / 1000000), (unsigned long long)shared);
 	mfs_arbiter_destroy(arbiter);

@@ -114,8 +114,24 @@ static inline void permits_take(struct program *program, bool posts)
 			post(program, (uint32_t)grant.task);
 }
 
+/* What a collective finds ahead of it: bytes that wait for a slow destination are not in its way. */
+static inline uint64_t wire_ahead(void)
+{
+	double bytes = 0;
+
+	for (unsigned i = 0; i < wire_n; i++)
+		if (!wire[i].collective && destination_rate[wire[i].destination] >= RATE)
+			bytes += wire[i].left;
+	return (uint64_t)bytes;
+}
+
+static uint64_t collective_ahead_most;
+
 static inline void collective_post(struct program *program, uint64_t bytes)
 {
+	uint64_t ahead = wire_ahead();
+
+	collective_ahead_most = ahead > collective_ahead_most ? ahead : collective_ahead_most;
 	atomic_fetch_add(&program->session->segment->usage[0].posted.bytes[MFS_STAGE_COLLECTIVE], bytes);
 	wire[wire_n++] = (struct posted){.program = program, .left = (double)bytes, .collective = true, .slot = (uint32_t)bytes};
 }

@@ -349,10 +349,10 @@ class Mfs(Policy):
         for batch in list(simulation.active.values()):
             for chunk in batch.chunks:
                 state = chunk.state
+                if state.finish_s >= 0:
+                    continue  # it stays what it was when it ended
                 if state.pruned != (state.request.number in chosen):
                     state.pruned = not state.pruned
-                    if state.finish_s >= 0:
-                        continue
                     if self.queues is not None:
                         self.queues.tell_pruned(state)
                         continue

@@ -66,10 +66,11 @@ uint16_t mfs_window_destination(struct mfs_window *window, uint64_t key, uint64_
 bool mfs_window_destination_give(struct mfs_window *window, uint16_t destination);
 uint32_t mfs_window_destination_users(const struct mfs_window *window, uint16_t destination);
 
-/* Whether a task may enter. Something may always enter an empty window, however large. `at_ns` is written with
+/* Whether a task of a flow of this tier may enter. Something may always enter an empty window, however large. What is
+ * larger than the window may enter a full one, unless something of a better tier waits. `at_ns` is written with
  * MFS_ROOM_NIC_FULL. After MFS_ROOM_DESTINATION_FULL the number is on its destination's list of those that wait. */
 enum mfs_room mfs_window_room(struct mfs_window *window, uint16_t destination, uint64_t bytes,
-			      uint64_t now_ns, uint64_t *at_ns);
+			      enum mfs_tier tier, uint64_t now_ns, uint64_t *at_ns);
 /* Takes a number off the list of those that wait for the same destination; MFS_DESTINATION_NONE when it is empty. When a
  * task has left, there may be room for each of them: call it until the list is empty. */
 uint16_t mfs_window_waiting_take(struct mfs_window *window, uint16_t destination);

@@ -16,6 +16,7 @@ from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.poll import Log, Poller
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.residents import Residents
+from mfsd.serve.gateway.responses import Responses
 from mfsd.serve.gateway.settings import GatewaySettings
 from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 from mfsd.serve.gateway.upstream import Upstream
@@ -37,6 +38,7 @@ class Gateway:
         self.programs = Programs(table)
         self.admission = Admission(settings, self.replicas, table)
         self.upstream = Upstream(session)
+        self.responses = Responses()
         self.metrics = Metrics()
         self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
         self.admission.starts = self.residents.wanted

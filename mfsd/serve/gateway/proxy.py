@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from mfsd.policy.route import Choice, Refusal, Role
-from mfsd.serve.gateway import pd
-from mfsd.serve.gateway.admission import NoPlace
+from mfsd.serve.gateway import pd, responses
+from mfsd.serve.gateway.admission import Among, NoPlace
 from mfsd.serve.gateway.answer import (
     BODY_S,
     INTERNAL,
@@ -130,8 +130,9 @@ class Proxy:
     ) -> Turn:
         """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED."""
         loop = asyncio.get_running_loop()
+        among = self._among(gateway, exchange)
         for _ in range(len(gateway.replicas.all) + 1):
-            place = await gateway.admission.place(exchange.call, exchange.prompt, role)
+            place = await gateway.admission.place(exchange.call, exchange.prompt, role, among)
             turn = Turn(gateway, place, exchange.call, exchange.prompt, ongoing)
             try:
                 waited_s = loop.time() - exchange.began_s
@@ -157,6 +158,11 @@ class Proxy:
             return turn
         raise NoPlace(Choice(replica=None, reason="no replica can be connected to", refused=Refusal.UNHEALTHY))
 
+    def _among(self, gateway: Gateway, exchange: Exchange) -> Among:
+        """An address that is none any more keeps nothing."""
+        keeper = gateway.responses.keeper(exchange.body) if self._path == responses.PATH else None
+        return frozenset({keeper}) if keeper is not None and keeper in gateway.replicas.by_name else None
+
     async def _whole(
         self,
         gateway: Gateway,
@@ -172,7 +178,7 @@ class Proxy:
             return await self._failed(answer, error)
         failed = True
         try:
-            await self._relay(answer, turn)
+            await self._relay(gateway, answer, turn)
             failed = False
         except FAILED as error:
             return await self._failed(answer, error)
@@ -187,14 +193,18 @@ class Proxy:
         await answer.failed(engine_lost(" ".join(str(error).split()) or type(error).__name__))
         return "failed"
 
-    async def _relay(self, answer: Answer, turn: Turn) -> None:
+    async def _relay(self, gateway: Gateway, answer: Answer, turn: Turn) -> None:
         """Events are passed on whole, so that an error can follow the last one of them."""
         response = turn.response
         assert response is not None
         headers = headers_back(response, turn.replica)
+        unnamed = self._path == responses.PATH and response.status == 200
         if response.content_type != "text/event-stream":
             turn.first_byte()
-            await answer.whole(response.status, headers, await response.read())
+            content = await response.read()
+            if unnamed:
+                gateway.responses.learn(content, turn.replica.name)
+            await answer.whole(response.status, headers, content)
             return
         await answer.begin(response.status, headers)
         rest = b""
@@ -203,6 +213,8 @@ class Proxy:
             turn.replica.seen()
             rest += chunk
             if end := _events_end(rest):
+                if unnamed:
+                    unnamed = not gateway.responses.learn(rest[:end], turn.replica.name)
                 await answer.part(rest[:end])
                 rest = rest[end:]
         await answer.end(rest)

@@ -404,3 +404,11 @@ def test_the_configuration_is_read_and_what_cannot_be_is_reported_once(caplog: p
     caplog.clear()
     assert options_of({"rule": "slo"}, "NixlConnector", once) == ReuseOptions()
     assert len(caplog.records) == 1 and "'NixlConnector' does not read from a store" in caplog.text
+
+
+def test_a_part_is_loaded_where_that_is_asked_for_and_can_be(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"rule": "slo", "parts": True}
+    assert options_of(given, "MooncakeStoreConnector", WarnOnce()) == ReuseOptions(ReuseRule.SLO, parts=True)
+    assert not caplog.records and not ReuseOptions().parts
+    assert options_of(given, "LMCacheConnectorV1", WarnOnce()) == ReuseOptions(ReuseRule.SLO)
+    assert "'LMCacheConnectorV1' loads what it has found or nothing" in caplog.text

@@ -21,7 +21,11 @@ SECONDS = 3.0
 KEPT = 0.9
 """Of what the victim moves alone, while others attack it or have bad luck."""
 GATE_MAX_US = 2000
+MESSAGE = 262144
 MESSAGE_US = 263
+WINDOW = 200_000
+COLLECTIVE = 250_000
+"""Bytes of each of those that come beside much else."""
 MESSAGES_PER_TURN = 64
 FLOOD_READ = (0.3 / 4 + 0.001) * 1e9 / 100
 """Messages of 100 ns in a quarter of 0.3 s, and in the millisecond that one may owe."""
@@ -129,6 +133,15 @@ def test_collectives_are_hardly_longer_and_leave_the_rest(run: Run) -> None:
     assert figures["collectives"] == 600
     assert figures["victim"] >= KEPT * (run("alone")["victim"] - 600 * 1_000_000)
     assert figures["collective_us"] <= 1.15 * 1000
+
+
+@pytest.mark.parametrize(("size", "message"), [("small", MESSAGE), ("messages", MESSAGE), ("large", 1_500_000)])
+def test_collectives_find_no_more_ahead_than_the_window_and_a_message(run: Run, size: str, message: int) -> None:
+    """Whenever they come, of three programs with 64 messages each, to a slow destination, too. The window empties by
+    the rate that collectives leave on average, so what one of them took may be ahead of the next."""
+    figures = run(f"collectives-beside-{size}")
+    assert figures["collectives"] > 590
+    assert 0 < figures["ahead"] <= WINDOW + message + COLLECTIVE
 
 
 def test_collectives_without_a_pause_take_nearly_all(run: Run) -> None:

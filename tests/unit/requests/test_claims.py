@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.requests import ablations, claims, page
+from bench.requests import ablations, claims, claims_joint, page
 from bench.requests import point as points
 from bench.requests.ablations import Ablation
 from bench.requests.claim import NOT_RUN, REFUTED, SHOWN, Claim, Measured, Row
@@ -31,7 +31,7 @@ def test_the_page_is_what_the_rows_say() -> None:
 
 
 def test_every_claim_of_the_plan_is_there() -> None:
-    assert {"q1", "q2", "q3", "q4", "q5", "q6", "a1", "a2", "h2", "j2", "j3", "j6", "j7"} <= {
+    assert {"q1", "q2", "q3", "q4", "q5", "q6", "a1", "a2", "h2", "j1", "j2", "j3", "j4", "j5", "j6", "j7"} <= {
         claim.id for claim in claims.CLAIMS
     }
     assert len({claim.id for claim in claims.CLAIMS}) == len(claims.CLAIMS)
@@ -130,3 +130,13 @@ def test_a_number_is_judged_beside_what_its_setting_needs(monkeypatch: pytest.Mo
         {"relegation": "projection"},
         {"relegation": "projection", "drop_budget": 0.1},
     ]
+
+
+def test_bytes_of_lost_requests_are_held_against_those_of_the_same_seeds() -> None:
+    def rows(*sizes: int) -> list[dict[str, Any]]:
+        return [{"lost": {"fetched_bytes": size, "shipped_bytes": 100}} for size in sizes]
+
+    assert claims_joint.lost_bytes(rows(100, 300), rows(300, 500)) == (pytest.approx(-40.0), pytest.approx(0.0))
+    change, half = claims_joint.lost_bytes(rows(100, 500), rows(300, 500))
+    assert change == pytest.approx(-20.0) and half is not None and half > 100
+    assert claims_joint.lost_bytes(rows(100), rows(100)) == (0.0, None)

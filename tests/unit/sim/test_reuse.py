@@ -13,7 +13,7 @@ from bench.sim import command, outlook, policies, serve
 from bench.sim.cluster import Config, ConfigError
 from bench.sim.compare import Results
 from bench.sim.engine import Simulation
-from bench.sim.point import Point, prepare, run
+from bench.sim.point import Point, measure, prepare, run
 from bench.sim.reuse import ReuseConfig
 
 BASE = Point(
@@ -65,6 +65,7 @@ def test_always_at_random_is_the_same_to_the_bit(policy: str) -> None:
         {"rule": "cost", "outlook": "coordinator", "age_s": 0.05, "placement": "backlog"},
         {"rule": "timeout:0.2"},
         {"rule": "slo", "recheck_s": 0.02, "outlook": "local"},
+        {"rule": "cost", "parts": True},
     ],
 )
 def test_every_request_is_computed_and_shipped_whole(policy: str, reuse: dict[str, Any]) -> None:
@@ -77,6 +78,11 @@ def test_every_request_is_computed_and_shipped_whole(policy: str, reuse: dict[st
         assert now.new_tokens + now.context_tokens == before.new_tokens + before.context_tokens
         assert now.new_tokens - before.new_tokens == before.remote_tokens - now.remote_tokens
         assert now.deadline_s == before.deadline_s
+        of_all = state.cluster.kv_bytes * state.cluster.model.layers
+        if reuse["rule"].startswith("timeout") and not now.remote_tokens:
+            assert 0 <= state.fetched_bytes <= before.remote_tokens * of_all
+        else:
+            assert state.fetched_bytes == pytest.approx(now.remote_tokens * of_all)
     assert ends(simulated(policy, "fit", **reuse)) == ends(simulation)
 
 
@@ -92,6 +98,60 @@ def test_rules_compute_again_what_the_network_is_late_with() -> None:
     assert gave_up is not None and gave_up.expired > 0 and gave_up.recomputed == 0
     waits = simulated(rule="cost", recheck_s=0.001).reuse
     assert waits is not None and waits.waited > 0
+
+
+CROWDED = msgspec.structs.replace(BASE, rate=2.0, workload="mooncake-conversation")
+"""Units have queues, so that a part of the reuse comes before they could begin."""
+
+
+def test_a_part_that_comes_in_time_is_fetched_and_the_rest_computed() -> None:
+    routed = {r.number: r for r in prepare(CROWDED)[1]}
+    simulation = simulated(base=CROWDED, rule="cost", parts=True)
+    assert simulation.reuse is not None
+    in_part = [
+        s.request for s in simulation.states if 0 < s.request.remote_tokens < routed[s.request.number].remote_tokens
+    ]
+    assert len(in_part) == simulation.reuse.counts()["parts"] > 0
+    for request in in_part:
+        assert request.remote_tokens % 16 == 0 and request.owners == routed[request.number].owners
+    whole = simulated(base=CROWDED, rule="cost").reuse
+    assert whole is not None and whole.counts()["parts"] == 0
+
+
+def test_what_had_come_when_a_load_took_too_long_is_kept() -> None:
+    routed = {r.number: r for r in prepare(BASE)[1]}
+
+    def again(**given: Any) -> list[int]:
+        states = simulated("static", rule="timeout:0.2", **given).states
+        return [s.request.new_tokens - routed[s.request.number].new_tokens for s in states]
+
+    dropped, kept = again(), again(parts=True)
+    assert 0 < sum(kept) < sum(dropped)
+    left = [routed[n].remote_tokens for n in range(len(routed))]
+    assert all(0 <= tokens <= most for tokens, most in zip(kept, left, strict=True))
+
+
+def test_a_timeout_may_grow_with_the_tokens() -> None:
+    def expired(rule: str) -> int:
+        decisions = simulated(rule=rule).reuse
+        assert decisions is not None
+        return decisions.expired
+
+    assert expired("timeout:0.05+0") == expired("timeout:0.05") > expired("timeout:0.05+10") >= 0
+
+
+def test_rows_have_what_was_moved_for_lost_requests() -> None:
+    """By hand, over the requests that were measured; who computes again fetches less."""
+    simulation = simulated()
+    states = simulation.states[BASE.warmup :]
+    late = [s for s in states if s.finish_s > s.request.deadline_s]
+    lost = measure(simulation, BASE.warmup)["lost"]
+    assert lost["requests"] == len(late) > 0 and lost["pruned"] == sum(s.pruned for s in late)
+    per_token = simulation.cluster.kv_bytes * simulation.cluster.model.layers
+    assert lost["fetched_bytes"] == pytest.approx(sum(s.request.remote_tokens for s in late) * per_token)
+    shipped = sum(s.request.new_tokens + s.request.context_tokens for s in late) * per_token
+    assert lost["shipped_bytes"] == pytest.approx(shipped)
+    assert measure(simulated(rule="slo"), BASE.warmup)["lost"]["fetched_bytes"] < lost["fetched_bytes"]
 
 
 def test_what_a_router_is_told_differs_where_the_view_of_the_own_port_is_old() -> None:
@@ -131,12 +191,26 @@ def test_workers_are_chosen_by_what_they_are_owed() -> None:
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "r.json"
-    given = ["--reuse", "cost", "--placement", "backlog", "--outlook", "coordinator", "--outlook-age-ms", "20"]
+    given = [
+        "--reuse",
+        "cost",
+        "--reuse-parts",
+        "--placement",
+        "backlog",
+        "--outlook",
+        "coordinator",
+        "--outlook-age-ms",
+        "20",
+    ]
     assert (
         command.main([*SMALL, *given, "--outlook-error", "2", "--outlook-error-spread", "1", "--json", str(out)]) == 0
     )
     content = json.loads(out.read_text())
-    assert content["config"]["reuse"]["age_s"] == 0.02 and "reuse" in content["results"][0]
+    assert (
+        content["config"]["reuse"]["parts"]
+        and content["config"]["reuse"]["age_s"] == 0.02
+        and "reuse" in content["results"][0]
+    )
     assert command.main([*SMALL, "--json", str(out)]) == 2
     assert "reuse" in capsys.readouterr().err
     plain = tmp_path / "plain.json"
@@ -150,6 +224,8 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--reuse", "maybe"], "bench sim: --reuse maybe: use always, slo, cost or timeout:SECONDS"),
         (["--reuse", "timeout:x"], "bench sim: --reuse timeout:x: use a number of seconds above 0"),
         (["--reuse", "timeout:0"], "bench sim: --reuse timeout:0: use a number of seconds above 0"),
+        (["--reuse", "timeout:1+"], "bench sim: --reuse timeout:1+: use a number of seconds above 0"),
+        (["--reuse", "timeout:1+-1"], "bench sim: --reuse timeout:1+-1: use a number of seconds above 0"),
         (["--outlook-error", "0"], "bench sim: --outlook-error 0.0: use a number above 0"),
         (["--outlook-error-spread", "-1"], "bench sim: --outlook-error-spread -1.0: use 0 to 10"),
         (["--outlook-age-ms", "-1"], "bench sim: --outlook-age-ms -1: use at least 0"),
@@ -209,3 +285,28 @@ def test_sections_that_are_not_run_keep_their_figures(tmp_path: Path, monkeypatc
     assert list(kept) == ["first", "second"] and kept["second"]["seeds"] == [411, 412]
     assert "### First" in page.read_text() and "### Second" in page.read_text()
     assert written("first,second", 1)["second"]["seeds"] == [411]
+
+
+def test_rows_that_the_page_has_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless what they are held against has changed."""
+    rows = [outlook.Row("fetched"), outlook.Row("`slo`", "mfs", ReuseConfig(rule="slo"))]
+    page, figures = tmp_path / "page.md", tmp_path / "page-results.json"
+    page.write_text(f"{outlook.BEGIN}\n{outlook.END}\n")
+
+    def written(name: str, first: Point = BASE) -> list[tuple[str, Any]]:
+        section = outlook.Section("Small", (outlook.Case("agents", "node-agent-12.5"),), tuple(rows), 2)
+        monkeypatch.setattr(outlook, "SECTIONS", {"small": section})
+        monkeypatch.setattr(outlook, "point_of", lambda results, case, requests: first)
+        assert outlook.main([str(tmp_path / name), "--new", "--page", str(page)]) == 0
+        ran = [json.loads(line)["point"] for line in (tmp_path / name).read_text().splitlines()]
+        return [(point["policy"], point.get("reuse", {}).get("rule")) for point in ran]
+
+    everything = written("1.jsonl")
+    before = json.loads(figures.read_text())["sections"]["small"]["columns"][0]["rows"]
+    assert everything == [("mfs", None)] * 2 + [("mfs", "slo")] * 2
+    rows.append(outlook.Row("`static`", "static"))
+    assert written("2.jsonl") == [("mfs", None)] * 2 + [("static", None)] * 2
+    after = json.loads(figures.read_text())["sections"]["small"]["columns"][0]["rows"]
+    assert after[:2] == before and len(after) == 3
+    changed = msgspec.structs.replace(BASE, requests=30)
+    assert len(written("3.jsonl", changed)) == 6

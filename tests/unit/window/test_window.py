@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from mfsd._native import ROOM, ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Window
+from mfsd._native import ROOM, ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Tier, Window
 
 RATE = 1_000_000_000
 WINDOW = 200_000
@@ -26,6 +26,11 @@ def test_the_window_is_time_at_the_rate_and_not_below_its_least() -> None:
 def test_nonsense_is_refused(rate: int, least: int) -> None:
     with pytest.raises(OSError):
         Window(rate, window_bytes_min=least)
+
+
+def test_a_tier_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="tier: 4 is none"):
+        Window(RATE).room(0, 1, 0, 4)
 
 
 def test_what_waits_beyond_the_nic_holds_up_its_destination_alone() -> None:
@@ -228,6 +233,22 @@ def test_who_found_a_window_full_is_taken_once() -> None:
     assert window.take_waiting(first) is None
     assert window.take_waiting(other) == other
     assert window.take_waiting(other) is None
+
+
+@pytest.mark.parametrize("large", list(Tier))
+@pytest.mark.parametrize("waits", list(Tier))
+def test_a_large_task_goes_in_front_of_what_waits_unless_that_is_of_a_better_tier(large: Tier, waits: Tier) -> None:
+    window = Window(RATE)
+    send(window, 1, WINDOW, 0)
+    full, free = window.destination(1, 0), window.destination(2, 0)
+    assert window.room(full, 1000, 0, waits)[0] == ROOM_DESTINATION_FULL
+    room, at_ns = window.room(free, 2 * WINDOW, 0, large)
+    assert room == (ROOM_NIC_FULL if waits < large else ROOM)
+    if room == ROOM_NIC_FULL:
+        assert window.room(free, 2 * WINDOW, at_ns - 10, large)[0] == ROOM_NIC_FULL
+        assert window.room(free, 2 * WINDOW, at_ns, large)[0] == ROOM
+        window.take_waiting(full)
+        assert window.room(free, 2 * WINDOW, 0, large)[0] == ROOM, "nothing waits any more"
 
 
 def test_what_waits_and_is_forgotten_is_not_taken() -> None:

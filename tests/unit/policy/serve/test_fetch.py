@@ -87,6 +87,42 @@ def test_a_part_is_what_is_here_before_the_engine_could_begin(rule: ReuseRule, v
         assert view.whole_s < view.rest_s or decision.recomputed_s <= whole.recomputed_s
 
 
+@st.composite
+def parted(draw: st.DrawFn) -> ReuseView:
+    """The engine begins while the reuse comes, all of which is late."""
+    positive = st.floats(0.01, 10)
+    before_s, wait_s, more_s, rest_s = draw(positive), draw(positive), draw(st.floats(10, 100)), draw(positive)
+    queue_s, whole_s = before_s + wait_s, rest_s + draw(st.floats(0.01, 4))
+    return ReuseView(
+        fetch_s=queue_s + more_s,
+        queue_s=queue_s,
+        rest_s=rest_s,
+        whole_s=whole_s,
+        left_s=queue_s + whole_s,
+        limit_s=1e3,
+        before_s=before_s,
+    )
+
+
+@given(rules, parted(), st.floats(0, 1))
+def test_no_other_part_ends_earlier_by_the_estimate_that_chose_it(
+    rule: ReuseRule, view: ReuseView, share: float
+) -> None:
+    """All and nothing among them. Up to the moment at which the engine could begin more of it costs nothing; beyond
+    that the end moves by the same for each share, so that one of the two ends is the best."""
+    decision = decide(rule, view)
+    assert decision.choice is Choice.PART and decision.recomputed_s is not None
+
+    def ends_s(share: float) -> float:
+        assert view.fetch_s is not None and view.before_s is not None
+        here_s = view.before_s + share * (view.fetch_s - view.before_s) if share else 0.0
+        return max(view.queue_s, here_s) + view.whole_s - share * (view.whole_s - view.rest_s)
+
+    assert math.isclose(decision.recomputed_s, ends_s(decision.share))
+    for other in (share, 0.0, 1.0):
+        assert decision.recomputed_s <= ends_s(other) * (1 + 1e-9)
+
+
 def test_a_busy_engine_fetches_a_part_and_an_idle_one_does_not() -> None:
     """A second of the two is what goes before; the engine begins in one and a half."""
     busy = ReuseView(fetch_s=2.0, queue_s=1.5, rest_s=0.0, whole_s=0.4, left_s=1.8, limit_s=4.0, before_s=1.0)
