@@ -34,6 +34,7 @@ from bench.requests.claim import NOT_RUN, REFUTED, Claim, Row, judge
 from bench.requests.errors import UsageError
 from bench.requests.lab import FULL, FULL_S, QUICK, Lab, Scale
 from bench.requests.options import numbers
+from bench.sim import sweep
 
 CLAIMS: tuple[Claim, ...] = (
     *claims_tiers.CLAIMS,
@@ -80,6 +81,12 @@ def parser() -> argparse.ArgumentParser:
         help="where runs are kept and found again (default %(default)s)",
     )
     p.add_argument("--traces", type=Path, metavar="DIR", help="recorded lengths, as in `requests run`")
+    p.add_argument(
+        "--engine",
+        default="local",
+        choices=("local", "ray"),
+        help="ray: spread the runs of a claim's seeds over a Ray cluster; claims j1 to j7 of the network run here",
+    )
     p.add_argument("--page", type=Path, metavar="FILE", help="also write the page (Markdown) from --json's rows")
     p.add_argument(
         "--ablations",
@@ -166,14 +173,15 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.page and not options.json:
         raise UsageError(f"--page {options.page}: needs --json FILE, from whose rows it is written")
-    lab = Lab(options.runs, scale_of(options), options.traces)
-    if options.ablations:
-        tables = ablations.measure(lab, options.ablations)
-        rows = load(options.json)
-    else:
-        rows = measure(chosen(options), lab, options.json)
-        tables = ablations.load(options.json.with_name("claims-ablations.json")) if options.json else []
-        show(rows)
+    lab = Lab(options.runs, scale_of(options), options.traces, options.engine)
+    with sweep.cluster(options.engine):
+        if options.ablations:
+            tables = ablations.measure(lab, options.ablations)
+            rows = load(options.json)
+        else:
+            rows = measure(chosen(options), lab, options.json)
+            tables = ablations.load(options.json.with_name("claims-ablations.json")) if options.json else []
+            show(rows)
     if options.page:
         page.write(options.page, complete(rows), tables)
     return int(any(row.verdict == REFUTED for row in rows))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-import msgspec
-
 from bench.requests.claim import Claim, Measured
 from bench.requests.lab import Lab
 from bench.requests.point import Point
@@ -35,7 +33,7 @@ def point(lab: Lab, policy: str, share: float) -> Point:
 
 def _ttfts(lab: Lab, policy: str, share: float) -> list[float]:
     at = point(lab, policy, share)
-    return [lab.run(msgspec.structs.replace(at, seed=s))["ttft_s"]["mean"] for s in lab.scale.agents_seeds]
+    return [row["ttft_s"]["mean"] for row in lab.of_seeds(at, lab.scale.agents_seeds)]
 
 
 def _ratio(mine: Sequence[float], other: Sequence[float]) -> tuple[float, str]:

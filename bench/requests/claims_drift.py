@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from bench.requests.claim import Claim, Measured
 from bench.requests.lab import Lab
 from bench.requests.point import Point, Result
@@ -59,7 +57,7 @@ def h2(lab: Lab) -> Measured:
 
 def _rows(lab: Lab, workload: str, policy: str) -> list[Result]:
     base = Point(what="drift", workload=workload, policy=policy, qps=QPS, seconds=600.0)
-    return [lab.run(msgspec.structs.replace(base, seed=seed)) for seed in lab.scale.seeds]
+    return lab.of_seeds(base, lab.scale.seeds)
 
 
 def _mean(rows: list[Result], of: str) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from bench.requests.claim import Claim, Measured
 from bench.requests.lab import Lab
 from bench.requests.point import Point
@@ -53,7 +51,7 @@ def compared(lab: Lab, workload: str) -> tuple[float, dict[str, tuple[float, flo
 
 
 def _of(lab: Lab, at: Point, measure: str, seeds: tuple[int, ...]) -> float:
-    rows = [lab.run(msgspec.structs.replace(at, seed=seed)) for seed in seeds]
+    rows = lab.of_seeds(at, seeds)
     return sum(float(row[measure]["mean"]) for row in rows) / len(rows)
 
 

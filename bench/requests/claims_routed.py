@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from statistics import fmean
 
-import msgspec
-
 from bench.requests.claim import Claim, Measured
 from bench.requests.claims_programs import FEWEST, knee
 from bench.requests.lab import Lab
@@ -34,7 +32,7 @@ def point(lab: Lab, router: str, qps: float, system_tokens: int = SYSTEM_TOKENS)
 
 
 def _rows(lab: Lab, at: Point) -> list[Result]:
-    return [lab.run(msgspec.structs.replace(at, seed=seed)) for seed in lab.scale.seeds]
+    return lab.of_seeds(at, lab.scale.seeds)
 
 
 def _ratios(mine: list[Result], other: list[Result], part: str) -> list[float]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bench.requests.claim import Claim, Measured
 from bench.requests.errors import UsageError
 from bench.requests.lab import Lab
@@ -37,7 +35,7 @@ def point(policy: str, qps: float, **given: Any) -> Point:
 
 def mean(lab: Lab, at: Point, name: str) -> float:
     """Over seeds."""
-    rows = [lab.run(msgspec.structs.replace(at, seed=seed))[name] for seed in lab.scale.seeds]
+    rows = [row[name] for row in lab.of_seeds(at, lab.scale.seeds)]
     return sum(float(r["mean"] if isinstance(r, dict) else r) for r in rows) / len(rows)
 
 
@@ -91,7 +89,7 @@ def placed(lab: Lab) -> Measured:
 
 
 def accounted(lab: Lab) -> Measured:
-    rows = [lab.run(msgspec.structs.replace(point("maestro", CONTENDED_QPS), seed=s)) for s in lab.scale.seeds]
+    rows = lab.of_seeds(point("maestro", CONTENDED_QPS), lab.scale.seeds)
     errors = sum(r["accounting_errors"] for r in rows)
     kv = sum(r["kv_reserved_over_needed"] for r in rows) / len(rows)
     overruns = sum(r["overruns"] for r in rows)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from bench.requests.capacity import HIGHEST, bisect
 from bench.requests.errors import UsageError
 from bench.requests.point import Point, Result
 from bench.requests.settings import Settings
+from bench.sim import sweep
 from bench.sim.compare import revision
 
 
@@ -33,7 +34,7 @@ class Scale(msgspec.Struct, frozen=True):
     step: float = 0.1
     """Requests/s at which the search for a capacity ends."""
     seeds: tuple[int, ...] = (11, 12, 13)
-    ablation_seeds: tuple[int, ...] = (101, 102)
+    ablation_seeds: tuple[int, ...] = (101, 102, 103, 104)
     """Those of the ablations, which chose nothing that the result uses."""
     joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515, 516, 517, 518)
     agents_s: float = 300.0
@@ -47,11 +48,43 @@ QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, routed_s=60.0, 
               ablation_seeds=(101,), joint_seeds=(511,), agents_s=60.0, agents_seeds=(781,))  # fmt: skip
 
 
-class Lab:
-    """Raises UsageError when the file holds something else than runs."""
+class _Search(NamedTuple):
+    """Of a capacity, with one seed. known: shares of late requests by rate, from earlier calls."""
 
-    def __init__(self, file: Path | None, scale: Scale, traces: Path | None = None) -> None:
-        self.scale, self.traces = scale, traces
+    point: Point
+    highest: float
+    step: float
+    known: dict[float, float]
+
+
+def _measured(point: Point) -> dict[str, Any]:
+    """A row that says of what, for it may be ready before others that were asked for earlier."""
+    began = time.monotonic()
+    row = points.run(point)
+    return {"point": msgspec.to_builtins(point), "took_s": time.monotonic() - began, "row": row}
+
+
+def _searched(search: _Search) -> dict[str, Any]:
+    """The rows that it took."""
+    found: list[dict[str, Any]] = []
+
+    def late_at(qps: float) -> float:
+        qps = round(qps, 4)
+        if qps in search.known:
+            return search.known[qps]
+        found.append(_measured(msgspec.structs.replace(search.point, qps=qps)))
+        return float(found[-1]["row"]["violations"]["all"])
+
+    bisect(late_at, search.highest, search.step)
+    return {"rows": found}
+
+
+class Lab:
+    """engine: "ray" spreads runs of several seeds over a Ray cluster. Raises UsageError when the file holds something
+    else than runs."""
+
+    def __init__(self, file: Path | None, scale: Scale, traces: Path | None = None, engine: str = "local") -> None:
+        self.scale, self.traces, self._engine = scale, traces, engine
         self._file = file
         self._rows: dict[str, Result] = {}
         self._revision = revision()
@@ -60,7 +93,7 @@ class Lab:
         try:
             for line in file.read_text().splitlines() if file.exists() else ():
                 row = json.loads(line)
-                self._rows[json.dumps(row["point"], sort_keys=True)] = row
+                self._rows[_key(row["point"])] = row
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--runs {file}: holds something else than runs; name another file") from error
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,49 +141,67 @@ class Lab:
 
     def run(self, point: Point) -> Result:
         """The point's row, now or from an earlier call."""
-        described = msgspec.to_builtins(point)
-        key = json.dumps(described, sort_keys=True)
-        if key not in self._rows:
-            began = time.monotonic()
-            row = {"point": described, "revision": self._revision, **points.run(point)}
-            self._rows[key] = row
-            if self._file is not None:
-                with self._file.open("a") as out:
-                    out.write(json.dumps(row) + "\n")
-            self._say(point, row, time.monotonic() - began)
-        return self._rows[key]
+        return self.runs([point])[0]
+
+    def runs(self, wanted: Sequence[Point]) -> list[Result]:
+        """Rows of all, in this order; what is missing is run, on a cluster all at once."""
+        keys = [_key(msgspec.to_builtins(point)) for point in wanted]
+        missing = {key: point for key, point in zip(keys, wanted, strict=True) if key not in self._rows}
+        for made in sweep.each(_measured, list(missing.values()), self._engine):
+            self._keep(made)
+        return [self._rows[key] for key in keys]
+
+    def of_seeds(self, point: Point, seeds: Sequence[int]) -> list[Result]:
+        return self.runs([msgspec.structs.replace(point, seed=seed) for seed in seeds])
+
+    def _keep(self, made: dict[str, Any]) -> None:
+        described = made["point"]
+        row = {"point": described, "revision": self._revision, **made["row"]}
+        self._rows[_key(described)] = row
+        if self._file is not None:
+            with self._file.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+        self._say(described, row, made["took_s"])
 
     def late(self, point: Point, seeds: Sequence[int] | None = None, of: str = "all") -> float:
         """Mean share of late requests over seeds."""
-        given = self.scale.seeds if seeds is None else seeds
-        rows = [self.run(msgspec.structs.replace(point, seed=seed)) for seed in given]
+        rows = self.of_seeds(point, self.scale.seeds if seeds is None else seeds)
         return sum(float(row["violations"][of]) for row in rows) / len(rows)
 
     def capacity(self, point: Point, seeds: Sequence[int] | None = None) -> float:
         """Mean over seeds of the most requests/s of which at most 1 % are late."""
         given = self.scale.seeds if seeds is None else seeds
         replicas = points.replicas(point)
-        found = [
-            bisect(
-                functools.partial(self._late_at, msgspec.structs.replace(point, seed=seed)),
-                HIGHEST[point.workload] * replicas,
-                self.scale.step * replicas,
-            ).qps
-            for seed in given
-        ]
-        return sum(found) / len(found)
+        highest, step = HIGHEST[point.workload] * replicas, self.scale.step * replicas
+        of_seeds = [msgspec.structs.replace(point, seed=seed) for seed in given]
+        if self._engine != "local":
+            searches = [_Search(one, highest, step, self._known(one)) for one in of_seeds]
+            for found in sweep.each(_searched, searches, self._engine):
+                for made in found["rows"]:
+                    self._keep(made)
+        found_qps = [bisect(functools.partial(self._late_at, one), highest, step).qps for one in of_seeds]
+        return sum(found_qps) / len(found_qps)
 
     def _late_at(self, point: Point, qps: float) -> float:
         return float(self.run(msgspec.structs.replace(point, qps=round(qps, 4)))["violations"]["all"])
 
-    def _say(self, point: Point, row: Result, took_s: float) -> None:
+    def _known(self, point: Point) -> dict[float, float]:
+        same = _key({**msgspec.to_builtins(point), "qps": 0.0})
+        rows = [row for row in self._rows.values() if _key({**row["point"], "qps": 0.0}) == same]
+        return {row["point"]["qps"]: float(row["violations"]["all"]) for row in rows}
+
+    def _say(self, point: dict[str, Any], row: Result, took_s: float) -> None:
         late = row["violations"]["all"]
         print(
-            f"{point.what} {point.workload} {point.policy} {point.qps:g}/s seed {point.seed}: {late:.1%} late "
-            f"({took_s:.0f} s)",
+            f"{point['what']} {point['workload']} {point['policy']} {point['qps']:g}/s seed {point['seed']}: "
+            f"{late:.1%} late ({took_s:.0f} s)",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _key(described: dict[str, Any]) -> str:
+    return json.dumps(described, sort_keys=True)
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from bench.requests import inherit, meta, policies, workflow_runs, workloads
 from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
 from bench.requests.settings import ROUND_ROBIN, Settings
+from bench.requests.tiers import BACKGROUND, NO_SLO
 from bench.sim import serving
 from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router, StoreConfig
 from bench.sim.serving.cost import COSTS, KV_TOKENS
@@ -106,7 +107,7 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         serve=policies.serve_config(rule, slots, settings.serve),
         cost=COSTS[settings.cost],
         noise=settings.step_noise,
-        belief=Belief(bias=settings.belief_scale, noise=settings.belief_noise),
+        belief=Belief(profiled=settings.profiled, bias=settings.belief_scale, noise=settings.belief_noise),
         kv_tokens=settings.kv_tokens or KV_TOKENS[settings.cost],
         store=None if rule.store is None else StoreConfig(tokens_per_s=settings.store_tokens_per_s, **rule.store),
         expect=settings.expect,
@@ -121,7 +122,7 @@ def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfi
         serve = policies.serve_config(rule, slots, {**policies.silo_step(tier), **settings.serve})
         for number in members:
             configs[number] = msgspec.structs.replace(config, serve=serve)
-    return configs, serving.by_tier(pools)
+    return configs, serving.by_tier({**pools, NO_SLO: pools[BACKGROUND]})
 
 
 def replicas(point: Point) -> int:

@@ -37,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     background_ttlt_s: float = 1800.0
     low_share: float = 0.2
     """Share of each tier that is of low importance."""
+    no_slo_share: float = 0.0
+    """Share of requests, of whatever tier, that ask for no deadline at all."""
     swing: float = 1.0
     """Highest rate over lowest; they take turns, the mean is --qps. 1: a constant rate."""
     swing_s: float = 900.0
@@ -93,6 +95,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """KV memory of a replica; 0: what the cost's accelerator has beside the weights."""
     store_tokens_per_s: float = 95_000.0
     """KV that a replica reads from the store: a port of 100 Gb/s at 131 kB a token."""
+    profiled: bool = True
+    """Whether policies begin with a profile of the step times; otherwise with nothing, as a live engine does."""
     belief_scale: float = 1.0
     """Step times that policies are shown, times the true ones."""
     belief_noise: float = 0.0
@@ -121,8 +125,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("mix_interactive", 0, 1e6), ("mix_batch", 0, 1e6), ("mix_background", 0, 1e6), ("ttft_s", 0.001, _DAY_S),
     ("tbt_s", 0.001, _DAY_S), ("batch_ttlt_s", 0.001, _DAY_S), ("background_ttlt_s", 0.001, _DAY_S),
-    ("low_share", 0, 1), ("swing", 1, 1000), ("swing_s", 1, _DAY_S), ("prompt_scale", 0.01, 100),
-    ("output_scale", 0.01, 100), ("gap_scale", 0, 1000), ("gap_max_s", 0, _DAY_S), ("turns_pareto", 0.1, 100),
+    ("low_share", 0, 1), ("no_slo_share", 0, 1), ("swing", 1, 1000), ("swing_s", 1, _DAY_S),
+    ("prompt_scale", 0.01, 100), ("output_scale", 0.01, 100),
+    ("gap_scale", 0, 1000), ("gap_max_s", 0, _DAY_S), ("turns_pareto", 0.1, 100),
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
     ("phase_s", 1, _DAY_S), ("nodes", 1, 1000), ("remote_nodes", 0, 999), ("batch_share", 0, 1),
     ("slo_scale", 0.01, 100), ("replicas", 0, 1000), ("slots", 0, 1 << 16),

@@ -19,6 +19,7 @@ from bench.sim.serving import Call
 
 NAMES = ("azure-code", "sharegpt")
 INTERACTIVE, BATCH, BACKGROUND = "interactive", "batch", "background"
+NO_SLO = "no-slo"
 TIERS = (INTERACTIVE, BATCH, BACKGROUND)
 
 
@@ -27,12 +28,15 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
     setting leaves the others' draws as they were."""
     lengths = Lengths(name, traces)
     drawn, divided = random.Random(f"{name} lengths {seed}"), random.Random(f"tiers {seed}")
+    careless = random.Random(f"no SLO {seed}")
     mix = (settings.mix_interactive, settings.mix_batch, settings.mix_background)
     calls = []
     for start_s in takewhile(lambda at: at < seconds, arrivals(settings, qps, seed)):
         tokens = lengths.draw(drawn)
         (tier,) = divided.choices(TIERS, mix)
         important = divided.random() >= settings.low_share
+        if careless.random() < settings.no_slo_share:
+            tier = NO_SLO
         call = Call(
             arrival_s=start_s,
             prompt_tokens=max(1, round(tokens.prompt * settings.prompt_scale)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +74,35 @@ def each(function: Callable[[Any], Result], items: Sequence[Any], engine: str = 
     return _ray(function, items) if engine == "ray" else map(function, items)
 
 
-def _ray(function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
-    """Spreads the items over the Ray cluster that RAY_ADDRESS names, or a local one."""
+@contextmanager
+def cluster(engine: str) -> Iterator[None]:
+    """Stays connected to Ray between several sweeps; local ones need nothing."""
+    if engine != "ray":
+        yield
+        return
+    ray = _connected()
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connected() -> Any:
+    """Ray, with the cluster that RAY_ADDRESS names, or a local one."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError("--engine ray: Ray is not installed (pip install 'mfsd[ray]')") from error
     ray.init(ignore_reinit_error=True, log_to_driver=False)
+    return ray
+
+
+def _ray(function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
+    """Spreads the items over the Ray cluster."""
+    if not items:
+        return
+    kept = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    ray = _connected()
     remote = ray.remote(function)
     pending = [remote.remote(item) for item in items]
     try:
@@ -86,4 +110,5 @@ def _ray(function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Re
             finished, pending = ray.wait(pending)
             yield ray.get(finished[0])
     finally:
-        ray.shutdown()
+        if not kept:
+            ray.shutdown()

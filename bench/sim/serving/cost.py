@@ -13,6 +13,7 @@ import msgspec
 from mfsd.policy.serve import Observed, Pace, StepLoad, learn
 
 PROFILED = 400  # steps of a profile
+STRETCHES = 256  # of a shared machine: more than a run has
 
 
 class Batch(NamedTuple):
@@ -124,23 +125,14 @@ def fitted(observed: Sequence[Observed], varying: bool = False) -> Fitted:
     return Fitted(pace, scale, tuple(levels))
 
 
+def shared(cost: Linear, slower: float, every_tokens: int) -> Fitted:
+    """The cost on a machine that has other work half of the time: its steps take so many times as long for every second
+    stretch of so many prompt tokens."""
+    levels = tuple((n * every_tokens, slower if n % 2 else 1.0) for n in range(STRETCHES))
+    return Fitted(profile(cost, 4096, 1.0, 0.0, 0), 1.0, levels)
+
+
 Cost = Linear | Roofline | Fitted
-
-COSTS: dict[str, Cost] = {
-    "llama3-8b-a100": Linear(),
-    "llama3-8b-a100-roofline": Roofline(8.0e9, 32, 4096, 131_072, 235e12, 180e12, 1.5e12),
-    "qwen-7b-2xa100": Roofline(7.7e9, 32, 4096, 524_288, 400e12, 320e12, 2.9e12, 0.006),
-    "llama3-70b-4xh100": Roofline(70.6e9, 80, 8192, 327_680, 2.3e15, 1.9e15, 9.5e12, 0.010),
-}
-"""By model and accelerator; rates as in bench.sim.profile, less what all-reduces take."""
-
-KV_TOKENS: dict[str, int] = {
-    "llama3-8b-a100": 400_000,
-    "llama3-8b-a100-roofline": 400_000,
-    "qwen-7b-2xa100": 240_000,
-    "llama3-70b-4xh100": 450_000,
-}
-"""KV memory beside the weights, at 90 % of the GPUs' memory."""
 
 
 def profile(cost: Cost, step_tokens: int, bias: float, noise: float, seed: int) -> Pace:
@@ -157,3 +149,22 @@ def profile(cost: Cost, step_tokens: int, bias: float, noise: float, seed: int) 
         load = StepLoad(tokens, tokens, decodes, context, pairs)
         observed.append(Observed(load, took * bias * chance.lognormvariate(0.0, noise)))
     return learn(Pace(), observed)
+
+
+COSTS: dict[str, Cost] = {
+    "llama3-8b-a100": Linear(),
+    "llama3-8b-a100-shared": shared(Linear(), 1.5, 4_000_000),
+    "llama3-8b-a100-roofline": Roofline(8.0e9, 32, 4096, 131_072, 235e12, 180e12, 1.5e12),
+    "qwen-7b-2xa100": Roofline(7.7e9, 32, 4096, 524_288, 400e12, 320e12, 2.9e12, 0.006),
+    "llama3-70b-4xh100": Roofline(70.6e9, 80, 8192, 327_680, 2.3e15, 1.9e15, 9.5e12, 0.010),
+}
+"""By model and accelerator; rates as in bench.sim.profile, less what all-reduces take."""
+
+KV_TOKENS: dict[str, int] = {
+    "llama3-8b-a100": 400_000,
+    "llama3-8b-a100-shared": 400_000,
+    "llama3-8b-a100-roofline": 400_000,
+    "qwen-7b-2xa100": 240_000,
+    "llama3-70b-4xh100": 450_000,
+}
+"""KV memory beside the weights, at 90 % of the GPUs' memory."""

@@ -188,12 +188,14 @@ class Memory(_native.ServedMemory):
 
     def make_room(self, decision: Decision, now_s: float) -> Decision:
         """The decision as far as memory allows: cached prefixes go first, then, while what the step adds does not
-        fit, the running call that is due last."""
+        fit, the running call that is due last. Those that were to sit the step out for want of memory are asked about
+        again with what that one had."""
         limit = self._config.kv_tokens
         if limit is None:
             return decision
-        replica = self._replica
+        replica, how = self._replica, self._config.eviction
         pieces, paused = list(decision.pieces), list(decision.paused)
+        gone: list[Live] = []
         while True:
             growth = len(replica.decodes) - len(paused)
             for piece in pieces:
@@ -204,14 +206,12 @@ class Memory(_native.ServedMemory):
             victim = self._victim()
             if victim is None:
                 raise RuntimeError(f"replica {replica.number}: {limit} tokens of KV hold no call")
-            if self._config.eviction is Eviction.PAUSE and growth > 0:
-                if not self._pause(victim, pieces, paused):
-                    paused = [live for live in paused if live is not victim]
-                    replica.evict(victim, Eviction.RECOMPUTE, now_s)
-            else:
-                pieces = [piece for piece in pieces if piece.live is not victim]
-                paused = [live for live in paused if live is not victim]
-                replica.evict(victim, self._config.eviction, now_s)
+            if how is Eviction.PAUSE and self._pause(victim, pieces, paused):
+                continue
+            replica.evict(victim, Eviction.RECOMPUTE if how is Eviction.PAUSE else how, now_s)
+            gone.append(victim)
+            pieces = [piece for piece in decision.pieces if piece.live not in gone]
+            paused = [live for live in decision.paused if live not in gone]
         self._shrink(growth - sum(p.live.num_computed_tokens for p in pieces if p.live.pinned))
         if len(pieces) == len(decision.pieces) and len(paused) == len(decision.paused):
             return decision
@@ -225,12 +225,15 @@ class Memory(_native.ServedMemory):
         return max(running, key=lambda live: (-live.importance, live.due_s, live.request_id), default=None)
 
     def _pause(self, victim: Live, pieces: list[Piece], paused: list[Live]) -> bool:
-        """Whether a call could be made to sit out: the last piece of a prompt, else the victim."""
-        if pieces:
+        """Whether a call could be made to sit out: the last piece of a prompt, else the victim. The only one that
+        computes is not, or the step would be empty with none to free memory: without parked calls, of which one is
+        recomputed then."""
+        decodes = self._replica.decodes
+        if pieces and (len(pieces) > 1 or len(paused) < len(decodes) or self.parked):
             pieces.pop()
             return True
-        if victim.state == DECODE and len(paused) + 1 < len(self._replica.decodes):
-            running = [live for live in self._replica.decodes.values() if live not in paused]
+        if not pieces and victim.state == DECODE and len(paused) + 1 < len(decodes):
+            running = [live for live in decodes.values() if live not in paused]
             paused.append(max(running, key=lambda live: (live.due_s, live.request_id)))
             return True
         return False

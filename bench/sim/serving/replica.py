@@ -60,6 +60,8 @@ class Replica(_native.StepLoop):
         """Set by the simulation: brings a swapped call back when its KV has been moved."""
         self.keeper: Keeper | None = None
         """Set by the simulation where there is a store."""
+        self._evictions_idle = 0
+        """When a step would last have computed nothing."""
         self._cut = LaneCut() if config.lanes else None
         self._history = History(config)
         self._chance = random.Random(f"{seed} replica {number}")
@@ -165,10 +167,14 @@ class Replica(_native.StepLoop):
         give_way(self, self._serve, now_s)
 
     def idle(self, now_s: float) -> float | None:
-        """The plan computes nothing."""
+        """The step would compute nothing. Where all that it was to compute has given way, those that were to sit it out
+        are planned for again."""
         if self.memory.parked and self.memory.unpark():
             return self.begin(now_s)
         if self.prompts or self.decodes:
+            if self.totals.evictions > self._evictions_idle:
+                self._evictions_idle = self.totals.evictions
+                return self.begin(now_s)
             raise RuntimeError(f"replica {self.number} at {now_s} s: no call runs although one could")
         return None
 

@@ -86,8 +86,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     pace_margin: float = 1.1
     """Estimates of step times are multiplied by it: too long costs little, too short costs deadlines."""
-    pace_forget: float = 0.998
-    """Weight of the past in the step-time fit, per step."""
+    pace_forget: float = 0.98
+    """Weight of the past in the step-time fit, per step: an engine is slower while its machine has other work. Nothing
+    is lost by forgetting where it is always as fast, even with noisy times."""
 
     chunk_min: int = 128
     chunk_max: int = 8192

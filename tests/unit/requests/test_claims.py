@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from bench.requests import ablations, claims, claims_joint, page
+from bench.requests import point as points
 from bench.requests.ablations import Ablation
 from bench.requests.claim import NOT_RUN, REFUTED, SHOWN, Claim, Measured, Row
 from bench.requests.lab import QUICK, Lab
@@ -65,8 +66,6 @@ def test_text_of_a_row_cannot_break_the_table() -> None:
 
 
 def test_runs_are_measured_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.requests import point as points
-
     ran: list[Point] = []
 
     def run(point: Point) -> dict[str, object]:
@@ -96,12 +95,41 @@ def test_ablations_halve_and_double_what_the_request_tier_has() -> None:
     for group in ablations.GROUPS:
         for name in group.names:
             half, default, twice = ablations.values_of(name)
-            assert half <= default <= twice and default == getattr(ServeConfig(), name)
+            assert default == getattr(ServeConfig(), name)
+            assert half <= default <= twice or 1 - half <= 1 - default <= 1 - twice, "what is forgotten"
             for value in (half, twice):
                 assert getattr(msgspec.convert({name: value}, ServeConfig), name) == value
     assert not set(QUICK.ablation_seeds) & set(QUICK.seeds)
     text = page.text([], [Ablation("chunk_min", "% late", 128, (64, 128, 256), (1.5, 1.0, 2.25))])
     assert "| `chunk_min` | 128 | % late | 1.50 | 1.00 | 2.25 |" in text
+
+
+def test_ablations_say_how_far_seeds_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the others the distance to the default counts, seed by seed: seeds differ more than values do."""
+    late = {(0.55, 1): 0.03, (0.55, 2): 0.07, (1.1, 1): 0.01, (1.1, 2): 0.05, (2.2, 1): 0.01, (2.2, 2): 0.07}
+
+    def run(point: Point) -> dict[str, Any]:
+        return {"violations": {"all": late[point.settings.serve.get("pace_margin", 1.1), point.seed]}}
+
+    monkeypatch.setattr(points, "run", run)
+    lab = Lab(None, msgspec.structs.replace(QUICK, ablation_seeds=(1, 2)))
+    found = ablations.one(lab, ablations.GROUPS[0], "pace_margin")
+    assert found.results == pytest.approx((5.0, 3.0, 4.0)) and found.errors == pytest.approx((0.0, 2.0, 1.0))
+    assert "| 5.00 (+2.00±0.00) | 3.00±2.00 | 4.00 (+1.00±1.00) |" in page.text([], [found])
+
+
+def test_a_number_is_judged_beside_what_its_setting_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither takes the other's place: relegation by projection stays on while its budget is halved."""
+    ran: list[Point] = []
+    monkeypatch.setattr(points, "run", lambda point: ran.append(point) or {"violations": {"all": 0.0}})
+    lab = Lab(None, QUICK)
+    (group,) = [g for g in ablations.GROUPS if "drop_budget" in g.names and "important" not in g.measure]
+    ablations.one(lab, group, "drop_budget")
+    assert [point.settings.serve for point in ran] == [
+        {"relegation": "projection", "drop_budget": 0.025},
+        {"relegation": "projection"},
+        {"relegation": "projection", "drop_budget": 0.1},
+    ]
 
 
 def test_bytes_of_lost_requests_are_held_against_those_of_the_same_seeds() -> None:

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.requests import command
 from bench.requests import point as points
+from bench.requests.lab import QUICK, Lab
 from bench.requests.point import Point
+from bench.sim import sweep
 
 ROOT = Path(__file__).parents[3]
 SMALL = ["run", "--seconds", "30", "--qps", "2"]
@@ -71,6 +74,33 @@ def test_equal_points_give_equal_rows() -> None:
         return {name: value for name, value in row.items() if name not in ("cpu_s", "plan_us")}
 
     assert measured(4) == measured(4) != measured(5)
+
+
+def test_ray_gives_what_is_given_here(tmp_path: Path) -> None:
+    """Runs, and a capacity and a mean over seeds as claims are made of."""
+    pytest.importorskip("ray")
+    here, spread = tmp_path / "here.json", tmp_path / "ray.json"
+    arguments = [*SMALL, "--policy", "fcfs,qoserve", "--json"]
+    assert command.main([*arguments, str(here)]) == 0
+    scale = msgspec.structs.replace(QUICK, tiers_s=60.0, deadlines=1 / 240, step=3.0, seeds=(11, 12))
+
+    def of_seeds(engine: str) -> tuple[float, float, dict[str, object]]:
+        runs = tmp_path / f"{engine}.jsonl"
+        lab = Lab(runs, scale, engine=engine)
+        point = lab.tiers("fcfs", 2.0, 0)
+        found = lab.capacity(point), lab.late(msgspec.structs.replace(point, qps=7.0))
+        rows = [json.loads(line) for line in runs.read_text().splitlines()]
+        return *found, {json.dumps(row["point"], sort_keys=True): row["violations"] for row in rows}
+
+    with sweep.cluster("ray"):
+        assert command.main([*arguments, str(spread), "--engine", "ray"]) == 0
+        assert of_seeds("ray") == of_seeds("local")
+
+    def rows(path: Path) -> list[tuple[object, ...]]:
+        found = json.loads(path.read_text())["results"]
+        return sorted((row["policy"], row["violations"]["all"], row["ttft_s"]["mean"]) for row in found)
+
+    assert rows(spread) == rows(here) and len(rows(here)) == 2
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:

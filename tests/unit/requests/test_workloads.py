@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.requests import command, drift, workloads
+from bench.requests import point as points
 from bench.requests.lengths import TRACES, Lengths, published
+from bench.requests.point import Point
 from bench.requests.settings import Settings
 from bench.sim.serving import Call, Program
 
@@ -60,6 +62,25 @@ def test_a_change_of_the_mix_leaves_arrivals_and_lengths_as_they_were() -> None:
     plain, other = calls_of("tiers", "sharegpt"), calls_of("tiers", "sharegpt", Settings(mix_interactive=9.0))
     assert [(c.arrival_s, c.prompt_tokens) for c in plain] == [(c.arrival_s, c.prompt_tokens) for c in other]
     assert [c.tier for c in plain] != [c.tier for c in other]
+
+
+def test_requests_without_slo_are_taken_from_all_tiers_and_change_no_other() -> None:
+    plain, some = (calls_of("tiers", "azure-code", Settings(no_slo_share=share)) for share in (0.0, 0.25))
+    without = [c for c in some if c.tier == "no-slo"]
+    assert len(without) / len(some) == pytest.approx(0.25, abs=0.03)
+    assert all(c.ttft_s is None and c.tbt_s is None and c.ttlt_s is None for c in without)
+    assert {a.tier for a, b in zip(plain, some, strict=True) if b.tier == "no-slo"} == {a.tier for a in plain}
+    for a, b in zip(plain, some, strict=True):
+        assert (a.arrival_s, a.prompt_tokens, a.importance) == (b.arrival_s, b.prompt_tokens, b.importance)
+        assert b.tier in (a.tier, "no-slo")
+
+
+def test_every_policy_serves_requests_without_slo() -> None:
+    settings = Settings(no_slo_share=0.5, replicas=3, profiled=False)
+    for policy in ("silo", "fit"):
+        row = points.run(Point(policy=policy, qps=2.0, seconds=60.0, settings=settings))
+        assert row["unfinished"] == 0 and row["violations"]["tiers"]["no-slo"] == 0.0
+        assert row["tiers"]["no-slo"]["ttft_s"]["mean"] > 0
 
 
 def test_a_swinging_rate_keeps_its_mean_and_its_ratio() -> None:

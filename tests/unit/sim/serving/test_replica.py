@@ -116,6 +116,40 @@ def test_memory_holds_and_evictions_lose_no_token(eviction: Eviction, serve: Ser
         assert again <= prompts
 
 
+@pytest.mark.parametrize("eviction", Eviction)
+@pytest.mark.parametrize("regulate", [False, True], ids=["memory", "caps"])
+def test_one_call_goes_on_where_the_other_gave_way(eviction: Eviction, regulate: bool) -> None:
+    """Both fill the memory. The unimportant one goes; the important one sits steps out by then, since it is due later,
+    or since it is over the cap on decodes. It has the memory from then on, and uses it."""
+    serve = ServeConfig(policy=Policy.EDF)
+    if regulate:
+        serve = ServeConfig(
+            policy=Policy.EDF, regulate=True, decode_tokens_min=1, regulate_window=1, step_target_s=1e-3
+        )
+    work = [
+        Call(prompt_tokens=100, output_tokens=200, ttft_s=1.0, tbt_s=1.0, importance=0),
+        Call(prompt_tokens=100, output_tokens=200, ttft_s=5.0, tbt_s=1.0, importance=1),
+    ]
+    config = ReplicaConfig(serve=serve, kv_tokens=400, eviction=eviction, expect=Expect.NONE)
+    outcome = simulate(config, work)
+    assert outcome.unfinished == 0 and [r.evicted for r in outcome.records] == [1, 0]
+    assert outcome.replicas[0].kv_peak_tokens <= 400
+
+
+@pytest.mark.parametrize("importance", [0, 2])
+def test_a_prompt_is_not_kept_waiting_by_itself(importance: int) -> None:
+    """A decode has grown into the memory that the rest of a prompt needs; whichever of them goes, the other goes on."""
+    work = [
+        Call(prompt_tokens=40, output_tokens=400, ttft_s=1.0, tbt_s=1.0, importance=1),
+        Call(prompt_tokens=600, output_tokens=2, arrival_s=0.5, ttft_s=9.0, importance=importance),
+    ]
+    serve = ServeConfig(policy=Policy.EDF, chunk_min=1, chunk_block=1, chunk_max=2, chunk_tight=2)
+    config = ReplicaConfig(serve=serve, kv_tokens=800, eviction=Eviction.PAUSE, expect=Expect.NONE)
+    outcome = simulate(config, work)
+    assert outcome.unfinished == 0 and all(r.produced == r.output_tokens for r in outcome.records)
+    assert [r.evicted > 0 for r in outcome.records] == [importance > 1, importance < 1]
+
+
 def test_a_call_that_gave_way_queues_with_its_budget_from_then_on() -> None:
     """As in a live engine: its tokens stay due when they were."""
     work = calls(60, 30.0, prompt=200, output=300)
