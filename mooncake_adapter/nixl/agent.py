@@ -82,9 +82,7 @@ def native_path(program: Any) -> Any:
     return path
 
 
-def making(
-    base: Any, module: Any, kinds: Kinds, holder: Holder, sources: MetadataSources, once: WarnOnce
-) -> list[Any]:
+def making(base: Any, module: Any, kinds: Kinds, holder: Holder, sources: MetadataSources, once: WarnOnce) -> list[Any]:
     """The constructor, and what makes backends: the lanes are there before the program exchanges metadata."""
     plugins = Plugins(base.__module__, once)
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Work = Transfer | Warming
 WAITING_S = 200e-6
-"""Between two polls while anything waits for its permit."""
+"""Between two polls while anything waits for its permit. What native code asks for is its program's alone for so
+long."""
 ARRIVING_S = 2e-3
 """And while all there is to wait for is the network. What native code has posted is its program's alone for so long."""
 AGE_PARTS = 16
@@ -77,7 +78,7 @@ class Shared:
         from mfsd._native import Unasked  # not without a session
 
         self.added: deque[Work] = deque()
-        self.unasked = Unasked(int(ARRIVING_S * 1e9))
+        self.unasked = Unasked(int(ARRIVING_S * 1e9), int(WAITING_S * 1e9))
         self.over = False
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ from mooncake_adapter.session import Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 if TYPE_CHECKING:
-    from mfsd._native import PostedPath, Posting
+    from mfsd._native import Client, PostedPath, Posting
 
 AHEAD = 8
 """Pieces of one transfer that are under way or ask for permits at once."""
@@ -169,6 +169,7 @@ class Scheduling:
             begin=self._later.begin,
             transfer_of=transfer_of,
             take_over=self._take_over,
+            wait_on=self._wait_on,
             start_permitted=self._start_permitted,
             check=self.check,
             fail=self._refused,
@@ -220,6 +221,18 @@ class Scheduling:
                 self._advance(transfer)
         if transfer.state is State.PROC:
             self._later.add(transfer)
+
+    def _wait_on(
+        self, transfer: Transfer, notification: bytes, client: Client, task_id: int, nic: int, submitted_ns: int
+    ) -> None:
+        """Goes on with what native code has asked for; `nic` is the client's number of it."""
+        (piece,) = transfer.pieces
+        with transfer.lock:
+            self._begin(transfer, notification)
+            message = self._message(transfer, piece)
+            transfer.parts.append(Part(piece, self.session.submitted(message, client, task_id, nic, submitted_ns)))
+            self._limit(transfer, submitted_ns / 1e9)
+        self._later.add(transfer)
 
     def _start_permitted(self, transfer: Transfer, notification: bytes, permit: Permit) -> str:
         """Starts a transfer that has its permit: it has a lane."""
