@@ -64,8 +64,10 @@ class Side:
 
     def lent(self) -> None:
         """From now on the permit is there at once."""
-        message = Message(SIZE, Stage.P2D, peer="peer")
+        for incoming in (False, True):
+            self._lent(Message(SIZE, Stage.P2D, peer="peer", incoming=incoming))
 
+    def _lent(self, message: Message) -> None:
         def taken() -> bool:
             asked: Any = self.session.permit_transfer(message)  # who has used a direction lately has some
             asked.complete()
