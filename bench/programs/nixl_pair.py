@@ -6,8 +6,9 @@ adapter.
 Every round is a stock write and an adapted one by the same connection, in each order as often, until the time is over:
 a handle is made, started, asked for until it is done, and released. Then come rounds of the same calls around an agent
 that moves nothing, by the wheel's methods and by the adapter, each after a stock write, so that the caches are as a
-transfer leaves them. Prints one JSON line: "wall_us", for each kind of write the time of every round, and "cpu_us", for
-each of the others the calling thread's CPU time of every round.
+transfer leaves them: one whose transfers have ended when they are posted, and one where they have when they are asked
+about ("later"). Prints one JSON line: "wall_us", for each kind of write the time of every round, "cpu_us", for each of
+the others the calling thread's CPU time of every round, and "calls", how many functions in Python one round runs.
 """
 
 from __future__ import annotations
@@ -70,18 +71,18 @@ def timed_us(step: Callable[[], object], clock_ns: Callable[[], int]) -> float:
     return (clock_ns() - began_ns) / 1e3
 
 
-def calls(step: Callable[[], object]) -> float:
-    """How many functions of Python's it runs."""
+def calls(step: Callable[[], object]) -> int:
+    """How many functions in Python it runs."""
     seen: list[str] = []
     sys.setprofile(lambda frame, event, argument: seen.append(event))
     try:
         step()
     finally:
         sys.setprofile(None)
-    return float(seen.count("call"))
+    return seen.count("call")
 
 
-def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str, dict[str, list[float]]]:
+def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str, dict[str, Any]]:
     """The line that is printed. Of `steps` the first is a stock write, the second an adapted one."""
     as_stock, adapted, *others = steps
     for _ in range(20):
@@ -99,7 +100,7 @@ def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str,
         for step in others:
             as_stock()
             cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
-    return {"wall_us": wall, "cpu_us": cpu, "calls": {step.__name__: [calls(step)] for step in others}}
+    return {"wall_us": wall, "cpu_us": cpu, "calls": {step.__name__: calls(step) for step in others}}
 
 
 def source(seconds: float) -> None:
