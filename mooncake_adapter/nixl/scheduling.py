@@ -23,7 +23,7 @@ from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.recipes import FromPrepared
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
 from mooncake_adapter.nixl.warming import Warmer, Warming
-from mooncake_adapter.session import Permit, Session, Task
+from mooncake_adapter.session import Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Scheduling:
         self,
         transfer: Transfer,
         notification: bytes,
-        permit: Permit | None,
+        permit: Task | None,
         posted_s: float,
         answer: tuple[Any, Exception | None] | None,
     ) -> None:
@@ -234,7 +234,7 @@ class Scheduling:
             self._limit(transfer, submitted_ns / 1e9)
         self._later.add(transfer)
 
-    def _start_permitted(self, transfer: Transfer, notification: bytes, permit: Permit) -> str:
+    def _start_permitted(self, transfer: Transfer, notification: bytes, permit: Task) -> str:
         """Starts a transfer that has its permit: it has a lane."""
         with transfer.lock:
             if transfer.state is State.PROC:
