@@ -294,7 +294,7 @@ cdef class Posting:
                 self.state = POSTED_WAITING
                 path.unasked.add(self)
                 return ANSWER_PROC
-            if not self.laned(permit):
+            if not self.in_lane(permit):
                 return self.post(permit)
             self.state = POSTED_IDLE
             kept = self.hand_over(None)
@@ -302,7 +302,7 @@ cdef class Posting:
             PyThread_release_lock(self.lock)
         return path.start_permitted(kept, notification, permit)
 
-    cdef bint laned(self, Permit permit):
+    cdef bint in_lane(self, Permit permit):
         cdef Course course
         try:
             course = self.path.courses.to(self.peer, mfs_native_now_ns())
@@ -359,7 +359,7 @@ cdef class Posting:
                     return UNTOUCHED
                 path.unasked.remove(self)
                 self.permit = self.asked = None
-                if not self.laned(permit):
+                if not self.in_lane(permit):
                     return self.post(permit)
                 self.state = POSTED_IDLE
                 kept = self.hand_over(None)

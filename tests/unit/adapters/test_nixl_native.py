@@ -628,7 +628,7 @@ def test_a_release_waits_for_what_another_thread_asks(lent: Side) -> None:
 
 
 def test_many_threads_lose_nothing(helped: Side) -> None:
-    """Each transfer ends once, whoever asks, the adapter's thread too."""
+    """Each transfer ends once, also where the adapter's thread asks."""
     failures: list[BaseException] = []
 
     def work() -> None:
