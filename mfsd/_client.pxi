@@ -256,16 +256,9 @@ cdef class Client:
 
     def take(self, transfer, uint8_t nic, batch, uint32_t peer):
         cdef Permit permit = Permit.__new__(Permit)
-        cdef mfs_client *client = self.here()
+        self.here()
         task_of(&permit.task, transfer, nic, batch, peer)
-        permit.task.at_once = permit.task.on_credit = True
-        if mfs_client_submit(client, &permit.task, MFS_COOKIE_NONE, &permit.task_id) != 1:
-            return None
-        permit.client = self
-        permit.wire_class = mfs_client_permit(client, permit.task_id)
-        if not self.borrowed:
-            mfs_client_count_posted(client, nic, permit.task.stage, permit.task.bytes)
-        return permit
+        return permit if client_take(self, permit) else None
 
     def permits(self, int n=64):
         cdef mfs_permit permits[64]
@@ -436,6 +429,19 @@ cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t time
     if not asker.borrowed:
         mfs_client_count_posted(client, task.nic, task.stage, task.bytes)
     return rc
+
+
+cdef bint client_take(Client asker, Permit permit) except -1:
+    """Whether the permit for its task was there at once, on credit. Then it is counted as posted."""
+    cdef mfs_client *client = asker.here()
+    permit.task.at_once = permit.task.on_credit = True
+    if mfs_client_submit(client, &permit.task, MFS_COOKIE_NONE, &permit.task_id) != 1:
+        return False
+    permit.client = asker
+    permit.wire_class = mfs_client_permit(client, permit.task_id)
+    if not asker.borrowed:
+        mfs_client_count_posted(client, permit.task.nic, permit.task.stage, permit.task.bytes)
+    return True
 
 
 cdef void client_done(Client asker, const mfs_task *task, uint64_t task_id, bint complete) noexcept:

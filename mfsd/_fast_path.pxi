@@ -35,39 +35,22 @@ cdef class Course:
     cdef uint64_t version
 
 
+# By peer: what `course` answers, for a while and until it changes.
 @cython.final
 @cython.auto_pickle(False)
-cdef class FastPath:
-    cdef object __weakref__
-    cdef Settled settled
-    cdef object course, route, failed, slot_of, peer_of
-    cdef object context
-    cdef list owned
-    cdef dict courses
-    cdef uint64_t version, course_ns, timeout_ns, give_up_ns
-    cdef int64_t size_max_bytes
+cdef class Courses:
+    cdef object course, peer_of
+    cdef dict by_peer
+    cdef uint64_t version, course_ns
 
-    def __init__(self, Settled settled, *, context, list owned, course, route, failed, slot_of, peer_of,
-                 int64_t size_max_bytes, uint64_t timeout_ns, uint64_t give_up_ns, uint64_t course_ns):
-        self.settled = settled
-        self.context = context
-        self.owned = owned
+    def __init__(self, course, peer_of, uint64_t course_ns):
         self.course = course
-        self.route = route
-        self.failed = failed
-        self.slot_of = slot_of
         self.peer_of = peer_of
-        self.size_max_bytes = size_max_bytes
-        self.timeout_ns = timeout_ns
-        self.give_up_ns = give_up_ns
         self.course_ns = course_ns
-        self.courses = {}
+        self.by_peer = {}
 
-    def changed(self):
-        self.version += 1
-
-    cdef Course course_to(self, peer, uint64_t now_ns):
-        cdef Course course = <Course>self.courses.get(peer)
+    cdef Course to(self, peer, uint64_t now_ns):
+        cdef Course course = <Course>self.by_peer.get(peer)
         cdef uint64_t version = self.version
         if course is None or course.version != version or now_ns >= course.until_ns:
             found = self.course(peer)
@@ -78,10 +61,48 @@ cdef class FastPath:
             course.peer = self.peer_of(name)
             course.version = version
             course.until_ns = now_ns + self.course_ns
-            if len(self.courses) >= COURSES_MAX:
-                self.courses.clear()
-            self.courses[peer] = course
+            if len(self.by_peer) >= COURSES_MAX:
+                self.by_peer.clear()
+            self.by_peer[peer] = course
         return course
+
+
+cdef int batch_slot(mfs_task *task, batch, slot_of, Client client) except -1:
+    task.batch = MFS_NONE_U32
+    if batch is not None:
+        slot = slot_of(batch, client)
+        if slot is not None:
+            task.batch = slot
+    return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class FastPath:
+    cdef object __weakref__
+    cdef Settled settled
+    cdef Courses courses
+    cdef object route, failed, slot_of
+    cdef object context
+    cdef list owned
+    cdef uint64_t timeout_ns, give_up_ns
+    cdef int64_t size_max_bytes
+
+    def __init__(self, Settled settled, *, context, list owned, course, route, failed, slot_of, peer_of,
+                 int64_t size_max_bytes, uint64_t timeout_ns, uint64_t give_up_ns, uint64_t course_ns):
+        self.settled = settled
+        self.courses = Courses(course, peer_of, course_ns)
+        self.context = context
+        self.owned = owned
+        self.route = route
+        self.failed = failed
+        self.slot_of = slot_of
+        self.size_max_bytes = size_max_bytes
+        self.timeout_ns = timeout_ns
+        self.give_up_ns = give_up_ns
+
+    def changed(self):
+        self.courses.version += 1
 
     cdef int tell(self, mfs_task *task, Client client, bint reading) except -1:
         found = get_value(self.context, None)
@@ -95,11 +116,7 @@ cdef class FastPath:
             task.stage = stage
         task.layer = layer
         task.deadline_ns = deadline_ns
-        if batch is not None:
-            slot = self.slot_of(batch, client)
-            if slot is not None:
-                task.batch = slot
-        return 0
+        return batch_slot(task, batch, self.slot_of, client)
 
     cdef move(self, engine, method, bint reading, tuple arguments):
         """What the method answers; UNTOUCHED: nothing was done. What is asked of Python objects here is asked of its own
@@ -124,7 +141,7 @@ cdef class FastPath:
                 return UNTOUCHED
         now_ns = mfs_native_now_ns()
         try:
-            course = self.course_to(peer, now_ns)
+            course = self.courses.to(peer, now_ns)
             if course is None:
                 return UNTOUCHED
             memset(&task, 0, sizeof(task))
@@ -140,7 +157,7 @@ cdef class FastPath:
         if wire_class < 0:
             return UNTOUCHED
         try:
-            if course.version == self.version and wire_class in course.lanes:  # lanes may have changed in the wait
+            if course.version == self.courses.version and wire_class in course.lanes:  # lanes may have changed in the wait
                 lane = course.lanes[wire_class]
             else:
                 lane = self.route(peer, wire_class, peer_address)

@@ -1044,6 +1044,146 @@ def one_buffer(original: Callable[..., int], otherwise: Callable[..., int], read
     `original(self, peer, address, peer_address, length)` answers, or raises, by that path. What is unusual (other
     arguments, a large message, an owner of addresses, no course, nothing scheduled) is left to `otherwise`."""
 
+# ---- the fast path of transfers that are posted and asked about ------------------------------------------------------
+
+class Unasked:
+    """Transfers of native code about which only their programs ask yet, and the bell of the thread that will."""
+
+    def __init__(self, arriving_ns: int, waiting_ns: int) -> None:
+        """For how long one is its program's alone: while the network has it, and while it waits for its permit."""
+
+    def __len__(self) -> int: ...
+    def due(self) -> list[Posting]:
+        """Those whose time is over. They stay until they end or are handed over."""
+
+    def ring(self) -> None:
+        """Wakes the thread."""
+
+    def soon(self) -> None:
+        """Wakes the thread, `arriving_ns` from now."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the bell rings, or the time is over."""
+
+    def wait_until_due(self) -> None:
+        """Until the bell rings, or one is due. Takes no GIL meanwhile."""
+
+class Posting:
+    """One transfer of one message, as native code has it. Where something is unusual it becomes the Transfer that
+    `transfer_of` has made of it, for good or until that has ended and is started again."""
+
+    def __init__(self) -> None:
+        """TypeError: PostedPath.posting and its agent's methods make them."""
+
+    own: Any
+    """NIXL's handle."""
+    peer: str
+    metadata: Any
+    operation: Any
+    local: Any
+    local_indices: Any
+    remote: Any
+    remote_indices: Any
+    skip_merge: Any
+    notification: Any
+    backends: Any
+    size_bytes: int
+    incoming: bool
+    stage: int
+    """Of what has no stage in its metadata."""
+
+    @property
+    def native(self) -> bool:
+        """It was posted by native code, and not handed over."""
+
+    @property
+    def waits(self) -> bool:
+        """Native code has asked for its permit."""
+
+    def transfer(self) -> Any:
+        """Hands it over; its Transfer."""
+
+class PostedPath:
+    """How transfers of one message are made, permitted, posted, asked about and released in native code, one call each.
+
+    Nothing is decided here: what has a lane, an owner of its memory, or a failure, what waits long and what cannot be
+    asked for is left to Python, before anything was done or with the permit that is there.
+    """
+
+    def __init__(
+        self,
+        settled: Settled,
+        *,
+        slot_of: Callable[[Any, Client], int | None],
+        peer_of: Callable[[str], int],
+        binding: Any,
+        success: Any,
+        in_progress: Any,
+        course: Callable[[str], tuple[int, bool, bool, dict[int, None], str] | None],
+        course_ns: int,
+        unasked: Unasked,
+        begin: Callable[[], None],
+        transfer_of: Callable[[Posting, bool], Any],
+        take_over: Callable[[Any, bytes, Permit | None, float, tuple[Any, Exception | None] | None], None],
+        wait_on: Callable[[Any, bytes, Client, int, int, int], None],
+        start_permitted: Callable[[Any, bytes, Permit], str],
+        check: Callable[[Any], str],
+        fail: Callable[[Any, BaseException | None], None],
+        proc: Any,
+    ) -> None:
+        """`binding`: NIXL's agent, whose answers are `success`, `in_progress` or failures. `course` and `course_ns` are
+        as of FastPath, but the classes are those that go by the program's own backend. `begin` starts the thread of
+        `unasked`. The others go on in Python: `transfer_of` makes the Transfer (closed: it was released); `take_over`
+        has it under way (or arrived, without a permit) since a time in seconds, with NIXL's answer if there is one;
+        `wait_on` has it wait for a task of the client's since a time in nanoseconds; `start_permitted` posts it;
+        `check` says how it stands; `fail` knows that NIXL has not taken it. `proc`: the `state` of a Transfer that is
+        under way."""
+
+    def makes(
+        self,
+        *,
+        name: str,
+        call: ContextVar[Any],
+        context: ContextVar[Any],
+        unknown: Any,
+        owned: list[Sized],
+        handle_class: type,
+        prepared_class: type,
+        scheduling: Any,
+        lanes: dict[str, Any],
+        copied: Callable[[Any], Any],
+        reads: int,
+        writes: int,
+        size_max_bytes: int,
+    ) -> None:
+        """Has it make transfers between lists of `prepared_class` of at most that size, of agent `name` with others:
+        for what `call`, `context` or else `unknown` says, with stage `reads` or `writes`. Where there are `lanes` the
+        indices are `copied`, to make it again there."""
+
+    def posting(
+        self, kept: Any, own: Any, peer: str, metadata: Any, size_bytes: int, stage: int, incoming: bool
+    ) -> Posting | None:
+        """Of a Transfer that Python has made, with NIXL's handle. None: there can be none."""
+
+    def changed(self) -> None:
+        """What `course` answers has changed."""
+
+def posted_make(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """NIXL's make_prepped_xfer of agents that have a PostedPath or None as `_mfs_path`; `otherwise`: the long way. Its
+    handles have the Posting as `posting`, which the functions below look for."""
+
+def posted_transfer(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """NIXL's transfer."""
+
+def posted_check(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """NIXL's check_xfer_state."""
+
+def posted_release(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Handles' release."""
+
+def posted_del(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Handles' __del__."""
+
 # ---- queue, for tests and the simulator ------------------------------------------------------------------------------
 
 class Pick(NamedTuple):

@@ -6,8 +6,9 @@ adapter.
 Every round is a stock write and an adapted one by the same connection, in each order as often, until the time is over:
 a handle is made, started, asked for until it is done, and released. Then come rounds of the same calls around an agent
 that moves nothing, by the wheel's methods and by the adapter, each after a stock write, so that the caches are as a
-transfer leaves them. Prints one JSON line: "wall_us", for each kind of write the time of every round, and "cpu_us", for
-each of the others the calling thread's CPU time of every round.
+transfer leaves them: one whose transfers have ended when they are posted, and one where they have when they are asked
+about ("later"). Prints one JSON line: "wall_us", for each kind of write the time of every round, "cpu_us", for each of
+the others the calling thread's CPU time of every round, and "calls", how many functions in Python one round runs.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ CPU_ROUNDS = 300
 
 
 class Still:
-    """A binding whose transfers move nothing."""
+    """A binding whose transfers move nothing, and have ended when they are posted or when they are asked about."""
 
-    def __init__(self, done: object) -> None:
-        self._done = done
+    def __init__(self, posted: object, asked: object) -> None:
+        self._posted, self._asked = posted, asked
 
     def makeXferReq(self, *arguments: object) -> int:
         return 1
 
     def postXferReq(self, *arguments: object) -> object:
-        return self._done
+        return self._posted
+
+    def getXferStatus(self, *arguments: object) -> object:
+        return self._asked
 
     def releaseXferReq(self, *arguments: object) -> None: ...
 
@@ -67,7 +71,18 @@ def timed_us(step: Callable[[], object], clock_ns: Callable[[], int]) -> float:
     return (clock_ns() - began_ns) / 1e3
 
 
-def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str, dict[str, list[float]]]:
+def calls(step: Callable[[], object]) -> int:
+    """How many functions in Python it runs."""
+    seen: list[str] = []
+    sys.setprofile(lambda frame, event, argument: seen.append(event))
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return seen.count("call")
+
+
+def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str, dict[str, Any]]:
     """The line that is printed. Of `steps` the first is a stock write, the second an adapted one."""
     as_stock, adapted, *others = steps
     for _ in range(20):
@@ -85,7 +100,7 @@ def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str,
         for step in others:
             as_stock()
             cpu[step.__name__].append(timed_us(step, time.thread_time_ns))
-    return {"wall_us": wall, "cpu_us": cpu}
+    return {"wall_us": wall, "cpu_us": cpu, "calls": {step.__name__: calls(step) for step in others}}
 
 
 def source(seconds: float) -> None:
@@ -99,6 +114,7 @@ def source(seconds: float) -> None:
     mooncake_adapter.install()
     from nixl_cu12 import _api as api
 
+    from mooncake_adapter.nixl.agent import native_path
     from mooncake_adapter.nixl.scheduling import Scheduling
 
     agent, area = made(api.nixl_agent, api, "source")
@@ -122,13 +138,20 @@ def source(seconds: float) -> None:
         if state != "DONE":
             sys.exit(f"nixl_pair: a write ended with {state}")
 
-    still = copy.copy(agent)
-    still.agent = Still(api.nixlBind.NIXL_SUCCESS)
-    still._mfs = copy.copy(agent._mfs)
     kept: Scheduling = agent._mfs.scheduling
-    still._mfs.scheduling = Scheduling(
-        *(still.agent, api.nixlBind, session, still._mfs.sources, kept.lanes, still._mfs.once, kept.nic)
-    )
+
+    def around(posted: object) -> Any:
+        """An agent whose transfers have ended when they are posted, or when they are asked about."""
+        still = copy.copy(agent)
+        still.agent = Still(posted, api.nixlBind.NIXL_SUCCESS)
+        still._mfs = copy.copy(agent._mfs)
+        still._mfs.scheduling = Scheduling(
+            *(still.agent, api.nixlBind, session, still._mfs.sources, kept.lanes, still._mfs.once, kept.nic)
+        )
+        still._mfs_path = native_path(still)
+        return still
+
+    at_once, later = around(api.nixlBind.NIXL_SUCCESS), around(api.nixlBind.NIXL_IN_PROG)
 
     def as_stock() -> None:
         write(stock, agent)
@@ -137,15 +160,21 @@ def source(seconds: float) -> None:
         write(api.nixl_agent, agent)
 
     def nothing() -> None:
-        write(stock, still)
+        write(stock, at_once)
 
     def around_nothing() -> None:
-        write(api.nixl_agent, still)
+        write(api.nixl_agent, at_once)
+
+    def nothing_later() -> None:
+        write(stock, later)
+
+    def around_nothing_later() -> None:
+        write(api.nixl_agent, later)
 
     def session_permit() -> None:
         session.permit(SIZE, stage=3, nic=kept.nic, timeout_s=10.0).complete()
 
-    steps = (as_stock, adapted, nothing, around_nothing, session_permit)
+    steps = (as_stock, adapted, nothing, around_nothing, nothing_later, around_nothing_later, session_permit)
     print(json.dumps(measured(steps, seconds)), flush=True)
     child.stdin.close()
     child.wait()

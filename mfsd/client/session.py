@@ -12,7 +12,18 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from mfsd._native import REQUEST_DEMANDS_MAX, Client, Direction, FastPath, Mode, Open, Permit, Settled, Stage
+from mfsd._native import (
+    REQUEST_DEMANDS_MAX,
+    Client,
+    Direction,
+    FastPath,
+    Mode,
+    Open,
+    Permit,
+    PostedPath,
+    Settled,
+    Stage,
+)
 from mfsd.client.attachment import Attachment, Unattached
 from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
@@ -400,6 +411,15 @@ class Session:
         session's client. None: nothing is ever scheduled."""
         return FastPath(self._settled, slot_of=self._slot_of, peer_of=destination, **what) if self._enforces else None
 
+    def posted_path(self, **what: Any) -> PostedPath | None:
+        """For an adapter of a library whose transfers are posted and asked about: :class:`mfsd._native.PostedPath`
+        with this session's client. None: nothing is ever scheduled."""
+        return PostedPath(self._settled, slot_of=self._slot_of, peer_of=destination, **what) if self._enforces else None
+
+    def submitted(self, transfer: Transfer, client: Client, task_id: int, nic: int, submitted_ns: int) -> Task:
+        """The task of a message that such a path has submitted; `nic` is the client's number of it."""
+        return Task(self, client, task_id, transfer, nic, self._settled.open_class, submitted_ns)
+
     # ---- what the shim posts ---------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -568,6 +588,9 @@ class MarkedSession(Session):
         return self.submit_transfer(transfer)
 
     def fast_path(self, **_: Any) -> FastPath | None:
+        return None
+
+    def posted_path(self, **_: Any) -> PostedPath | None:
         return None
 
 

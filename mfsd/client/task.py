@@ -34,8 +34,10 @@ class Task:
         transfer: Transfer,
         nic: int,
         open_class: int,
+        submitted_ns: int | None = None,
     ) -> None:
-        """`nic`: the client's number of it. `task_id` None: no daemon is asked, the task is permitted."""
+        """`nic`: the client's number of it. `task_id` None: no daemon is asked, the task is permitted. `submitted_ns`
+        None: now."""
         self.size_bytes = transfer.size_bytes
         self.request_id = transfer.request_id
         self._session = session
@@ -45,7 +47,7 @@ class Task:
         self._open_class = open_class
         self._class: int | None = None
         self._over = False
-        self._submitted_ns = time.monotonic_ns()
+        self._submitted_ns = time.monotonic_ns() if submitted_ns is None else submitted_ns
         if task_id is None:
             self._permitted(open_class)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import sys
 import threading
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
+import numpy as np
+
 from mfsd.policy.marks import CLASSES_MAX
-from mooncake_adapter.metadata import MetadataSources
-from mooncake_adapter.nixl import lmcache, versions
+from mooncake_adapter.metadata import UNKNOWN, MetadataSources
+from mooncake_adapter.nixl import lmcache, native, versions
 from mooncake_adapter.nixl.lanes import Backends
 from mooncake_adapter.nixl.makers import Kinds, initialize_methods, list_methods, prepped_methods
 from mooncake_adapter.nixl.network import device_chosen, nic_of_ucx
@@ -55,7 +57,32 @@ def strict(config: Any, module: Any) -> Any:
     return config
 
 
-def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, once: WarnOnce) -> list[Any]:
+def native_path(program: Any) -> Any:
+    """The native path of the program's agent, which makes transfers, too, unless the code that runs has to be asked
+    what they are for. None: there is none."""
+    agent: Agent = program._mfs
+    assert agent.scheduling is not None
+    path = agent.scheduling.posted_path()
+    if path is not None and not agent.stages.answers:
+        path.makes(
+            name=program.name,
+            call=agent.sources.call,
+            context=agent.sources.context,
+            unknown=UNKNOWN,
+            owned=agent.sources.owned,
+            handle_class=agent.kinds.transfer,
+            prepared_class=agent.kinds.prepared,
+            scheduling=agent.scheduling,
+            lanes=agent.lanes.handles,
+            copied=partial(np.array, dtype=np.int32),
+            reads=agent.stages.reads,
+            writes=agent.stages.writes,
+            size_max_bytes=agent.piece_bytes,
+        )
+    return path
+
+
+def making(base: Any, module: Any, kinds: Kinds, holder: Holder, sources: MetadataSources, once: WarnOnce) -> list[Any]:
     """The constructor, and what makes backends: the lanes are there before the program exchanges metadata."""
     plugins = Plugins(base.__module__, once)
 
@@ -67,7 +94,7 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         if session is None:
             base.__init__(self, agent_name, nixl_conf, instantiate_all)
             return
-        self._mfs = Agent(session, sources, once, plugins, lmcache.stages(depth=1))
+        self._mfs = Agent(session, sources, once, plugins, lmcache.stages(depth=1), kinds)
         config = strict(nixl_conf, module)
         with _making, plugins.named(CLASSES_MAX):
             bindings, module.nixlBind = module.nixlBind, _Patient(module.nixlBind)
@@ -80,6 +107,7 @@ def making(base: Any, module: Any, holder: Holder, sources: MetadataSources, onc
         scheduling = Scheduling(self.agent, bindings, session, sources, self._mfs.lanes, once, nic)
         scheduling.measures = bool(getattr(config, "capture_telemetry", False))
         self._mfs.scheduling = scheduling
+        self._mfs_path = native_path(self)
 
     def create_backend(self: Any, backend: str, initParams: dict[str, str] = {}) -> None:  # noqa: B006
         agent: Agent | None = self.__dict__.get("_mfs")
@@ -203,6 +231,9 @@ def transfer_methods(base: Any) -> list[Any]:
         return str(handle.scheduling.check(kept))
 
     def get_xfer_telemetry(self: Any, handle: Any) -> Any:
+        posting = getattr(handle, "posting", None)
+        if posting is not None and posting.native:
+            return self.agent.getXferTelemetry(handle._handle)
         kept: Transfer | None = getattr(handle, "transfer", None)
         if kept is None or kept.direct or kept.state is State.IDLE:
             return base.get_xfer_telemetry(self, handle)
@@ -210,7 +241,7 @@ def transfer_methods(base: Any) -> list[Any]:
             return summed(kept.telemetry)
         return self.agent.getXferTelemetry(kept.posted or kept.own)
 
-    return [transfer, check_xfer_state, get_xfer_telemetry]
+    return [native.started(transfer), native.checked(check_xfer_state), get_xfer_telemetry]
 
 
 def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
@@ -220,7 +251,7 @@ def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce
         return base
     kinds = Kinds(module)
     made = [
-        *making(base, module, holder, sources, once),
+        *making(base, module, kinds, holder, sources, once),
         *memory_methods(base),
         *metadata_methods(base),
         *list_methods(base, kinds),

@@ -35,7 +35,7 @@ def expanded(strided: Rows) -> Rows:
 class Prepared:
     """One prepared list. What the program releases is kept while a transfer may still be made from it."""
 
-    __slots__ = ("_lock", "_release", "_released", "_users", "memory", "peer", "rows", "uniform_bytes")
+    __slots__ = ("_lock", "_release", "memory", "peer", "released", "rows", "uniform_bytes", "users")
 
     def __init__(self, peer: str, memory: Any, rows: Rows, release: Callable[[], None]) -> None:
         """`peer`: the agent whose memory it is, "" for this one's; `memory`: what kind it is."""
@@ -43,27 +43,35 @@ class Prepared:
         self.uniform_bytes = 0
         if len(rows) and bool((rows[:, 1] == rows[0, 1]).all()):
             self.uniform_bytes = int(rows[0, 1])
-        self._users, self._released = 0, False
+        self.users: list[None] = []
+        """One for each: a list grows and shrinks in one step, in native code as in Python."""
+        self.released = False
         self._lock = threading.Lock()
 
     def use(self) -> None:
-        with self._lock:
-            self._users += 1
+        self.users.append(None)
 
     def unuse(self) -> None:
-        self._end(used=True)
+        self.users.pop()
+        if self.released:
+            self.settle()
 
     def release(self) -> None:
         """The program has no more use for it."""
-        self._end(used=False)
+        self.released = True
+        self.settle()
 
-    def _end(self, used: bool) -> None:
+    def settle(self) -> None:
+        """Releases it once nothing is left that uses it."""
         with self._lock:
-            self._users -= used
-            self._released = self._released or not used
-            last = self._released and self._users == 0
+            release, last = self._release, not self.users
+            if last:
+                self._release = _nothing
         if last:
-            self._release()
+            release()
+
+
+def _nothing() -> None: ...
 
 
 def prepared_class(base: Any) -> Any:

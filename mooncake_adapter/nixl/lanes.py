@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from mooncake_adapter.mooncake.lanes import shim_present
@@ -48,6 +49,8 @@ class Lanes:
         self.engine_class = EngineClass(once)
         self.handles: dict[str, Any] = {}
         """By alias: NIXL's handle of the backend."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when what `route` or `class_marked` answers may have changed."""
         self._class_of: dict[int, str] = {}
         """By class, the alias of its lane; those that share a DSCP share one."""
         self._peers: dict[str, frozenset[str]] = {}
@@ -82,6 +85,7 @@ class Lanes:
                     break
                 by_mark[mark] = alias(wire_class)
             self._class_of[wire_class] = by_mark[mark]
+        self.changed()
         return self.handles
 
     def _open_one(self, binding: Any, wire_class: int, parameters: dict[str, str]) -> bool:
@@ -103,6 +107,7 @@ class Lanes:
         self._once.warn("nixl-drop", "lane %s is given up: %s", name, reason)
         with self._lock:
             self._class_of = {c: one for c, one in self._class_of.items() if one != name}
+        self.changed()
 
     # ---- peers -------------------------------------------------------------------------------------------------------
 
@@ -112,6 +117,7 @@ class Lanes:
         with self._lock:
             self._peers[peer] = there
             self._connected = frozenset(one for one in self._connected if one[0] != peer)
+        self.changed()
         if there != frozenset(self.handles) and named_in(metadata, LANED):
             self._once.warn(
                 "nixl-peer",
@@ -124,6 +130,7 @@ class Lanes:
         with self._lock:
             self._peers.pop(peer, None)
             self._connected = frozenset(one for one in self._connected if one[0] != peer)
+        self.changed()
 
     def failed(self, peer: str, name: str, reason: object) -> None:
         """A transfer in this lane to the peer failed: none takes it again until the peer is met again."""
@@ -132,6 +139,7 @@ class Lanes:
         )
         with self._lock:
             self._peers[peer] = self._peers.get(peer, frozenset(self.handles)) - {name}
+        self.changed()
 
     def connected(self, peer: str, name: str) -> None:
         """Bytes have come from the peer in this lane."""

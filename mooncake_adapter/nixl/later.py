@@ -6,27 +6,28 @@ agent, and sleeps while nothing is under way.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 import weakref
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mooncake_adapter.nixl.transfers import State, Transfer
 from mooncake_adapter.nixl.warming import Warming
 
+if TYPE_CHECKING:
+    from mfsd._native import Unasked
+
 Work = Transfer | Warming
 WAITING_S = 200e-6
-"""Between two polls while anything waits for its permit."""
+"""Between two polls while anything waits for its permit. What native code asks for is its program's alone for so
+long."""
 ARRIVING_S = 2e-3
-"""And while all there is to wait for is the network."""
+"""And while all there is to wait for is the network. What native code has posted is its program's alone for so long."""
 AGE_PARTS = 16
 """What the network has had for long is asked about seldom: its end is noticed late by one of so many parts of the time
 that it took. An answer may take NIXL as long as a message the network, and what a stopped peer does not take would be
 asked about for ever."""
-LINGER_POLLS = 10
-"""For so long it polls on when nothing is under way: waking it costs a transfer more than adding to a list."""
 
 
 class Mover(Protocol):
@@ -46,28 +47,43 @@ class Later:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
+    @property
+    def unasked(self) -> Unasked:
+        """What native code has posted."""
+        return self._shared.unasked
+
+    def begin(self) -> None:
+        """Starts the thread, once."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=_run, args=(self._mover, self._shared), name="mfs-nixl", daemon=True)
+                thread.start()
+                self._thread = thread
+                weakref.finalize(self, self._shared.end)
+
     def add(self, transfer: Work) -> None:
-        shared = self._shared
         if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=_run, args=(self._mover, shared), name="mfs-nixl", daemon=True
-                    )
-                    self._thread.start()
-                    weakref.finalize(self, shared.wake.put, False)
-        shared.added.append(transfer)
-        if shared.asleep or waits(transfer):
-            shared.wake.put(True)
+            self.begin()
+        self._shared.added.append(transfer)
+        if waits(transfer):
+            self._shared.unasked.ring()
+        else:
+            self._shared.unasked.soon()
 
 
 class Shared:
     """What the thread has of its owner."""
 
     def __init__(self) -> None:
+        from mfsd._native import Unasked  # not without a session
+
         self.added: deque[Work] = deque()
-        self.wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.asleep = False
+        self.unasked = Unasked(int(ARRIVING_S * 1e9), int(WAITING_S * 1e9))
+        self.over = False
+
+    def end(self) -> None:
+        self.over = True
+        self.unasked.ring()
 
 
 def waits(transfer: Work) -> bool:
@@ -102,8 +118,10 @@ class Turn:
 
 def _run(mover: weakref.ref[Mover], shared: Shared) -> None:
     active: list[Turn] = []
-    polls_left = LINGER_POLLS
-    while True:
+    unasked = shared.unasked
+    while not shared.over:
+        for posting in unasked.due():
+            posting.transfer()  # it is added here, where it has not ended
         while shared.added:
             active.append(Turn(shared.added.popleft()))
         if active:
@@ -113,17 +131,7 @@ def _run(mover: weakref.ref[Mover], shared: Shared) -> None:
             now_s = time.monotonic()
             active = [turn for turn in active if not turn.comes(now_s) or own.move_on(turn.work)]
             del own
-            polls_left = LINGER_POLLS
-        polls_left -= 1
-        try:
-            if active or polls_left > 0:
-                pause_s = WAITING_S if any(waits(turn.work) for turn in active) else ARRIVING_S
-                go_on = shared.wake.get(timeout=pause_s)
-            else:
-                shared.asleep = True
-                go_on = bool(shared.added) or shared.wake.get()  # what came before it could see that we sleep
-                shared.asleep, polls_left = False, LINGER_POLLS
-        except queue.Empty:
-            continue
-        if not go_on:
-            return
+        if active:
+            unasked.wait(WAITING_S if any(waits(turn.work) for turn in active) else ARRIVING_S)
+        else:
+            unasked.wait_until_due()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mooncake_adapter.nixl import native
 from mooncake_adapter.nixl.descriptors import prepared_class, rows_of
 from mooncake_adapter.nixl.pieces import Piece, shortened
 from mooncake_adapter.nixl.recipes import FromLists, FromPrepared, Recipe
@@ -110,7 +111,7 @@ def prepped_methods(base: Any, kinds: Kinds) -> list[Any]:
         theirs.use()
         return kinds.wrapped(self, agent, handle, recipe, theirs.peer, pieces, operation, notif_msg, names)
 
-    return [make_prepped_xfer]
+    return [native.made(make_prepped_xfer)]
 
 
 def initialize_methods(base: Any, kinds: Kinds) -> list[Any]:

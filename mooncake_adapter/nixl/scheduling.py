@@ -7,19 +7,27 @@ NIXL does for whatever takes a while, and it is posted behind that: by a thread,
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from mfsd.policy.marks import CLASSES_MAX
 from mfsd.transfer import Transfer as Message
 from mooncake_adapter.metadata import MetadataSources
 from mooncake_adapter.mooncake.permits import submitted, taken_or_submitted
 from mooncake_adapter.nixl.lanes import Lanes
 from mooncake_adapter.nixl.later import Later
 from mooncake_adapter.nixl.pieces import Piece
+from mooncake_adapter.nixl.recipes import FromPrepared
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
 from mooncake_adapter.nixl.warming import Warmer, Warming
-from mooncake_adapter.session import Session
-from mooncake_adapter.warn_once import WarnOnce
+from mooncake_adapter.session import Session, Task
+from mooncake_adapter.warn_once import LOG, WarnOnce
+
+if TYPE_CHECKING:
+    from mfsd._native import Client, PostedPath, Posting
 
 AHEAD = 8
 """Pieces of one transfer that are under way or ask for permits at once."""
@@ -30,6 +38,11 @@ FOREVER_S = float("inf")
 POST_PARTS = 2
 """After one of so many parts of the lease nothing is posted any more: the memory may belong to another request when it
 lands. The lease began before the transfer was started, and is renewed until then."""
+COURSE_NS = 1_000_000_000
+"""For how long the native path uses one answer: so long may the log's level and the fabric's marks lag."""
+Course = tuple[int, bool, bool, dict[int, None], str]
+"""The session's number of the NIC; whether writes, and whether reads, are class_marked; the classes that go by the
+program's own backend; the peer."""
 
 
 class Scheduling:
@@ -54,6 +67,7 @@ class Scheduling:
         """The program wants NIXL's telemetry."""
         self.warmer = Warmer(binding, statuses, lanes)
         self._later = Later(self)
+        self._path: Callable[[], PostedPath | None] = lambda: None
 
     # ---- the program's calls -----------------------------------------------------------------------------------------
 
@@ -62,18 +76,15 @@ class Scheduling:
         with transfer.lock:
             if transfer.state is State.PROC:
                 raise self._statuses.nixlRepostActiveError("NIXL_ERR_REPOST_ACTIVE")
-            state = self._start_whole(transfer, notification) if transfer.whole else None
-            if state is None:
-                if not transfer.whole:
-                    self._begin(transfer, notification)
-                    self._limit(transfer)
-                    transfer.todo.extend(transfer.pieces)
+            self._begin(transfer, notification)
+            if transfer.whole:
+                message = self._message(transfer, transfer.pieces[0])
+                state = self._start_whole(transfer, taken_or_submitted(self.session, self._once, message))
+            else:
+                self._limit(transfer)
+                transfer.todo.extend(transfer.pieces)
                 state = self._advance(transfer, SPINS)
-        if state is State.PROC:
-            self._later.add(transfer)
-        elif transfer.error is not None:
-            raise transfer.error
-        return state.value
+        return self._started(transfer, state)
 
     def check(self, transfer: Transfer) -> str:
         """How it stands."""
@@ -140,17 +151,126 @@ class Scheduling:
         transfer.closed = True
         transfer.recipe.forget()
 
+    # ---- the native path ---------------------------------------------------------------------------------------------
+
+    def posted_path(self) -> PostedPath | None:
+        """What start() and check() do, for transfers of one message whose permit is there at once and that go by the
+        program's own backend, in native code. None: there is none."""
+        make = getattr(self.session, "posted_path", None)
+        if make is None:
+            return None
+        path: PostedPath | None = make(
+            binding=self._binding,
+            success=self._success,
+            in_progress=self._in_progress,
+            course=self._course,
+            course_ns=COURSE_NS,
+            unasked=self._later.unasked,
+            begin=self._later.begin,
+            transfer_of=transfer_of,
+            take_over=self._take_over,
+            wait_on=self._wait_on,
+            start_permitted=self._start_permitted,
+            check=self.check,
+            fail=self._refused,
+            proc=State.PROC,
+        )
+        if path is not None:
+            known = self._path = weakref.ref(path)  # it refers to this: the thread is to end with the agent
+            self.lanes.changed = lambda: None if (found := known()) is None else found.changed()
+        return path
+
+    def posting(self, transfer: Transfer) -> Posting | None:
+        """What the native path keeps for it."""
+        path = self._path()
+        if path is None or not transfer.whole:
+            return None
+        (piece,) = transfer.pieces
+        what = (transfer.peer, piece.metadata, piece.size_bytes, transfer.stage, transfer.incoming)
+        return path.posting(transfer, transfer.own, *what)
+
+    def _course(self, peer: str) -> Course | None:
+        """What holds for transfers to the peer for COURSE_NS, or until the lanes change. None: nothing does."""
+        if LOG.isEnabledFor(logging.DEBUG):
+            return None
+        own = {number: None for number in range(CLASSES_MAX) if self.lanes.route(peer, number) is None}
+        marked = self.lanes.class_marked(peer)
+        return self.nic, marked, marked, own, peer
+
+    def _take_over(
+        self,
+        transfer: Transfer,
+        notification: bytes,
+        permit: Task | None,
+        posted_s: float,
+        answer: tuple[Any, Exception | None] | None,
+    ) -> None:
+        """Goes on with what native code has posted: it is under way, with what NIXL has answered of it last; or it has
+        arrived, where there is no permit any more."""
+        with transfer.lock:
+            self._begin(transfer, notification)
+            if permit is None:
+                transfer.state, transfer.posted = State.DONE, transfer.own
+                return
+            part = Part(transfer.pieces[0], permit)
+            part.state, part.handle = State.PROC, transfer.own
+            transfer.parts.append(part)
+            self._limit(transfer, posted_s)
+            if answer is not None:
+                self._answered(transfer, part, *answer)
+                self._advance(transfer)
+        if transfer.state is State.PROC:
+            self._later.add(transfer)
+
+    def _wait_on(
+        self, transfer: Transfer, notification: bytes, client: Client, task_id: int, nic: int, submitted_ns: int
+    ) -> None:
+        """Goes on with what native code has asked for; `nic` is the client's number of it."""
+        (piece,) = transfer.pieces
+        with transfer.lock:
+            self._begin(transfer, notification)
+            message = self._message(transfer, piece)
+            transfer.parts.append(Part(piece, self.session.submitted(message, client, task_id, nic, submitted_ns)))
+            self._limit(transfer, submitted_ns / 1e9)
+        self._later.add(transfer)
+
+    def _start_permitted(self, transfer: Transfer, notification: bytes, permit: Task) -> str:
+        """Starts a transfer that has its permit: it has a lane."""
+        with transfer.lock:
+            if transfer.state is State.PROC:
+                permit.cancel()
+                raise self._statuses.nixlRepostActiveError("NIXL_ERR_REPOST_ACTIVE")
+            self._begin(transfer, notification)
+            state = self._start_whole(transfer, permit)
+        return self._started(transfer, state)
+
+    def _refused(self, transfer: Transfer, error: BaseException | None) -> None:
+        """NIXL has not taken it. Its permit was given back."""
+        with transfer.lock:
+            self._begin(transfer, b"")
+            transfer.state, transfer.failed = State.ERR, True
+            if error is None:
+                transfer.posted = transfer.own
+            elif isinstance(error, Exception):
+                transfer.error = error
+
     # ---- its state ---------------------------------------------------------------------------------------------------
 
-    def _start_whole(self, transfer: Transfer, notification: bytes) -> State | None:
-        """Starts a transfer of one message; None where it is left to be moved on."""
-        self._begin(transfer, notification)
-        piece = transfer.pieces[0]
-        part = Part(piece, taken_or_submitted(self.session, self._once, self._message(transfer, piece)))
+    def _started(self, transfer: Transfer, state: State) -> str:
+        """NIXL's answer for a transfer that is now in this state."""
+        if state is State.PROC:
+            self._later.add(transfer)
+        elif transfer.error is not None:
+            raise transfer.error
+        return state.value
+
+    def _start_whole(self, transfer: Transfer, task: Task) -> State:
+        """Starts a transfer of one message."""
+        part = Part(transfer.pieces[0], task)
         transfer.parts.append(part)
-        if not part.task.ready():
+        if not task.ready():
             self._limit(transfer)
-            return None
+            return self._advance(transfer, SPINS)
         transfer.lease_until_s = FOREVER_S
         self._post(transfer, part)
         if part.state is State.PROC:
@@ -169,11 +289,11 @@ class Scheduling:
             transfer.telemetry.clear()
             transfer.held_s, transfer.idle_since_s = 0.0, 0.0
 
-    def _limit(self, transfer: Transfer) -> None:
+    def _limit(self, transfer: Transfer, began_s: float | None = None) -> None:
         """For how long it may be held, and until when it may be posted."""
         lease_s = self._sources.lease_s
         transfer.hold_max_s = min(self.session.max_hold_s, lease_s / HOLD_PARTS)
-        transfer.lease_until_s = time.monotonic() + lease_s / POST_PARTS
+        transfer.lease_until_s = (time.monotonic() if began_s is None else began_s) + lease_s / POST_PARTS
 
     def _advance(self, transfer: Transfer, spins: int = 1) -> State:
         """Asks how the parts stand and posts what may go. With the transfer's lock."""
@@ -299,6 +419,10 @@ class Scheduling:
                 return
         except Exception as caught:
             status, error = None, caught
+        self._answered(transfer, part, status, error)
+
+    def _answered(self, transfer: Transfer, part: Part, status: Any, error: Exception | None) -> None:
+        """NIXL says so of the part: it has arrived, or failed."""
         if status != self._success and part.lane is not None and time.monotonic() <= transfer.lease_until_s:
             self.lanes.failed(transfer.peer, part.lane, error or status)
             part.lane = None
@@ -327,3 +451,15 @@ class Scheduling:
         if not transfer.whole:
             with contextlib.suppress(Exception):
                 self._binding.releaseXferReq(part.handle)
+
+
+def transfer_of(posting: Posting, closed: bool) -> Transfer:
+    """What Python keeps for a transfer that native code has made."""
+    recipe = FromPrepared(
+        *(posting.operation, posting.local, posting.local_indices),
+        *(posting.remote, posting.remote_indices, posting.skip_merge),
+    )
+    pieces = [Piece(posting.metadata, None, posting.size_bytes)]
+    transfer = Transfer(posting.own, recipe, posting.peer, pieces, posting.stage, posting.incoming)
+    transfer.notification, transfer.backends, transfer.closed = posting.notification, posting.backends, closed
+    return transfer

@@ -23,10 +23,17 @@ class Agent:
     """What the adapter keeps for one agent."""
 
     def __init__(
-        self, session: Session, sources: MetadataSources, once: WarnOnce, plugins: Plugins, stages: Stages
+        self,
+        session: Session,
+        sources: MetadataSources,
+        once: WarnOnce,
+        plugins: Plugins,
+        stages: Stages,
+        kinds: Any = None,
     ) -> None:
+        """`kinds`: the classes of handles that its NIXL's adapter makes."""
         self.session, self.sources, self.once, self.plugins = session, sources, once, plugins
-        self.stages = stages
+        self.stages, self.kinds = stages, kinds
         self.lanes = Lanes(session, once)
         self.scheduling: Scheduling | None = None
         self.piece_bytes = int(getattr(session, "piece_bytes", PIECE_BYTES))

@@ -7,6 +7,7 @@ from collections import deque
 from enum import Enum
 from typing import Any
 
+from mooncake_adapter.nixl import native
 from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.recipes import Recipe
 from mooncake_adapter.session import Task
@@ -77,23 +78,33 @@ class Transfer:
 def handle_class(base: Any) -> Any:
     """NIXL's handle of a transfer, which keeps the adapter's."""
 
+    def release(self: Any) -> None:
+        if not self._released:
+            self.scheduling.release(self.transfer)
+            self._released = True
+
+    def __del__(self: Any) -> None:
+        if not getattr(self, "_released", True):
+            self.scheduling.abandon(self.transfer)
+
     class TransferHandle(base):  # type: ignore[misc]
-        __slots__ = ("scheduling", "transfer")
+        __slots__ = ("kept", "posting", "scheduling")
 
         def __init__(self: Any, handle: Any, transfer: Transfer, scheduling: Any) -> None:
             self._agent, self._handle, self._released = handle._agent, handle._handle, False
             handle._released = True  # it is this one's now
-            self.transfer, self.scheduling = transfer, scheduling
+            self.kept, self.scheduling = transfer, scheduling
+            self.posting = scheduling.posting(transfer)
 
-        def release(self: Any) -> None:
-            if not self._released:
-                self.scheduling.release(self.transfer)
-                self._released = True
+        @property
+        def transfer(self: Any) -> Transfer:
+            """What Python keeps for it, and goes by from now on."""
+            posting = self.posting
+            found: Transfer = self.kept if posting is None else posting.transfer()
+            return found
 
-        def __del__(self: Any) -> None:
-            if not getattr(self, "_released", True):
-                self.scheduling.abandon(self.transfer)
-
+    TransferHandle.release = native.released(release)
+    TransferHandle.__del__ = native.deleted(__del__)
     TransferHandle.__name__ = base.__name__
     TransferHandle.__qualname__ = base.__qualname__
     TransferHandle.__module__ = base.__module__
