@@ -78,7 +78,7 @@ def test_a_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.Monke
 
 
 def test_a_client_that_does_not_read_its_answer_is_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "STALL_S", 0.2)
+    monkeypatch.setattr(front, "STALL_S", 2.0)  # far more than a busy machine takes from one read to the next
     left: list[str] = []
 
     async def streams(scope: Any, receive: Any, send: Any) -> None:
@@ -93,8 +93,9 @@ def test_a_client_that_does_not_read_its_answer_is_gone_after_a_while(monkeypatc
     async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
         slow_reader, slow = await connect()
         slow.write(b"GET / HTTP/1.1\r\n\r\n")
-        for _ in range(6):  # it reads some in each interval
-            await asyncio.sleep(0.1)
+        end_s = asyncio.get_running_loop().time() + 1.5 * front.STALL_S
+        while asyncio.get_running_loop().time() < end_s:  # it reads some in each interval
+            await asyncio.sleep(0.05)
             assert len(await slow_reader.readexactly(4_000_000)) and not left
         slow.close()
         while len(left) < 1:
