@@ -103,12 +103,20 @@ def measured(steps: tuple[Callable[[], None], ...], seconds: float) -> dict[str,
     return {"wall_us": wall, "cpu_us": cpu, "calls": {step.__name__: calls(step) for step in others}}
 
 
-def source(seconds: float) -> None:
+def target_started() -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """The process, which ends with its input, and the line that it printed."""
     command = [sys.executable, __file__, "--target"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert child.stdin and child.stdout
-    where = json.loads(next(line for line in child.stdout if line.startswith('{"metadata"')))
+    assert child.stdout
+    return child, json.loads(next(line for line in child.stdout if line.startswith('{"metadata"')))
 
+
+def prepared(agent: Any, name: str, address: int) -> Any:
+    return agent.prep_xfer_dlist(name, [(address, SIZE, 0)], "DRAM")
+
+
+def source(seconds: float) -> None:
+    child, where = target_started()
     import mooncake_adapter
 
     mooncake_adapter.install()
@@ -123,10 +131,7 @@ def source(seconds: float) -> None:
     if not session.scheduled:
         sys.exit("nixl_pair: no daemon schedules this process; set MFS_SOCKET")
     peer = agent.add_remote_agent(bytes.fromhex(where["metadata"]))
-    sides = [
-        agent.prep_xfer_dlist(name, [(address, SIZE, 0)], "DRAM")
-        for name, address in (("NIXL_INIT_AGENT", area.ctypes.data), (peer, where["address"]))
-    ]
+    sides = prepared(agent, "NIXL_INIT_AGENT", area.ctypes.data), prepared(agent, peer, where["address"])
     order = numpy.zeros(1, dtype=numpy.int32)
 
     def write(kind: Any, one: Any) -> None:
@@ -176,8 +181,7 @@ def source(seconds: float) -> None:
 
     steps = (as_stock, adapted, nothing, around_nothing, nothing_later, around_nothing_later, session_permit)
     print(json.dumps(measured(steps, seconds)), flush=True)
-    child.stdin.close()
-    child.wait()
+    child.communicate()
     os._exit(0)  # at exit the wheel's libnl and the system's fall over each other
 
 
