@@ -78,6 +78,13 @@ class Side:
 
         eventually(taken, "credit")
 
+    def posted(self, handle: Any, *arguments: object) -> str:
+        """Posts it; where the permit is not there at once, as soon as it is. Credit may have gone back meanwhile."""
+        state = str(self.agent.transfer(handle, *arguments))
+        while handle.posting is not None and handle.posting.waits:
+            state = str(self.agent.check_xfer_state(handle))
+        return state
+
     def finish(self, handle: Any) -> str:
         return eventually(lambda: _ended(self.agent.check_xfer_state(handle)), "the end of a transfer")
 
@@ -121,7 +128,7 @@ def helped(side: Side) -> Side:
 
 @pytest.fixture
 def lent(side: Side) -> Side:
-    """The permit is there at once."""
+    """The permit is there at once, or soon."""
     side.lent()
     return side
 
@@ -145,7 +152,7 @@ def functions(step: Callable[[], object]) -> list[str]:
 def test_the_usual_transfer_runs_no_python_of_the_adapters(lent: Side) -> None:
     def whole(operation: str) -> None:
         handle = lent.handle(operation)
-        assert lent.agent.transfer(handle) == "PROC"
+        assert lent.posted(handle) == "PROC"
         assert lent.agent.check_xfer_state(handle) == "DONE"
         assert lent.agent.check_xfer_state(handle) == "DONE"
         lent.agent.release_xfer_handle(handle)
@@ -156,18 +163,18 @@ def test_the_usual_transfer_runs_no_python_of_the_adapters(lent: Side) -> None:
         assert functions(lambda: whole("READ")) == []
 
 
-def test_it_is_all_that_nixl_is_asked(lent: Side) -> None:
-    handle = lent.handle()
-    assert lent.agent.transfer(handle, b"posted") == "PROC"
-    assert lent.agent.check_xfer_state(handle) == "DONE"
-    lent.agent.release_xfer_handle(handle)
-    make, *others = lent.binding.calls
+def test_it_is_all_that_nixl_is_asked(side: Side) -> None:
+    handle = side.handle()
+    assert side.posted(handle, b"posted") == "PROC"
+    assert side.agent.check_xfer_state(handle) == "DONE"
+    side.agent.release_xfer_handle(handle)
+    make, *others = side.binding.calls
     order = make[3]
     assert make == ("make", "write", 100, order, 104, order, b"made", [11], False)
     assert others == [("post", 1, b"posted"), ("ask", 1), ("release", 1)]
     handle.release()
     del handle
-    assert len(lent.binding.named("release")) == 1
+    assert len(side.binding.named("release")) == 1
 
 
 def test_the_daemon_counts_the_same(lent: Side) -> None:
@@ -176,7 +183,7 @@ def test_the_daemon_counts_the_same(lent: Side) -> None:
         background = lent.handle()
     reading = lent.handle("READ")
     for handle in (background, reading):
-        lent.agent.transfer(handle)
+        lent.posted(handle)
     assert lent.stats()["posted_bytes"][Stage.BACKGROUND] - before["posted_bytes"][Stage.BACKGROUND] == SIZE
     assert lent.stats()["posted_bytes"][Stage.P2D] - before["posted_bytes"][Stage.P2D] == SIZE
     assert lent.stats()["completed_bytes"] == before["completed_bytes"]
@@ -187,38 +194,38 @@ def test_the_daemon_counts_the_same(lent: Side) -> None:
     assert eventually(lambda: lent.stats()["completes"] == before["completes"] + 2)
 
 
-def test_what_has_ended_when_it_is_posted_is_done(lent: Side) -> None:
-    lent.binding.posts = lambda handle: nixl.SUCCESS
-    handle = lent.handle()
-    assert lent.agent.transfer(handle) == "DONE"
-    assert lent.agent.check_xfer_state(handle) == "DONE"
-    assert lent.binding.named("ask") == []
-    eventually(lambda: lent.under_way() == 0)
+def test_what_has_ended_when_it_is_posted_is_done(side: Side) -> None:
+    side.binding.posts = lambda handle: nixl.SUCCESS
+    handle = side.handle()
+    assert side.posted(handle) == "DONE"
+    assert side.agent.check_xfer_state(handle) == "DONE"
+    assert side.binding.named("ask") == []
+    eventually(lambda: side.under_way() == 0)
 
 
-def test_a_handle_is_posted_again_when_it_has_ended_and_not_before(lent: Side) -> None:
-    handle = lent.handle()
+def test_a_handle_is_posted_again_when_it_has_ended_and_not_before(side: Side) -> None:
+    handle = side.handle()
     for _ in range(3):
-        assert lent.agent.transfer(handle) == "PROC"
-        assert lent.agent.check_xfer_state(handle) == "DONE"
-    assert lent.agent.transfer(handle) == "PROC"
+        assert side.posted(handle) == "PROC"
+        assert side.agent.check_xfer_state(handle) == "DONE"
+    assert side.posted(handle) == "PROC"
     with pytest.raises(nixl.nixlRepostActiveError):
-        lent.agent.transfer(handle)
-    assert len(lent.binding.named("post")) == 4
-    assert lent.agent.check_xfer_state(handle) == "DONE"
-    assert lent.agent.transfer(handle) == "PROC", "also after Python had it"
-    assert functions(lambda: lent.agent.check_xfer_state(handle)) == []
+        side.agent.transfer(handle)
+    assert len(side.binding.named("post")) == 4
+    assert side.agent.check_xfer_state(handle) == "DONE"
+    assert side.posted(handle) == "PROC", "also after Python had it"
+    assert functions(lambda: side.agent.check_xfer_state(handle)) == []
     handle.release()
 
 
-def test_a_handle_made_of_lists_goes_the_native_way_too(lent: Side) -> None:
-    handle = lent.large(SIZE)
-    assert lent.agent.transfer(handle) == "PROC"
-    assert functions(lambda: lent.agent.check_xfer_state(handle)) == []
-    assert lent.agent.transfer(handle) == "PROC"
+def test_a_handle_made_of_lists_goes_the_native_way_too(side: Side) -> None:
+    handle = side.large(SIZE)
+    assert side.posted(handle) == "PROC"
+    assert functions(lambda: side.agent.check_xfer_state(handle)) == []
+    assert side.posted(handle) == "PROC"
     handle.release()
-    assert lent.binding.named("release") == [("release", 1)]
-    eventually(lambda: lent.under_way() == 0)
+    assert side.binding.named("release") == [("release", 1)]
+    eventually(lambda: side.under_way() == 0)
 
 
 # ---- what fails ------------------------------------------------------------------------------------------------------
@@ -240,11 +247,11 @@ def test_what_nixl_does_not_take_is_given_back_as_not_sent(lent: Side, answer: A
     before = lent.stats()["cancels"]
     lent.binding.posts = answer
     handle = lent.handle()
-    for call in (lent.agent.transfer, lent.agent.check_xfer_state):
+    for call in (lent.posted, lent.agent.check_xfer_state):
         assert outcome(call, handle) in ("ERR", "no")
     given_back(lent, before + 1)
     lent.binding.posts = lambda handle: nixl.IN_PROGRESS
-    assert lent.agent.transfer(handle) == "PROC"
+    assert lent.posted(handle) == "PROC"
     assert lent.agent.check_xfer_state(handle) == "DONE"
     handle.release()
     assert len(lent.binding.named("release")) == 1
@@ -260,74 +267,73 @@ def outcome(call: Any, handle: Any) -> str:
 @pytest.mark.parametrize(
     ("answer", "expected"), [(lambda handle: nixl.FAILURE, "ERR"), (raises(nixl.nixlBackendError("no")), "no")]
 )
-def test_what_fails_under_way_is_asked_about_once(lent: Side, answer: Any, expected: str) -> None:
+def test_what_fails_under_way_is_asked_about_once(side: Side, answer: Any, expected: str) -> None:
     """A second answer of NIXL's may be that it has arrived: it has nothing left to wait for."""
-    before = lent.stats()["cancels"]
-    handle = lent.handle()
-    assert lent.agent.transfer(handle) == "PROC"
-    lent.binding.asked = answer
-    assert outcome(lent.agent.check_xfer_state, handle) == expected
-    lent.binding.asked = lambda handle: nixl.SUCCESS
-    assert outcome(lent.agent.check_xfer_state, handle) == expected
-    assert len(lent.binding.named("ask")) == 1
-    given_back(lent, before + 1)
+    before = side.stats()["cancels"]
+    handle = side.handle()
+    assert side.posted(handle) == "PROC"
+    side.binding.asked = answer
+    assert outcome(side.agent.check_xfer_state, handle) == expected
+    side.binding.asked = lambda handle: nixl.SUCCESS
+    assert outcome(side.agent.check_xfer_state, handle) == expected
+    assert len(side.binding.named("ask")) == 1
+    given_back(side, before + 1)
 
 
-def test_an_end_of_the_handle_that_nixl_refuses_is_raised_and_tried_again(lent: Side) -> None:
-    handle = lent.handle()
-    lent.binding.releases = raises(nixl.nixlBackendError("active"))
+def test_an_end_of_the_handle_that_nixl_refuses_is_raised_and_tried_again(side: Side) -> None:
+    handle = side.handle()
+    side.binding.releases = raises(nixl.nixlBackendError("active"))
     with pytest.raises(nixl.nixlBackendError):
-        lent.agent.release_xfer_handle(handle)
-    lent.binding.releases = lambda handle: None
-    lent.agent.release_xfer_handle(handle)
-    assert len(lent.binding.named("release")) == 2
-    for one in lent.lists:
-        lent.agent.release_dlist_handle(one)
-    assert lent.binding.named("release list") == [("release list", 100), ("release list", 104)]
+        side.agent.release_xfer_handle(handle)
+    side.binding.releases = lambda handle: None
+    side.agent.release_xfer_handle(handle)
+    assert len(side.binding.named("release")) == 2
+    for one in side.lists:
+        side.agent.release_dlist_handle(one)
+    assert side.binding.named("release list") == [("release list", 100), ("release list", 104)]
 
 
-def test_the_errors_of_making_one_are_nixls_own(lent: Side) -> None:
+def test_the_errors_of_making_one_are_nixls_own(side: Side) -> None:
     order = [0]
     with pytest.raises(KeyError, match="ADD"):
-        lent.agent.make_prepped_xfer("ADD", lent.lists[0], order, lent.lists[1], order)
+        side.agent.make_prepped_xfer("ADD", side.lists[0], order, side.lists[1], order)
     with pytest.raises(KeyError, match="OBJ"):
-        lent.agent.make_prepped_xfer("WRITE", lent.lists[0], order, lent.lists[1], order, b"", ["OBJ"])
-    assert lent.binding.calls == []
+        side.agent.make_prepped_xfer("WRITE", side.lists[0], order, side.lists[1], order, b"", ["OBJ"])
+    assert side.binding.calls == []
 
 
 # ---- handles that end early ------------------------------------------------------------------------------------------
 
 
-def test_a_handle_that_is_released_under_way_gives_its_permit_back(lent: Side) -> None:
-    handle = lent.handle()
-    lent.agent.transfer(handle)
-    assert eventually(lent.under_way) == SIZE
-    lent.agent.release_xfer_handle(handle)
-    assert lent.binding.named("release") == [("release", 1)]
-    eventually(lambda: lent.under_way() == 0)
-    assert lent.stats()["completed_bytes"] == lent.stats()["posted_bytes"]
+def test_a_handle_that_is_released_under_way_gives_its_permit_back(side: Side) -> None:
+    handle = side.handle()
+    side.posted(handle)
+    assert eventually(side.under_way) == SIZE
+    side.agent.release_xfer_handle(handle)
+    assert side.binding.named("release") == [("release", 1)]
+    eventually(lambda: side.under_way() == 0)
+    assert side.stats()["completed_bytes"] == side.stats()["posted_bytes"]
 
 
-def test_lists_live_as_long_as_their_transfers(lent: Side) -> None:
-    first, second = lent.handle(), lent.handle()
-    for one in lent.lists:
-        lent.agent.release_dlist_handle(one)
+def test_lists_live_as_long_as_their_transfers(side: Side) -> None:
+    first, second = side.handle(), side.handle()
+    for one in side.lists:
+        side.agent.release_dlist_handle(one)
     first.release()
-    assert lent.binding.named("release list") == []
-    lent.agent.transfer(second)
+    assert side.binding.named("release list") == []
+    side.posted(second)
     second.release()  # by Python
-    assert lent.binding.named("release list") == [("release list", 100), ("release list", 104)]
+    assert side.binding.named("release list") == [("release list", 100), ("release list", 104)]
 
 
 @pytest.mark.parametrize("started", [False, True])
 def test_a_handle_that_the_program_loses_is_released(helped: Side, started: bool) -> None:
-    helped.lent()
     released = threading.Event()
     helped.binding.releases = lambda handle: released.set()
     helped.binding.asked = lambda handle: nixl.IN_PROGRESS
     handle = helped.handle()
     if started:
-        assert helped.agent.transfer(handle) == "PROC"
+        assert helped.posted(handle) == "PROC"
     del handle
     assert released.is_set() is not started, "not before it has ended"
     helped.binding.asked = lambda handle: nixl.SUCCESS
@@ -336,19 +342,17 @@ def test_a_handle_that_the_program_loses_is_released(helped: Side, started: bool
 
 
 def test_a_permit_is_given_back_though_the_program_asks_no_more(helped: Side) -> None:
-    helped.lent()
     handle = helped.handle()
-    helped.agent.transfer(handle)
+    helped.posted(handle)
     eventually(lambda: helped.under_way() == 0 and handle.transfer.state.value == "DONE")
     assert helped.agent.check_xfer_state(handle) == "DONE"
-    assert helped.agent.transfer(handle) == "PROC"
+    assert helped.posted(handle) == "PROC"
     assert helped.finish(handle) == "DONE"
 
 
 def test_the_thread_ends_with_its_agent(helped: Side) -> None:
-    helped.lent()
     handle = helped.handle()
-    helped.agent.transfer(handle)
+    helped.posted(handle)
     assert helped.finish(handle) == "DONE"
     thread: threading.Thread = helped.agent._mfs.scheduling._later._thread
     assert thread.is_alive()
@@ -461,93 +465,93 @@ def long_way(side: Side, handle: Any) -> bool:
     return started
 
 
-def test_memory_that_has_an_owner_is_asked(lent: Side) -> None:
-    lent.sources.ranges.add(1 << 40, SIZE, Metadata(9, int(Stage.BACKGROUND)))
+def test_memory_that_has_an_owner_is_asked(side: Side) -> None:
+    side.sources.ranges.add(1 << 40, SIZE, Metadata(9, int(Stage.BACKGROUND)))
     seen: list[Any] = []
-    assert "Agent.pieces" in functions(lambda: seen.append(lent.handle()))
-    posted = lent.stats()["posted_bytes"][Stage.BACKGROUND]
-    assert not long_way(lent, seen[0]), "made by Python, and started natively all the same"
-    assert lent.stats()["posted_bytes"][Stage.BACKGROUND] == posted + SIZE
+    assert "Agent.pieces" in functions(lambda: seen.append(side.handle()))
+    posted = side.stats()["posted_bytes"][Stage.BACKGROUND]
+    assert not long_way(side, seen[0]), "made by Python, and started natively all the same"
+    assert side.stats()["posted_bytes"][Stage.BACKGROUND] == posted + SIZE
 
 
-def test_what_is_cut_goes_the_long_way(lent: Side) -> None:
-    lent.agent._mfs.piece_bytes = SIZE
-    assert long_way(lent, lent.large(3 * SIZE))
-    assert lent.binding.made == 4, "one as a whole, and three pieces"
+def test_what_is_cut_goes_the_long_way(side: Side) -> None:
+    side.agent._mfs.piece_bytes = SIZE
+    assert long_way(side, side.large(3 * SIZE))
+    assert side.binding.made == 4, "one as a whole, and three pieces"
 
 
 @pytest.mark.parametrize(
     "metadata",
     [Metadata(-1), Metadata(2**64), Metadata(1, 8), Metadata(1, layer=-1), Metadata(1, deadline_ns=2**63), (1, 2)],
 )
-def test_what_cannot_be_is_named_by_python(lent: Side, metadata: Any) -> None:
-    lent.sources.call.set(metadata)
-    native = lent.binding.made
+def test_what_cannot_be_is_named_by_python(side: Side, metadata: Any) -> None:
+    side.sources.call.set(metadata)
+    native = side.binding.made
     if len(metadata) == 2:
         with pytest.raises((AttributeError, ValueError)):
-            lent.handle()
+            side.handle()
         return
-    handle = lent.handle()
-    assert lent.binding.made == native + 1
+    handle = side.handle()
+    assert side.binding.made == native + 1
     assert handle.posting is None
-    assert long_way(lent, handle)
+    assert long_way(side, handle)
 
 
 def test_a_class_that_has_a_lane_is_started_by_python_with_the_permit(
-    lent: Side, monkeypatch: pytest.MonkeyPatch
+    side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lanes = lent.agent._mfs.lanes
+    lanes = side.agent._mfs.lanes
     monkeypatch.setattr(lanes, "route", lambda peer, wire_class: "UCX_MFS0")
     monkeypatch.setattr(lanes, "is_connected", lambda peer, lane: True)
     lanes.handles["UCX_MFS0"] = 77
-    submits = lent.stats()["submits"]
-    handle = lent.handle()
+    submits = side.stats()["submits"]
+    handle = side.handle()
     lanes.changed()
-    assert lent.agent.transfer(handle) == "PROC"
-    assert lent.binding.calls[-2][0] == "make" and lent.binding.calls[-2][-2] == [77]
-    assert lent.binding.calls[-1] == ("post", 2, b"")
+    assert side.posted(handle) == "PROC"
+    assert side.binding.calls[-2][0] == "make" and side.binding.calls[-2][-2] == [77]
+    assert side.binding.calls[-1] == ("post", 2, b"")
     assert handle.transfer.cached == {"UCX_MFS0": 2}
-    assert lent.finish(handle) == "DONE"
-    assert eventually(lambda: lent.stats()["submits"] - submits) == 1
+    assert side.finish(handle) == "DONE"
+    assert eventually(lambda: side.stats()["submits"] - submits) == 1
     handle.release()
-    assert lent.binding.named("release") == [("release", 2), ("release", 1)]
+    assert side.binding.named("release") == [("release", 2), ("release", 1)]
 
 
-def test_lanes_that_change_are_asked_for_again(lent: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    lanes = lent.agent._mfs.lanes
-    lent.agent.transfer(lent.handle())
+def test_lanes_that_change_are_asked_for_again(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = side.agent._mfs.lanes
+    side.posted(side.handle())
     asked: list[str] = []
     monkeypatch.setattr(lanes, "route", lambda peer, wire_class: asked.append(peer))
-    lent.agent.transfer(lent.handle())
+    side.posted(side.handle())
     assert asked == []
     for change in (lambda: lanes.forget("peer"), lambda: lanes.met("peer", b""), lambda: lanes.drop("UCX_MFS0", "no")):
         asked.clear()
         change()
-        lent.agent.transfer(lent.handle())
+        side.posted(side.handle())
         assert set(asked) == {"peer"}
 
 
-def test_each_message_is_written_of_where_that_is_asked_for(lent: Side, caplog: pytest.LogCaptureFixture) -> None:
-    lent.agent.transfer(lent.handle())
+def test_each_message_is_written_of_where_that_is_asked_for(side: Side, caplog: pytest.LogCaptureFixture) -> None:
+    side.posted(side.handle())
     with caplog.at_level(logging.DEBUG, "mfs.adapter"):
-        lent.agent._mfs_path.changed()  # or a second later
-        assert long_way(lent, lent.handle())
+        side.agent._mfs_path.changed()  # or a second later
+        assert long_way(side, side.handle())
     assert f"message bytes={SIZE}" in caplog.text
 
 
-def test_without_a_daemon_the_program_does_it_all(lent: Side) -> None:
-    lent.arbiter.mode(Mode.OBSERVE)
-    observed = lent.handle()
-    assert lent.agent.transfer(observed) == "PROC"
+def test_without_a_daemon_the_program_does_it_all(side: Side) -> None:
+    side.arbiter.mode(Mode.OBSERVE)
+    observed = side.handle()
+    assert side.posted(observed) == "PROC"
     assert observed.transfer.direct
-    lent.arbiter.mode(Mode.ENFORCE)
-    assert lent.agent.check_xfer_state(observed) == "DONE"
-    made = lent.handle()
-    lent.hang_up()
-    eventually(lambda: not lent.session.scheduled)
-    assert lent.agent.transfer(made) == "PROC"
+    side.arbiter.mode(Mode.ENFORCE)
+    assert side.agent.check_xfer_state(observed) == "DONE"
+    made = side.handle()
+    side.hang_up()
+    eventually(lambda: not side.session.scheduled)
+    assert side.posted(made) == "PROC"
     assert made.transfer.direct and made.posting is not None
-    assert lent.agent.check_xfer_state(made) == "DONE"
+    assert side.agent.check_xfer_state(made) == "DONE"
     made.release()
 
 
@@ -560,27 +564,27 @@ def test_a_session_that_only_observes_has_no_native_path(tmp_path: Path, monkeyp
     side.close()
 
 
-def test_a_daemon_that_ends_under_way_changes_nothing(lent: Side) -> None:
-    handle = lent.handle()
-    lent.agent.transfer(handle)
-    lent.hang_up()
-    assert lent.agent.check_xfer_state(handle) == "DONE"
+def test_a_daemon_that_ends_under_way_changes_nothing(side: Side) -> None:
+    handle = side.handle()
+    side.posted(handle)
+    side.hang_up()
+    assert side.agent.check_xfer_state(handle) == "DONE"
     handle.release()
 
 
-def test_a_forked_child_has_no_session(lent: Side) -> None:
-    handle = lent.handle()
-    lent.agent.transfer(handle)
-    lent.session._forked()  # what happens in a child
-    assert lent.agent.check_xfer_state(handle) == "DONE"
-    assert lent.agent.transfer(handle) == "PROC"
+def test_a_forked_child_has_no_session(side: Side) -> None:
+    handle = side.handle()
+    side.posted(handle)
+    side.session._forked()  # what happens in a child
+    assert side.agent.check_xfer_state(handle) == "DONE"
+    assert side.posted(handle) == "PROC"
     assert handle.transfer.direct
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_threads_that_ask_one_asks_nixl_and_neither_waits(lent: Side) -> None:
+def test_of_two_threads_that_ask_one_asks_nixl_and_neither_waits(side: Side) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def slow(handle: int) -> object:
@@ -588,22 +592,22 @@ def test_of_two_threads_that_ask_one_asks_nixl_and_neither_waits(lent: Side) -> 
         assert go_on.wait(100)
         return nixl.SUCCESS
 
-    lent.binding.asked = slow
-    handle = lent.handle()
-    lent.agent.transfer(handle)
+    side.binding.asked = slow
+    handle = side.handle()
+    side.posted(handle)
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(lent.agent.check_xfer_state(handle)))
+    thread = threading.Thread(target=lambda: answers.append(side.agent.check_xfer_state(handle)))
     thread.start()
     assert inside.wait(100)
-    assert lent.agent.check_xfer_state(handle) == "PROC"
+    assert side.agent.check_xfer_state(handle) == "PROC"
     go_on.set()
     thread.join()
-    assert answers == ["DONE"] and len(lent.binding.named("ask")) == 1
-    assert lent.agent.check_xfer_state(handle) == "DONE"
-    eventually(lambda: lent.under_way() == 0)
+    assert answers == ["DONE"] and len(side.binding.named("ask")) == 1
+    assert side.agent.check_xfer_state(handle) == "DONE"
+    eventually(lambda: side.under_way() == 0)
 
 
-def test_a_release_waits_for_what_another_thread_asks(lent: Side) -> None:
+def test_a_release_waits_for_what_another_thread_asks(side: Side) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def slow(handle: int) -> object:
@@ -611,20 +615,20 @@ def test_a_release_waits_for_what_another_thread_asks(lent: Side) -> None:
         assert go_on.wait(100)
         return nixl.IN_PROGRESS
 
-    lent.binding.asked = slow
-    handle = lent.handle()
-    lent.agent.transfer(handle)
-    asker = threading.Thread(target=lent.agent.check_xfer_state, args=(handle,))
+    side.binding.asked = slow
+    handle = side.handle()
+    side.posted(handle)
+    asker = threading.Thread(target=side.agent.check_xfer_state, args=(handle,))
     asker.start()
     assert inside.wait(100)
     releaser = threading.Thread(target=handle.release)
     releaser.start()
-    assert lent.binding.named("release") == []
+    assert side.binding.named("release") == []
     go_on.set()
     asker.join()
     releaser.join()
-    assert lent.binding.named("release") == [("release", 1)]
-    eventually(lambda: lent.under_way() == 0)
+    assert side.binding.named("release") == [("release", 1)]
+    eventually(lambda: side.under_way() == 0)
 
 
 def test_many_threads_lose_nothing(helped: Side) -> None:
@@ -635,7 +639,7 @@ def test_many_threads_lose_nothing(helped: Side) -> None:
         try:
             for _ in range(200):
                 handle = helped.handle()
-                helped.agent.transfer(handle)
+                helped.posted(handle)
                 assert helped.finish(handle) == "DONE"
                 helped.agent.release_xfer_handle(handle)
         except BaseException as error:
@@ -656,10 +660,10 @@ def test_many_threads_lose_nothing(helped: Side) -> None:
 # ---- telemetry -------------------------------------------------------------------------------------------------------
 
 
-def test_nixls_telemetry_is_that_of_the_transfer_and_leaves_it_native(lent: Side) -> None:
-    handle = lent.handle()
-    lent.agent.transfer(handle)
-    assert lent.agent.get_xfer_telemetry(handle) == ("telemetry", 1)
-    assert functions(lambda: lent.agent.check_xfer_state(handle)) == []
-    assert lent.agent.get_xfer_telemetry(handle) == ("telemetry", 1)
+def test_nixls_telemetry_is_that_of_the_transfer_and_leaves_it_native(side: Side) -> None:
+    handle = side.handle()
+    side.posted(handle)
+    assert side.agent.get_xfer_telemetry(handle) == ("telemetry", 1)
+    assert functions(lambda: side.agent.check_xfer_state(handle)) == []
+    assert side.agent.get_xfer_telemetry(handle) == ("telemetry", 1)
     assert cast(Any, handle).posting.native
