@@ -116,12 +116,18 @@ class Turn:
         return True
 
 
+def _take_over(unasked: Unasked) -> None:
+    """Each is added here, where it has not ended. A function of its own, as what it leaves in variables would keep the
+    last one's agent for as long as the thread waits."""
+    for posting in unasked.due():
+        posting.transfer()
+
+
 def _run(mover: weakref.ref[Mover], shared: Shared) -> None:
     active: list[Turn] = []
     unasked = shared.unasked
     while not shared.over:
-        for posting in unasked.due():
-            posting.transfer()  # it is added here, where it has not ended
+        _take_over(unasked)
         while shared.added:
             active.append(Turn(shared.added.popleft()))
         if active:

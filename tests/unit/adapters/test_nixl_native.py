@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,8 +81,9 @@ class Side:
 
     def posted(self, handle: Any, *arguments: object) -> str:
         """Posts it; where the permit is not there at once, as soon as it is. Credit may have gone back meanwhile."""
-        state = str(self.agent.transfer(handle, *arguments))
+        state, end_s = str(self.agent.transfer(handle, *arguments)), time.monotonic() + 100
         while handle.posting is not None and handle.posting.waits:
+            assert time.monotonic() < end_s, "no permit"
             state = str(self.agent.check_xfer_state(handle))
         return state
 
@@ -350,9 +352,12 @@ def test_a_permit_is_given_back_though_the_program_asks_no_more(helped: Side) ->
     assert helped.finish(handle) == "DONE"
 
 
-def test_the_thread_ends_with_its_agent(helped: Side) -> None:
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_the_thread_ends_with_its_agent(helped: Side, taken_over: bool) -> None:
     handle = helped.handle()
     helped.posted(handle)
+    if taken_over:
+        eventually(lambda: not handle.posting.native and not handle.posting.waits, "that the thread takes it over")
     assert helped.finish(handle) == "DONE"
     thread: threading.Thread = helped.agent._mfs.scheduling._later._thread
     assert thread.is_alive()
@@ -584,15 +589,21 @@ def test_a_forked_child_has_no_session(side: Side) -> None:
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_threads_that_ask_one_asks_nixl_and_neither_waits(side: Side) -> None:
+def answers_late(side: Side, answer: object) -> tuple[threading.Event, threading.Event]:
+    """When NIXL is asked, and when it may answer."""
     inside, go_on = threading.Event(), threading.Event()
 
     def slow(handle: int) -> object:
         inside.set()
         assert go_on.wait(100)
-        return nixl.SUCCESS
+        return answer
 
     side.binding.asked = slow
+    return inside, go_on
+
+
+def test_of_two_threads_that_ask_one_asks_nixl_and_neither_waits(side: Side) -> None:
+    inside, go_on = answers_late(side, nixl.SUCCESS)
     handle = side.handle()
     side.posted(handle)
     answers: list[str] = []
@@ -608,14 +619,7 @@ def test_of_two_threads_that_ask_one_asks_nixl_and_neither_waits(side: Side) -> 
 
 
 def test_a_release_waits_for_what_another_thread_asks(side: Side) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def slow(handle: int) -> object:
-        inside.set()
-        assert go_on.wait(100)
-        return nixl.IN_PROGRESS
-
-    side.binding.asked = slow
+    inside, go_on = answers_late(side, nixl.IN_PROGRESS)
     handle = side.handle()
     side.posted(handle)
     asker = threading.Thread(target=side.agent.check_xfer_state, args=(handle,))
