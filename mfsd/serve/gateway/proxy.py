@@ -198,11 +198,11 @@ class Proxy:
         response = turn.response
         assert response is not None
         headers = headers_back(response, turn.replica)
-        unnamed = self._path == responses.PATH and response.status == 200
+        keeps = self._path == responses.PATH and response.status == 200
         if response.content_type != "text/event-stream":
             turn.first_byte()
             content = await response.read()
-            if unnamed:
+            if keeps:
                 gateway.responses.learn(content, turn.replica.name)
             await answer.whole(response.status, headers, content)
             return
@@ -213,8 +213,9 @@ class Proxy:
             turn.replica.seen()
             rest += chunk
             if end := _events_end(rest):
-                if unnamed:
-                    unnamed = not gateway.responses.learn(rest[:end], turn.replica.name)
+                if keeps:
+                    gateway.responses.learn_stream(rest[:end], turn.replica.name)
+                    keeps = False
                 await answer.part(rest[:end])
                 rest = rest[end:]
         await answer.end(rest)

@@ -5,15 +5,28 @@ Engines keep theirs in their own memory, so that only the same one can serve a r
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections import OrderedDict
 from typing import Any, Final
 
+import msgspec
+
 PATH: Final = "/v1/responses"
 RESPONSES_MAX: Final = 65_536
-HEAD_BYTES: Final = 65_536
-"""An answer names itself in its first event, or among the first of its fields."""
-ID: Final = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,128})"')
+ID_LENGTH_MAX: Final = 256
+
+
+class _Answer(msgspec.Struct):
+    id: str = ""
+
+
+class _Event(msgspec.Struct):
+    response: _Answer = msgspec.field(default_factory=_Answer)
+
+
+_NONE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+_EVENT: Final = msgspec.json.Decoder(_Event)
 
 
 class Responses:
@@ -26,17 +39,24 @@ class Responses:
     def __len__(self) -> int:
         return len(self._replica)
 
-    def learn(self, answer: bytes, replica: str) -> bool:
-        """Whether the answer, or its beginning, has its name in it."""
-        found = ID.search(answer[:HEAD_BYTES])
-        if found is None:
-            return False
-        name = found[1].decode(errors="replace")
+    def learn(self, answer: bytes, replica: str) -> None:
+        """From a whole answer, if it has an id."""
+        with contextlib.suppress(*_NONE):
+            self._keep(_ANSWER.decode(answer).id, replica)
+
+    def learn_stream(self, events: bytes, replica: str) -> None:
+        """From the first event of a stream, which has the answer as far as there is any."""
+        data = next((line for line in events.splitlines() if line.startswith(b"data:")), b"")
+        with contextlib.suppress(*_NONE):
+            self._keep(_EVENT.decode(data.removeprefix(b"data:")).response.id, replica)
+
+    def _keep(self, name: str, replica: str) -> None:
+        if not 0 < len(name) <= ID_LENGTH_MAX:
+            return
         self._replica[name] = replica
         self._replica.move_to_end(name)
         if len(self._replica) > self._most:
             self._replica.popitem(last=False)
-        return True
 
     def keeper(self, body: dict[str, Any]) -> str | None:
         """The replica that has what the request goes on from; None: nothing, or nothing known."""

@@ -104,12 +104,24 @@ def test_no_other_engine_is_asked_for_what_one_keeps_that_is_down() -> None:
     asyncio.run(through(work))
 
 
-def test_names_of_items_and_of_what_an_answer_goes_on_from_are_not_its_own() -> None:
+def test_other_names_in_an_answer_are_not_its_own() -> None:
+    """Of items, of what it goes on from, and what the request itself may have written into it."""
+    responses, metadata = Responses(), b'"metadata": {"id": "resp_3"}'
+    text = b'{%b, "previous_response_id": "resp_1", "output": [{"id": "msg_1"}], "id": "resp_2"}' % metadata
+    responses.learn(text, "a")
+    assert responses.keeper({"previous_response_id": "resp_2"}) == "a" and len(responses) == 1
+    responses.learn_stream(b'event: response.created\ndata: {%b, "response": {"id": "resp_4"}}\n\n' % metadata, "b")
+    assert responses.keeper({"previous_response_id": "resp_4"}) == "b" and len(responses) == 2
+
+
+@pytest.mark.parametrize("answer", [b"", b"no JSON", b"[]", b'{"id": 7}', b'{"id": ""}', b'{"id": "\xff"}', b"{}"])
+def test_an_answer_without_a_name_is_not_kept(answer: bytes) -> None:
     responses = Responses()
-    assert responses.learn(b'{"previous_response_id": "resp_1", "output": [{"id": "msg_1"}], "id": "resp_2"}', "a")
-    assert responses.keeper({"previous_response_id": "resp_2"}) == "a"
-    assert responses.keeper({"previous_response_id": "resp_1"}) is None
-    assert not responses.learn(b'{"error": {"message": "no"}}', "a") and len(responses) == 1
+    responses.learn(answer, "a")
+    responses.learn_stream(b"data: " + answer + b"\n\n", "a")
+    responses.learn_stream(b'data: {"response": ' + (answer or b"7") + b"}\n\n", "a")
+    responses.learn(b'{"id": "%b"}' % (b"x" * 300), "a")
+    assert not len(responses)
 
 
 def test_the_answer_that_was_used_the_longest_ago_is_forgotten() -> None:
