@@ -431,17 +431,26 @@ cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t time
     return rc
 
 
+cdef bint client_asked(Client asker, Permit permit) except -1:
+    """Whether the permit that was asked for is there. Then it is counted as posted."""
+    cdef mfs_client *client = asker.here()
+    cdef int wire_class = mfs_client_permit(client, permit.task_id)
+    if wire_class < 0:
+        return False
+    permit.client = asker
+    permit.wire_class = wire_class
+    if not asker.borrowed:
+        mfs_client_count_posted(client, permit.task.nic, permit.task.stage, permit.task.bytes)
+    return True
+
+
 cdef bint client_take(Client asker, Permit permit) except -1:
     """Whether the permit for its task was there at once, on credit. Then it is counted as posted."""
     cdef mfs_client *client = asker.here()
     permit.task.at_once = permit.task.on_credit = True
     if mfs_client_submit(client, &permit.task, MFS_COOKIE_NONE, &permit.task_id) != 1:
         return False
-    permit.client = asker
-    permit.wire_class = mfs_client_permit(client, permit.task_id)
-    if not asker.borrowed:
-        mfs_client_count_posted(client, permit.task.nic, permit.task.stage, permit.task.bytes)
-    return True
+    return client_asked(asker, permit)
 
 
 cdef void client_done(Client asker, const mfs_task *task, uint64_t task_id, bint complete) noexcept:

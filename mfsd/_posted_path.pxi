@@ -171,19 +171,6 @@ cdef bint gated(Client client, const mfs_task *task) noexcept:
     return word >> task.stage & 1
 
 
-cdef bint client_asked(Client asker, Permit permit) except -1:
-    """Whether the permit that was asked for is there. Then it is counted as posted."""
-    cdef mfs_client *client = asker.here()
-    cdef int wire_class = mfs_client_permit(client, permit.task_id)
-    if wire_class < 0:
-        return False
-    permit.client = asker
-    permit.wire_class = wire_class
-    if not asker.borrowed:
-        mfs_client_count_posted(client, permit.task.nic, permit.task.stage, permit.task.bytes)
-    return True
-
-
 @cython.final
 @cython.auto_pickle(False)
 cdef class Posting:

@@ -42,17 +42,24 @@ ROUTED_BAR = 2.0
 """Points of attainment over static locality, under mfs."""
 
 
+def _gain_of_decisions(
+    results: Results, case: outlook.Case, requests: int, reuse: ReuseConfig, seeds: range
+) -> Comparison:
+    """What these decisions gain over none."""
+    point = outlook.point_of(results, case, requests)
+    decided = msgspec.structs.replace(point, reuse=reuse)
+    return compare(results.of_seeds(decided, "mfs", seeds), results.of_seeds(point, "mfs", seeds))
+
+
 def j3(lab: Lab) -> Measured:
     results, requests = _results(lab)
     seeds = range(router_study.FIRST_SEED, router_study.FIRST_SEED + (1 if lab.quick else router_study.CLAIM_SEEDS))
-    notes, holds = [], True
-    for case in router_study.ASKED:
-        point = outlook.point_of(results, case, requests)
-        routed = msgspec.structs.replace(point, reuse=ReuseConfig(router="transfer"))
-        mine, other = (results.of_seeds(one, "mfs", seeds) for one in (routed, point))
-        found = compare(mine, other)
-        notes.append(f"{case.setting} {_points(found)}")
-        holds = holds and found.gain >= ROUTED_BAR
+    gains = [
+        _gain_of_decisions(results, case, requests, ReuseConfig(router="transfer"), seeds)
+        for case in router_study.ASKED
+    ]
+    notes = [f"{case.setting} {_points(found)}" for case, found in zip(router_study.ASKED, gains, strict=True)]
+    holds = all(found.gain >= ROUTED_BAR for found in gains)
     return Measured(holds, ", ".join(notes), f"eight classes, {requests} requests, seeds {seeds[0]} to {seeds[-1]}")
 
 
@@ -116,14 +123,10 @@ SHORT_BAR = -0.5
 def j1_short(lab: Lab) -> Measured:
     results, requests = _results(lab)
     seeds = _outlook_seeds(lab)
-    notes, holds = [], True
-    for case in outlook.QWEN.values():
-        point = outlook.point_of(results, case, requests)
-        with_rule = msgspec.structs.replace(point, reuse=ReuseConfig(rule="slo"))
-        mine, other = (results.of_seeds(one, "mfs", seeds) for one in (with_rule, point))
-        found = compare(mine, other)
-        notes.append(f"{case.name} {_points(found)}")
-        holds = holds and found.gain >= SHORT_BAR
+    cases = outlook.QWEN.values()
+    gains = [_gain_of_decisions(results, case, requests, ReuseConfig(rule="slo"), seeds) for case in cases]
+    notes = [f"{case.name} {_points(found)}" for case, found in zip(cases, gains, strict=True)]
+    holds = all(found.gain >= SHORT_BAR for found in gains)
     return Measured(holds, ", ".join(notes), _outlook_scale(requests, seeds))
 
 

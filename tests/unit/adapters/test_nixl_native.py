@@ -352,12 +352,16 @@ def test_a_permit_is_given_back_though_the_program_asks_no_more(helped: Side) ->
     assert helped.finish(handle) == "DONE"
 
 
+def thread_has(posting: Any) -> None:
+    eventually(lambda: not posting.native and not posting.waits, "the adapter's thread")
+
+
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_the_thread_ends_with_its_agent(helped: Side, taken_over: bool) -> None:
     handle = helped.handle()
     helped.posted(handle)
     if taken_over:
-        eventually(lambda: not handle.posting.native and not handle.posting.waits, "that the thread takes it over")
+        thread_has(handle.posting)
     assert helped.finish(handle) == "DONE"
     thread: threading.Thread = helped.agent._mfs.scheduling._later._thread
     assert thread.is_alive()
