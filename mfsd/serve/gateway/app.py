@@ -23,6 +23,7 @@ from mfsd.serve.gateway.answer import INTERNAL, problem
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.exchange import PATHS
 from mfsd.serve.gateway.front import Bounded
+from mfsd.serve.gateway.kept import Kept
 from mfsd.serve.gateway.poll import Log
 from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.replicas import Card, Stage
@@ -88,6 +89,8 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
     return Starlette(
         routes=[
             *(Route(path, Proxy(gateway, path)) for path in PATHS),
+            Route("/v1/responses/{name}", Kept(gateway), methods=["GET"]),
+            Route("/v1/responses/{name}/cancel", Kept(gateway), methods=["POST"]),
             *(Route(path, page, methods=["GET"]) for path, page in pages),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _own_error},

@@ -13,7 +13,6 @@ from mfsd.serve.gateway import pd, responses
 from mfsd.serve.gateway.admission import Among, NoPlace
 from mfsd.serve.gateway.answer import (
     BODY_S,
-    INTERNAL,
     JSON,
     Answer,
     ClientLeft,
@@ -37,9 +36,9 @@ from mfsd.serve.gateway.exchange import (
     too_large,
     too_slow,
 )
-from mfsd.serve.gateway.ongoing import Ongoing
+from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.turn import Turn
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, whole_events
 
 
 class Proxy:
@@ -68,42 +67,15 @@ class Proxy:
             await answer.failed(error.refused)
             return
         exchange = Exchange(self._path, scope["headers"], body)
-        outcome = await self._until_left(gateway, exchange, answer, receive)
-        gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
 
-    async def _until_left(self, gateway: Gateway, exchange: Exchange, answer: Answer, receive: Receive) -> str:
-        """The outcome, also where the client leaves or the request is ended from outside."""
-        left = False
-        task = asyncio.current_task()
-        assert task is not None
-
-        async def watch() -> None:
-            nonlocal left
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            left = True
-            task.cancel()
-
-        watcher = asyncio.create_task(watch())
-        ongoing = Ongoing()
-        gateway.ongoing.add(ongoing)
-        try:
+        async def serve(ongoing: Ongoing) -> str:
             return await self._serve(gateway, exchange, answer, ongoing)
-        except asyncio.CancelledError:
-            if left:
-                return "withdrawn"
-            if ongoing.refused is None:
-                raise
-            watcher.cancel()  # a client that leaves now ends nothing but this answer
-            await answer.failed(ongoing.refused)
-            return "failed"
-        except Exception:
-            gateway.metrics.requests.labels(exchange.wanted.tier, "error").inc()
-            await answer.failed(INTERNAL)
-            raise
+
+        outcome = "error"
+        try:
+            outcome = await until_left(gateway.ongoing, answer, receive, serve)
         finally:
-            watcher.cancel()
-            gateway.ongoing.discard(ongoing)
+            gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
 
     async def _serve(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
         """The outcome."""
@@ -194,7 +166,6 @@ class Proxy:
         return "failed"
 
     async def _relay(self, gateway: Gateway, answer: Answer, turn: Turn) -> None:
-        """Events are passed on whole, so that an error can follow the last one of them."""
         response = turn.response
         assert response is not None
         headers = headers_back(response, turn.replica)
@@ -207,18 +178,14 @@ class Proxy:
             await answer.whole(response.status, headers, content)
             return
         await answer.begin(response.status, headers)
-        rest = b""
-        async for chunk in response.content.iter_any():
+        async for events in whole_events(response):
             turn.first_byte(learn=True)
             turn.replica.seen()
-            rest += chunk
-            if end := _events_end(rest):
-                if keeps:
-                    gateway.responses.learn_stream(rest[:end], turn.replica.name)
-                    keeps = False
-                await answer.part(rest[:end])
-                rest = rest[end:]
-        await answer.end(rest)
+            if keeps:
+                gateway.responses.learn_stream(events, turn.replica.name)
+                keeps = False
+            await answer.part(events)
+        await answer.end()
 
     # ---- prefill and decode apart ------------------------------------------------------------------------------------
 
@@ -248,11 +215,6 @@ class Proxy:
         settings = turn.replica.settings
         body = pd.decode(exchange.body, connector, transfer, found, settings)
         return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, body)
-
-
-def _events_end(text: bytes) -> int:
-    """Where the last whole event ends; 0: there is none."""
-    return max((at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := text.rfind(mark)) >= 0), default=0)
 
 
 def _object(content: bytes) -> dict[str, Any] | None:

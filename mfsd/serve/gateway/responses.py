@@ -61,7 +61,11 @@ class Responses:
     def keeper(self, body: dict[str, Any]) -> str | None:
         """The replica that has what the request goes on from; None: nothing, or nothing known."""
         name = body.get("previous_response_id")
-        if not isinstance(name, str) or name not in self._replica:
+        return self.keeper_of(name) if isinstance(name, str) else None
+
+    def keeper_of(self, name: str) -> str | None:
+        """As `keeper`, of the answer's own name."""
+        if name not in self._replica:
             return None
         self._replica.move_to_end(name)
         return self._replica[name]

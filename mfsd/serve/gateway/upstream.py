@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 from asyncio.trsock import TransportSocket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import aiohttp
@@ -67,6 +67,18 @@ class Upstream:
     async def post(
         self, replica: LiveReplica, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], request_id: str
     ) -> aiohttp.ClientResponse:
+        """As `call`."""
+        return await self.call(replica, "POST", path, body, headers, request_id)
+
+    async def call(
+        self,
+        replica: LiveReplica,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        request_id: str,
+    ) -> aiohttp.ClientResponse:
         """The answer's head; its body is still to be read. NotSent, NoSocket; aiohttp.ClientError: it may have been
         sent."""
         carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
@@ -74,9 +86,10 @@ class Upstream:
         if not any(name == "x-request-id" for name, _ in carried):
             carried.append(("x-request-id", request_id))
         try:
-            return await self._session.post(
+            return await self._session.request(
+                method,
                 replica.url + path,
-                data=body,
+                data=body or None,
                 headers=carried,
                 allow_redirects=False,  # to follow one would send the call a second time
             )
@@ -115,6 +128,23 @@ def session() -> aiohttp.ClientSession:
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
     )
+
+
+async def whole_events(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """One or more events at a time, so that an error can follow the last one; at the end what is left. FAILED."""
+    rest = b""
+    async for chunk in answer.content.iter_any():
+        rest += chunk
+        if end := _events_end(rest):
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _events_end(text: bytes) -> int:
+    """Where the last whole event ends; 0: there is none."""
+    return max((at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := text.rfind(mark)) >= 0), default=0)
 
 
 def headers_back(answer: aiohttp.ClientResponse, replica: LiveReplica) -> list[tuple[bytes, bytes]]:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from bench.ports import free_port
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.kept import Kept
 from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.responses import Responses
 from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
@@ -33,8 +34,16 @@ async def engine(name: str, runners: list[web.AppRunner]) -> ReplicaSettings:
         text = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events)
         return web.Response(text=text, content_type="text/event-stream")
 
+    async def kept(request: web.Request) -> web.Response:
+        found = {"id": request.match_info["name"], "engine": name, "asked": f"{request.method} {request.rel_url}"}
+        if request.query.get("stream") == "true":
+            return web.Response(text=f"data: {json.dumps(found)}\n\n", content_type="text/event-stream")
+        return web.json_response(found, status=int(request.query.get("status", "200")))
+
     app = web.Application()
     app.router.add_post("/v1/responses", respond)
+    app.router.add_get("/v1/responses/{name}", kept)
+    app.router.add_post("/v1/responses/{name}/cancel", kept)
     runner = web.AppRunner(app)
     await runner.setup()
     port = free_port()
@@ -55,6 +64,22 @@ async def asked(made: Gateway, **body: Any) -> tuple[int, str]:
     scope = {"type": "http", "method": "POST", "headers": []}
     await Proxy(lambda: made, "/v1/responses")(scope, messages.get, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:]).decode()
+
+
+async def of_kept(made: Gateway, name: str, method: str = "GET", query: bytes = b"") -> tuple[int, Any]:
+    """The status and the answer, or its only event."""
+    messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    words = {"path_params": {"name": name}, "query_string": query, "headers": []}
+    await Kept(lambda: made)({"type": "http", "method": method, **words}, messages.get, send)
+    assert not made.ongoing
+    text = b"".join(message.get("body", b"") for message in sent[1:])
+    return sent[0]["status"], json.loads(text.removeprefix(b"data: "))
 
 
 async def through(work: Any) -> None:
@@ -100,6 +125,40 @@ def test_no_other_engine_is_asked_for_what_one_keeps_that_is_down() -> None:
         made.replicas.by_name["a"].down("killed")
         status, answer = await asked(made, input="one", previous_response_id="resp_a9")
         assert (status, json.loads(answer)["error"]["code"]) == (503, "no_replica")
+
+    asyncio.run(through(work))
+
+
+KEPT = [
+    ("GET", b"", "GET /v1/responses/resp_b9"),
+    ("GET", b"stream=true&starting_after=3", "GET /v1/responses/resp_b9?stream=true&starting_after=3"),
+    ("POST", b"", "POST /v1/responses/resp_b9/cancel"),
+]
+
+
+@pytest.mark.parametrize(("method", "query", "found"), KEPT)
+def test_a_kept_answer_is_read_and_cancelled_at_its_engine(method: str, query: bytes, found: str) -> None:
+    async def work(made: Gateway) -> None:
+        made.responses.learn(b'{"id": "resp_b9"}', "b")
+        made.replicas.by_name["b"].foreign_running = 50
+        answer = {"id": "resp_b9", "engine": "b", "asked": found}
+        assert await of_kept(made, "resp_b9", method, query) == (200, answer)
+        assert made.replicas.by_name["b"].running == 0  # it takes no place
+        assert (await of_kept(made, "resp_b9", "GET", b"status=404"))[0] == 404
+
+    asyncio.run(through(work))
+
+
+def test_a_kept_answer_of_nobody_or_of_one_that_is_away() -> None:
+    async def work(made: Gateway) -> None:
+        for name in ("resp_never", "../../metrics"):
+            status, answer = await of_kept(made, name)
+            assert (status, answer["error"]["code"]) == (404, "response_not_found")
+        made.replicas.by_name["a"].url = f"http://127.0.0.1:{free_port()}"
+        made.responses.learn(b'{"id": "resp_a9"}', "a")
+        status, answer = await of_kept(made, "resp_a9", "POST")
+        assert (status, answer["error"]["code"]) == (503, "no_replica")
+        assert not made.replicas.by_name["a"].healthy
 
     asyncio.run(through(work))
 
