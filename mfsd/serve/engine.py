@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from mfsd.policy.serve import (
     LaneCut,
     Policy,
+    ProgramTable,
     Request,
     ServeConfig,
     ServeState,
@@ -83,7 +84,8 @@ class Engine:
         """As configured; `config` is what holds now."""
         self.clock = Clock(clock)
         self.reader = Reader(settings, warn)
-        self.programs, self.lengths, self.steps = Programs(), Lengths(), Steps()
+        self.programs = Programs(ProgramTable(settings.programs))
+        self.lengths, self.steps = Lengths(), Steps()
         self.state = ServeState()
         self.entries: dict[str, Entry] = {}
         self.latest: Decision | None = None

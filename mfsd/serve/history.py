@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from mfsd.policy.serve import Inherited, LengthBounds, ProgramTable
@@ -22,8 +23,8 @@ _NEW: Final = 0.05
 class Programs:
     """The table of programs, and which program a session belongs to: that of its parent, or itself."""
 
-    def __init__(self, table: ProgramTable | None = None) -> None:
-        self._table = ProgramTable() if table is None else table  # an empty one is false
+    def __init__(self, table: ProgramTable) -> None:
+        self._table = table
         self._root: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,6 +47,10 @@ class Programs:
 
     def arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
         return self._table.call_arrived(program, engine, now_s, prompt_tokens) if program else Inherited()
+
+    def so_far_s(self, calls: Iterable[tuple[Inherited, float]]) -> float:
+        """What a program has had with its calls that are not over, each with the service that it has had itself."""
+        return self._table.so_far_s(calls)
 
     def ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
         if program:

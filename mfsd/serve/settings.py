@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mfsd.policy.serve import ServeConfig
+from mfsd.policy.serve import ServeConfig, Service
 from mfsd.policy.serve.config import DAY_S
 from mfsd.policy.serve.meta import MetaConfig, Strategy
 from mfsd.serve.records import FILES, SIZE_MAX_BYTES
@@ -83,6 +83,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     """False: the engine's own scheduler decides alone."""
     serve: ServeConfig = ServeConfig()
+    programs: Service = Service.PLAS
+    """What counts as service that a program has had, for the policies that go by it (mlfq, las)."""
     default: Tier = Tier()
     """Requests that name no tier, or one that is not known."""
     tiers: dict[str, Tier] = {}

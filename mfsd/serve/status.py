@@ -12,6 +12,7 @@ import msgspec
 
 from mfsd.policy.serve import ServeConfig
 from mfsd.serve.engine import Engine
+from mfsd.serve.history import Programs
 from mfsd.serve.requests import Entry
 from mfsd.serve.status_files import FORMAT, pid_namespace
 
@@ -143,7 +144,7 @@ def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
         counts=dict(engine.counts),
         unusable=dict(engine.reader.unusable),
         reuse=dict(engine.reuse_counts()),
-        programs=_programs(entries, names, now_s),
+        programs=_programs(engine.programs, entries, names, now_s),
         requests=tuple(_request(engine, entry, states, dues, now_s) for entry in shown),
         requests_left_out=len(entries) - len(shown),
         pid_namespace=pid_namespace(),
@@ -193,7 +194,9 @@ def _step(engine: Engine) -> StepStatus:
     )
 
 
-def _programs(entries: list[Entry], running: frozenset[str], now_s: float) -> tuple[ProgramStatus, ...]:
+def _programs(
+    programs: Programs, entries: list[Entry], running: frozenset[str], now_s: float
+) -> tuple[ProgramStatus, ...]:
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.program:
@@ -203,7 +206,7 @@ def _programs(entries: list[Entry], running: frozenset[str], now_s: float) -> tu
             program,
             len(group),
             sum(entry.name not in running for entry in group),
-            max(entry.inherited.service_s for entry in group) + sum(entry.service_s for entry in group),
+            programs.so_far_s((entry.inherited, entry.service_s) for entry in group),
             max(entry.inherited.wait_s for entry in group)
             + sum(max(0.0, now_s - entry.arrival_s - entry.service_s) for entry in group),
         )

@@ -7,6 +7,7 @@ when it arrives. A program never says that it has ended: the one that was idle t
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -82,6 +83,13 @@ class ProgramTable:
             entry.service_s += max(0.0, service_s)
         else:
             entry.service_s = max(entry.service_s, inherited.service_s + max(0.0, service_s))
+
+    def so_far_s(self, calls: Iterable[tuple[Inherited, float]]) -> float:
+        """What a program has had with its calls that are not over, each with the service that it has had itself."""
+        calls = list(calls)
+        if self._service is Service.PLAS:
+            return max(inherited.service_s for inherited, _ in calls) + sum(own_s for _, own_s in calls)
+        return max(inherited.service_s + own_s for inherited, own_s in calls)
 
     def engines(self, program: str, prompt_tokens: int = 0) -> frozenset[str]:
         """Where a prompt of at least so many tokens has run: the router's locality (Agentix 4.3)."""

@@ -6,9 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from mfsd.policy.serve import Policy, Relegation, ServeConfig, StepLoad, plan_step
+from mfsd.policy.serve import Policy, Relegation, ServeConfig, Service, StepLoad, plan_step
 from mfsd.policy.serve.deadlines import next_token_due_s
 from mfsd.policy.serve.fence import held_tokens
 from mfsd.serve.engine import FAILURES_MAX, Engine
@@ -16,6 +17,7 @@ from mfsd.serve.promise import NAME_MAX, Words
 from mfsd.serve.records import replay
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Record, Settings, Tier
+from mfsd.serve.status import status_of
 
 TIERS = Settings(
     default=Tier(ttft_ms=4000),
@@ -154,6 +156,19 @@ def test_a_program_inherits_what_its_ended_calls_had(world: World) -> None:
     world.step(["a"], StepLoad(100, 100, 0, 0, 0.0), 2.0)
     world.engine.ended("a")
     assert world.arrived("b", session="s").inherited.service_s == 2.0
+
+
+@pytest.mark.parametrize(("programs", "had_s"), [(Service.PLAS, 5.0), (Service.ATLAS, 3.0)])
+def test_what_a_program_has_had_is_a_sum_or_its_longest_chain(programs: Service, had_s: float) -> None:
+    """Two calls side by side, of 2 and 3 s: the longest chain has 3."""
+    world = World(msgspec.structs.replace(TIERS, programs=programs))
+    for name, seconds in (("a", 2.0), ("b", 3.0)):
+        world.arrived(name, session="s").service_s = seconds
+    (shown,) = status_of(world.engine, 1, 0.0).programs
+    assert shown.service_s == had_s
+    for name in "ab":
+        world.engine.ended(name)
+    assert world.arrived("c", session="s").inherited.service_s == had_s
 
 
 def test_deadlines_decide_the_order(world: World) -> None:
