@@ -7,10 +7,17 @@
  * Where a link is full, each queue pair stands still while the others have their turn, with MFS and without. So of each stretch
  * of standing still the first is not counted: one turn, that is, the time in which every queue pair of this process that holds
  * something could have sent a task, four times over, since there are other processes; and never more than the budget. A stretch
- * ends when something of the queue pair is under way. A flow that is served in its turn does not use its budget up, however
- * long it lasts; one that is not does. So within any time T a queue pair stands still for at most
+ * ends when something of the queue pair is under way.
  *
- *	one turn for each time that it was served + budget + (T - what it stands still) / PAYBACK
+ * And what is under way pays back what the link would have given to it in that time and the others' turns: one transfer after
+ * the other ends no later than all at once, and most of them sooner. So the time that something of the queue pair is under
+ * way counts as often as queue pairs of this process hold something, and four times over, by the share of the latest time in
+ * which anything of this process was under way: if the daemon gives next to nothing to any, little is paid back. A flow
+ * that has a fourth of its share of the link does not use its budget up, however long it lasts; one that has not does. So within
+ * any time T a queue pair stands still for at most
+ *
+ *	one turn for each time that it was served + budget + what is paid back:
+ *	the more of (T - what it stands still) / PAYBACK and (time under way) * TURN_OTHERS * (queue pairs) * busy
  *
  * and never for more than two budgets in a row, in however many work requests, pieces and calls a transfer comes. What belongs
  * to which transfer need not be known.
@@ -42,8 +49,12 @@
 #define TRIM_AFTER_NS 1000000000                 /* a queue pair held something its memory goes back */
 #define ALL_EVERY_NS 64000000                    /* queue pairs that hold nothing are visited, too */
 
-static struct shim_qp *listed; /* the thread's */
+static struct shim_qp *listed; /* the thread's, as all that follows */
 static uint64_t all_at_ns;
+
+/* How much of the latest budget's time something of this process was under way, 0 to 1. */
+static double busy;
+static uint64_t swept_ns, swept_flight_ns; /* the last sweep, and the time under way of all queue pairs that it found */
 
 static bool holds_something(struct shim_qp *q)
 {
@@ -102,13 +113,33 @@ static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns, uint64_t budget
 	return (q->stretch_ns > turn ? q->stretch_ns - turn : 0) - before_ns;
 }
 
+/* Before the visits, which find what came since the last sweep. */
+static void busy_update(uint64_t now_ns, uint64_t budget_ns)
+{
+	uint64_t ns = now_ns - swept_ns;
+	double share = swept_flight_ns < ns ? (double)swept_flight_ns / (double)ns : 1.0;
+	double weight = ns < budget_ns ? (double)ns / (double)budget_ns : 1.0;
+
+	if (!ns)
+		return;
+	busy += weight * (share - busy);
+	swept_ns = now_ns;
+	swept_flight_ns = 0;
+}
+
+/* What time under way pays back. */
+static uint64_t paid_ns(uint64_t flown_ns)
+{
+	return (uint64_t)((double)flown_ns * (double)(atomic_load(&shim.listed) * TURN_OTHERS) * busy);
+}
+
 /* Brings the account up to date; true when the budget is used up. */
 static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
 	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns);
 	uint64_t accounted_ns = q->accounted_ns, accounted_flight_ns = q->accounted_flight_ns,
 		 account_ns = q->lost_ns;
-	uint64_t lost_ns, other_ns;
+	uint64_t lost_ns, back_ns, paid;
 
 	if (now_ns < accounted_ns) /* it is free until then */
 		return false;
@@ -122,12 +153,16 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 		lost_ns -=
 			flown_ns - accounted_flight_ns < lost_ns ? flown_ns - accounted_flight_ns : lost_ns;
 		q->stretch_ns = 0;
+		swept_flight_ns += flown_ns - accounted_flight_ns;
 	}
 	if (since_ns == now_ns)
 		q->stretch_ns = 0;
 	lost_ns = beyond_turn(q, lost_ns, budget_ns);
-	other_ns = now_ns - accounted_ns - lost_ns;
-	account_ns -= other_ns / PAYBACK < account_ns ? other_ns / PAYBACK : account_ns;
+	back_ns = (now_ns - accounted_ns - lost_ns) / PAYBACK;
+	paid = flown_ns > accounted_flight_ns ? paid_ns(flown_ns - accounted_flight_ns) : 0;
+	if (paid > back_ns)
+		back_ns = paid;
+	account_ns -= back_ns < account_ns ? back_ns : account_ns;
 	account_ns += lost_ns;
 	q->accounted_ns = now_ns;
 	q->accounted_flight_ns = flown_ns;
@@ -174,6 +209,7 @@ void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 		q->next_listed = listed;
 		listed = q;
 	}
+	busy_update(now_ns, max_hold_ns);
 	while ((q = *link)) {
 		if (holds_something(q)) {
 			visit(q, now_ns, max_hold_ns);
@@ -207,4 +243,6 @@ void shim_sweep_after_fork(void)
 	shim_list_take();
 	atomic_store(&shim.listed, 0);
 	listed = NULL;
+	busy = 0.0;
+	swept_flight_ns = 0;
 }

@@ -467,6 +467,71 @@ static void served_is_not_lost(void)
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 1);
 }
 
+/* Two queue pairs with transfers of half a second, one after the other: each has its share of the link, and stands still for half of the
+ * time, which is more than two budgets in all. */
+static void turns_are_not_lost(void)
+{
+	enum { PHASES = 10, PHASE_NS = 500000000 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp[2] = {rig_qp(r, 16), rig_qp(r, 16)};
+	struct ibv_wc wc[1];
+
+	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 3ull * PHASE_NS, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		rig_ready(qp[i]);
+	for (unsigned i = 0; i < PHASES + 2; i++) { /* both hold something all the time */
+		rig_post_writes(r, qp[i % 2], i, 1, IBV_SEND_SIGNALED);
+		WAIT(daemon_counts(d).submitted == i + 1);
+	}
+	for (unsigned phase = 0; phase < PHASES; phase++) {
+		struct ibv_qp *served = qp[phase % 2];
+		uint64_t began_ns = now_ns();
+
+		daemon_grant(d, 1);
+		WAIT(posted(served) == phase / 2 + 1);
+		WAIT(now_ns() - began_ns > PHASE_NS);
+		fake_complete(served, 1);
+		rig_drain(r, wc, 1);
+	}
+	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 0);
+}
+
+/* Of a daemon that serves all of many queue pairs at once and then none for long, none has its share. */
+static void a_moment_for_all_is_no_share(void)
+{
+	enum { QPS = 100, ROUNDS = 60, REST_NS = 300000000 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(2 * QPS);
+	struct ibv_qp *qp[QPS];
+	struct ibv_wc wc[QPS];
+	unsigned round = 0;
+
+	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 3ull * REST_NS, __ATOMIC_RELAXED);
+	for (int i = 0; i < QPS; i++) {
+		qp[i] = rig_qp(r, ROUNDS + 1);
+		rig_ready(qp[i]);
+	}
+	for (unsigned i = 0; i < 2 * QPS; i++)
+		rig_post_writes(r, qp[i % QPS], i, 1, IBV_SEND_SIGNALED);
+	while (!daemon_segment(d)->report.bypassed_hold && ++round < ROUNDS) {
+		uint64_t began_ns = now_ns();
+
+		WAIT(now_ns() - began_ns > REST_NS || daemon_segment(d)->report.bypassed_hold);
+		if (daemon_segment(d)->report.bypassed_hold)
+			break;
+		WAIT(daemon_counts(d).submitted >= round * QPS);
+		daemon_grant(d, QPS);
+		for (int i = 0; i < QPS; i++) {
+			WAIT(posted(qp[i]) >= round);
+			fake_complete(qp[i], 1);
+			rig_post_writes(r, qp[i], round, 1, IBV_SEND_SIGNALED);
+		}
+		rig_drain(r, wc, QPS);
+	}
+	CHECK(daemon_segment(d)->report.bypassed_hold > 0);
+}
+
 /* More queue pairs than a process has slots for tasks: what finds none waits until there is one. */
 static void more_than_slots(void)
 {
@@ -669,6 +734,8 @@ int main(int argc, char **argv)
 		{"slice_timeout", library_timeout},
 		{"a_turn_ends_with_the_budget", a_turn_ends_with_the_budget},
 		{"served_is_not_lost", served_is_not_lost},
+		{"turns_are_not_lost", turns_are_not_lost},
+		{"a_moment_for_all_is_no_share", a_moment_for_all_is_no_share},
 		{"more_than_slots", more_than_slots},
 		{"tasks_fit_the_rate", tasks_fit_the_rate},
 		{"observe", observe},
