@@ -15,10 +15,10 @@ from bench.requests.policies import Rule
 from bench.requests.settings import ROUND_ROBIN, Settings
 from bench.requests.tiers import BACKGROUND, NO_SLO
 from bench.sim import serving
-from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router, StoreConfig
-from bench.sim.serving.cost import COSTS, KV_TOKENS
+from bench.sim.serving import Apart, Belief, Control, Outcome, Record, ReplicaConfig, Router, StoreConfig
+from bench.sim.serving.cost import COSTS, KV_BYTES, KV_TOKENS
 from mfsd.policy import route
-from mfsd.policy.route import RouteConfig
+from mfsd.policy.route import Role, RouteConfig
 from mfsd.policy.serve.meta import MetaConfig
 
 WINDOW_S = 60.0
@@ -63,8 +63,11 @@ def common(points: Sequence[Point]) -> dict[str, Any]:
 def run(point: Point) -> Result:
     """The row of a point."""
     if point.what == "workflows":
+        if point.settings.prefill:
+            raise UsageError(f"--set prefill={point.settings.prefill}: workflows have nodes, not replicas; use 0")
         return workflow_runs.run(point.policy, point.settings, point.qps, point.seed, point.seconds)
     rule = policies.OF[point.what][point.policy]
+    split = apart(point, rule)
     made = workloads.generate(
         point.what,
         point.workload,
@@ -86,6 +89,7 @@ def run(point: Point) -> Result:
             programs=inherit.table(rule.inherit, made.work),
             control=_control(rule, configs),
             control_every_s=meta.TICK_S,
+            apart=split,
         )
     except ValueError as error:  # a prompt that no replica could hold
         raise UsageError(f"--set kv_tokens={point.settings.kv_tokens}: {error}") from error
@@ -129,6 +133,22 @@ def replicas(point: Point) -> int:
     return point.settings.replicas or REPLICAS.get(point.what, 1)
 
 
+def apart(point: Point, rule: Rule) -> Apart | None:
+    """None: every replica computes prompts and decodes."""
+    settings, count = point.settings, replicas(point)
+    if not settings.prefill:
+        return None
+    given = f"--set prefill={settings.prefill}"
+    if settings.prefill >= count:
+        raise UsageError(f"{given}: use fewer than the replicas, which are {count}, or more of these (replicas=)")
+    other = ((rule.silo, "silos"), (rule.store is not None, "a store"), (rule.meta is not None, "a controller"))
+    for has, what in other:
+        if has:
+            raise UsageError(f"{given}: the policy {point.policy} has {what}; use 0, or another policy")
+    rate = settings.kv_rate_gbit * 1e9 / 8
+    return Apart(prefill=settings.prefill, kv_bytes_per_token=KV_BYTES[settings.cost], port_bytes_per_s=rate)
+
+
 def _router_of(point: Point, rule: Rule) -> str:
     given = point.settings.router
     if rule.router and given not in (ROUND_ROBIN, rule.router):
@@ -141,7 +161,7 @@ def _router(name: str, settings: Settings, count: int) -> Router | None:
     if name == ROUND_ROBIN:
         return None
     config = RouteConfig(load=settings.router_load, locality_tokens=settings.locality_tokens)
-    return serving.online(route.Router(name), count, config)
+    return serving.online(route.Router(name), count, config, Role.PREFILL if settings.prefill else Role.BOTH)
 
 
 def _control(rule: Rule, configs: ReplicaConfig | list[ReplicaConfig]) -> Control | None:

@@ -12,8 +12,8 @@ the planner believes (a `Pace` that it learns) are two things. The model and its
 docs/internals/serving-simulator.md.
 """
 
-from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig, StoreConfig
-from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
+from bench.sim.serving.config import Apart, Belief, Eviction, Expect, ReplicaConfig, StoreConfig
+from bench.sim.serving.cost import COSTS, KV_BYTES, KV_TOKENS, Cost, Linear, Roofline
 from bench.sim.serving.engine import Control, Snapshot, simulate
 from bench.sim.serving.measure import drift_row, is_late, program_row, row, turn_ttft_s
 from bench.sim.serving.outcome import Outcome, Record, StepTotals
@@ -22,7 +22,9 @@ from bench.sim.serving.work import Call, Program, chain
 
 __all__ = [
     "COSTS",
+    "KV_BYTES",
     "KV_TOKENS",
+    "Apart",
     "Belief",
     "Call",
     "Control",

@@ -57,6 +57,22 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether ends of gaps are known: a bound, no policy."""
 
 
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """Prefill and decode on replicas of their own; KV moves between them by a port of each."""
+
+    prefill: int
+    """So many replicas, the first ones, compute prompts; the others decode."""
+    kv_bytes_per_token: int = 131_072
+    """Of Llama3-8B."""
+    port_bytes_per_s: float = 12.5e9
+    """That a replica sends, and as much that it receives: 100 Gb/s."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("prefill", 1), ("kv_bytes_per_token", 1), ("port_bytes_per_s", 1)):
+            if not low <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: use {low} or more")
+
+
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One engine."""
 

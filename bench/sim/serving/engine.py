@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from bench.sim.serving.config import ReplicaConfig
+from bench.sim.serving.config import Apart, ReplicaConfig
+from bench.sim.serving.handover import Handovers
 from bench.sim.serving.keeper import Keeper, Stored
 from bench.sim.serving.live import Live
 from bench.sim.serving.outcome import Outcome, Record
@@ -18,7 +19,7 @@ from bench.sim.serving.router import Router, round_robin
 from bench.sim.serving.work import Call, Program
 from mfsd.policy.serve import Policy, ProgramTable, ServeConfig
 
-ARRIVES, RETURNS, STEPPED, READS, TICKS = range(5)
+ARRIVES, RETURNS, STEPPED, READS, TICKS, MOVED = range(6)
 """What happens, in the order in which it does when it happens at once."""
 
 
@@ -67,6 +68,7 @@ class Simulation:
         control_every_s: float = 30.0,
         journal: Journal | None = None,
         programs: ProgramTable | None = None,
+        apart: Apart | None = None,
     ) -> None:
         table = ProgramTable(configs[0].service) if programs is None else programs
         self.replicas = [Replica(n, config, seed, table, journal) for n, config in enumerate(configs)]
@@ -85,6 +87,13 @@ class Simulation:
         for replica in self.replicas:
             replica.later = self._later(replica)
         self._keep()
+        self._handovers: Handovers | None = None
+        if apart is not None:
+            if control is not None:
+                raise ValueError(
+                    "control: it rules replicas by calls that arrive and end there; use none, or not apart"
+                )
+            self._handovers = Handovers(apart, self.replicas, lambda at_s: self._push(at_s, MOVED, None))
         if control is not None:
             self._push(control_every_s, TICKS, None)
         self._check(configs)
@@ -154,6 +163,9 @@ class Simulation:
                 fresh.add(what.number)  # type: ignore[attr-defined]
             elif kind == RETURNS:
                 fresh.add(self._returned(*what))  # type: ignore[misc]
+            elif kind == MOVED:
+                assert self._handovers is not None
+                fresh |= self._handovers.due(now_s)
             else:
                 self._tick(now_s)
             if events and events[0][0] == now_s:
@@ -206,6 +218,8 @@ class Simulation:
                     returns_s = min(returns_s, now_s + item.call.gap_s)
             if replica.keeper is not None:
                 replica.keeper.ended(live, returns_s, now_s)
+        if self._handovers is not None:
+            self._handovers.stepped(replica, now_s)
 
     def _tick(self, now_s: float) -> None:
         assert self._control is not None
@@ -243,17 +257,28 @@ def simulate(
     control_every_s: float = 30.0,
     journal: Journal | None = None,
     programs: ProgramTable | None = None,
+    apart: Apart | None = None,
 ) -> Outcome:
     """Serves the work, calls and programs in any mix and order. config: of all replicas, or one for each; router:
     round robin by default; until_s: stop then, what has not ended is reported unfinished; control: asked every
     control_every_s which replicas change their configuration; journal: gets every view and plan (`replay`);
-    programs: what calls inherit, by default what their programs have had."""
+    programs: what calls inherit, by default what their programs have had; apart: some replicas compute prompts and the
+    others decode, router then chooses among the former. Raises ValueError when that cannot be simulated, or a call
+    exceeds the KV memory."""
     began = time.process_time()
     configs = [config] * replicas if isinstance(config, ReplicaConfig) else list(config)
     if not configs:
         raise ValueError("config is empty: give one for each replica")
     simulation = Simulation(
-        configs, work, seed, router or round_robin(len(configs)), control, control_every_s, journal, programs
+        configs,
+        work,
+        seed,
+        router or round_robin(apart.prefill if apart else len(configs)),
+        control,
+        control_every_s,
+        journal,
+        programs,
+        apart,
     )
     simulation.run(until_s)
     return Outcome(

@@ -15,6 +15,9 @@ class Record(msgspec.Struct, kw_only=True):
     position: int = 0
     """Which call of the program."""
     replica: int = 0
+    """Where its prompt was computed."""
+    decoder: int = -1
+    """Where it decoded, when that is another replica."""
     arrival_s: float = 0.0
     tier: str = ""
     importance: int = 1
@@ -25,7 +28,12 @@ class Record(msgspec.Struct, kw_only=True):
     ttlt_slo_s: float | None = None
     begin_s: float | None = None
     """When the first step with tokens of it began."""
+    prefilled_s: float | None = None
+    """When its prompt was done, of a call whose KV moves to another replica."""
+    moving_s: float | None = None
+    """When its KV found room there and began to move."""
     first_token_s: float | None = None
+    """When its prompt was done; where its KV moved, when that had arrived."""
     end_s: float | None = None
     produced: int = 0
     cached_tokens: int = 0
