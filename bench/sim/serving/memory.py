@@ -117,6 +117,11 @@ class Memory(_native.ServedMemory):
         self.prefixes.extend(key, tokens)
         self._shrink(0, order)
 
+    def forget(self) -> None:
+        """No call runs or waits, and the cache goes."""
+        for _ in self.prefixes.shrink(self.prefixes.tokens):
+            pass
+
     def lend(self, tokens: int) -> None:
         """KV of a call that no longer runs: it stays until it has moved to another replica."""
         self.held -= tokens

@@ -26,6 +26,8 @@ class Record(msgspec.Struct, kw_only=True):
     ttft_slo_s: float | None = None
     tbt_slo_s: float | None = None
     ttlt_slo_s: float | None = None
+    waited_s: float = 0.0
+    """For its model's engine to run, before it was given to it."""
     begin_s: float | None = None
     """When the first step with tokens of it began."""
     prefilled_s: float | None = None
@@ -71,6 +73,9 @@ class StepTotals(msgspec.Struct, kw_only=True):
     """Read from the store for calls that waited for it."""
     ahead_tokens: int = 0
     """Read before their turn arrived."""
+    loads: int = 0
+    """Times that its engine was started, and how long that took in all."""
+    loading_s: float = 0.0
     policies: tuple[str, ...] = ()
     """In the order in which they ruled."""
     chunk_sizes: dict[int, int] = {}

@@ -52,8 +52,10 @@ def digest(outcome: Outcome) -> str:
     written = msgspec.to_builtins(outcome)
     for record in written["records"]:  # younger than the digests; where a call is served by one replica no KV moves
         assert (record.pop("decoder"), record.pop("prefilled_s"), record.pop("moving_s")) == (-1, None, None)
+        assert record.pop("waited_s") == 0
     for totals in written["replicas"]:  # younger than the digests; without a store nothing is read
         assert (totals.pop("fetched_tokens"), totals.pop("ahead_tokens")) == (0, 0)
+        assert (totals.pop("loads"), totals.pop("loading_s")) == (0, 0)
     return hashlib.sha256(msgspec.json.encode(written)).hexdigest()[:16]
 
 
