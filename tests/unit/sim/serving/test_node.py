@@ -60,6 +60,30 @@ def test_the_one_used_the_longest_ago_gives_way() -> None:
     assert [t.loads for t in outcome.replicas] == [2, 1, 1]
 
 
+def test_it_was_used_when_its_last_call_ended() -> None:
+    """The first model's call began before the second one's and ended after it."""
+    two = msgspec.structs.replace(NODE, running=2)
+    outcome = served([call(0, 0.0, output=300), call(1, 0.0), call(1, 15.0), call(2, 45.0), call(0, 60.0)], 3, two)
+    assert [t.loads for t in outcome.replicas] == [1, 1, 1]
+
+
+def test_one_is_given_calls_again_when_another_gave_way() -> None:
+    """At 17 s the second model is held for the third, since it was used before the first; that has no calls from about
+    22.3 s on and gives way. What waited for the second one since 18 s is served from the next look on, at 23 s."""
+    two = msgspec.structs.replace(NODE, running=2)
+    work = [call(0, 0.0), call(1, 0.0, output=400), call(0, 11.0, output=112), call(2, 12.0), call(1, 18.0)]
+    outcome = served(work, 3, two)
+    assert [t.loads for t in outcome.replicas] == [1, 1, 1]
+    assert outcome.records[4].waited_s == pytest.approx(5.0)
+    assert outcome.records[3].waited_s == pytest.approx(20.3, abs=0.3)
+
+
+def test_what_waited_for_a_held_engine_is_served_though_nothing_more_comes() -> None:
+    busy = [call(0, float(n), output=30) for n in range(23)]
+    outcome = served([*busy, call(1, 15.5)], 2)
+    assert outcome.records[22].waited_s > 20.0 and [t.loads for t in outcome.replicas] == [2, 1]
+
+
 def test_one_that_is_always_busy_is_held_for_another() -> None:
     """Calls of 3 s come each second for the first model. The second one, wanted at 15 s, is waited for by those that
     come from 20 s on; those before end by 23.3 s, and it serves 10 s later."""
