@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -89,6 +90,22 @@ def test_prefill_and_decode_are_apart_where_it_is_asked_for() -> None:
         assert row["unfinished"] == 0 and row["requests"] == both["requests"]
         assert row["moves"]["calls"] <= row["requests"] and set(row["moves"]["ports_s"]) == LATENCIES  # type: ignore
     assert slow["moves"]["ports_s"]["p50"] > 15 * fast["moves"]["ports_s"]["p50"] > 0  # type: ignore[index]
+
+
+def test_models_share_a_node_where_it_is_asked_for() -> None:
+    def measured(**given: object) -> dict[str, Any]:
+        settings = Settings(replicas=2, **given)  # type: ignore[arg-type]
+        return points.run(Point(policy="fit", qps=1.0, seconds=120.0, settings=settings))
+
+    one, few, many = measured(), measured(models=2), measured(models=4)
+    assert "models" not in one and few["models"]["loads"] == 2 < many["models"]["loads"]
+    assert many["models"]["loading_s"] / many["models"]["loads"] == pytest.approx(20 + 16 / 20 + 16 / 3)
+    assert one["requests"] == few["requests"] == many["requests"] and many["unfinished"] == 0
+    programs = Point(
+        what="programs", workload="chat", policy="plas", qps=0.3, seconds=60.0, settings=Settings(models=3)
+    )
+    row = points.run(programs)
+    assert row["models"]["loads"] > 3 and row["unfinished"] == 0
 
 
 def test_ray_gives_what_is_given_here(tmp_path: Path) -> None:
