@@ -1485,7 +1485,7 @@ class ServedMemory:
     held: int
     """By running calls."""
     parked: int
-    """By calls that were paused to free their slots."""
+    """By calls that were paused to free their slots, and by KV that moves to another replica or is awaited from one."""
     hits: int
     """Prompt tokens that were found."""
     prefixes: Any

@@ -9,17 +9,18 @@ from typing import Any
 
 import msgspec
 
-from bench.requests import inherit, meta, policies, workflow_runs, workloads
+from bench.requests import inherit, meta, models, policies, workflow_runs, workloads
 from bench.requests.errors import UsageError
 from bench.requests.policies import Rule
 from bench.requests.settings import ROUND_ROBIN, Settings
 from bench.requests.tiers import BACKGROUND, NO_SLO
 from bench.sim import serving
-from bench.sim.serving import Belief, Control, Outcome, Record, ReplicaConfig, Router, StoreConfig
-from bench.sim.serving.cost import COSTS, KV_TOKENS
+from bench.sim.serving import Apart, Belief, Control, NodeConfig, Outcome, Record, ReplicaConfig, Router, StoreConfig
+from bench.sim.serving.cost import COSTS, KV_BYTES, KV_TOKENS, WEIGHTS_BYTES
 from mfsd.policy import route
-from mfsd.policy.route import RouteConfig
+from mfsd.policy.route import Role, RouteConfig
 from mfsd.policy.serve.meta import MetaConfig
+from mfsd.policy.workflow import TierSpeeds
 
 WINDOW_S = 60.0
 DRAIN_S = 600.0
@@ -63,8 +64,12 @@ def common(points: Sequence[Point]) -> dict[str, Any]:
 def run(point: Point) -> Result:
     """The row of a point."""
     if point.what == "workflows":
+        for name in ("prefill", "models"):
+            if given := getattr(point.settings, name):
+                raise UsageError(f"--set {name}={given}: workflows have nodes and models of their own; use 0")
         return workflow_runs.run(point.policy, point.settings, point.qps, point.seed, point.seconds)
     rule = policies.OF[point.what][point.policy]
+    split, shared = apart(point, rule), node(point, rule)
     made = workloads.generate(
         point.what,
         point.workload,
@@ -74,18 +79,21 @@ def run(point: Point) -> Result:
         point.seconds,
         Path(point.traces) if point.traces else None,
     )
+    work = models.asked(made.work, point.settings, point.seed)
     configs, router = engines(point, rule)
     try:
         outcome = serving.simulate(
             configs,
-            made.work,
+            work,
             point.seed,
-            replicas=replicas(point),
+            replicas=point.settings.models or replicas(point),
             router=router,
             until_s=_until_s(point),
-            programs=inherit.table(rule.inherit, made.work),
+            programs=inherit.table(rule.inherit, work),
             control=_control(rule, configs),
             control_every_s=meta.TICK_S,
+            apart=split,
+            node=shared,
         )
     except ValueError as error:  # a prompt that no replica could hold
         raise UsageError(f"--set kv_tokens={point.settings.kv_tokens}: {error}") from error
@@ -129,6 +137,43 @@ def replicas(point: Point) -> int:
     return point.settings.replicas or REPLICAS.get(point.what, 1)
 
 
+def apart(point: Point, rule: Rule) -> Apart | None:
+    """None: every replica computes prompts and decodes."""
+    settings, count = point.settings, replicas(point)
+    if not settings.prefill:
+        return None
+    given = f"--set prefill={settings.prefill}"
+    if settings.prefill >= count:
+        raise UsageError(f"{given}: use fewer than the replicas, which are {count}, or more of these (replicas=)")
+    _plain(point, rule, given)
+    rate = settings.kv_rate_gbit * 1e9 / 8
+    return Apart(prefill=settings.prefill, kv_bytes_per_token=KV_BYTES[settings.cost], port_bytes_per_s=rate)
+
+
+def node(point: Point, rule: Rule) -> NodeConfig | None:
+    """None: one model."""
+    settings = point.settings
+    if not settings.models:
+        return None
+    given = f"--set models={settings.models}"
+    _plain(point, rule, given)
+    if settings.prefill:
+        raise UsageError(f"{given} --set prefill={settings.prefill}: use one of them")
+    if (router := _router_of(point, rule)) != ROUND_ROBIN:
+        raise UsageError(f"{given}: each model has one engine, so the router {router} has no choice; use 0, or none")
+    weights = round(settings.weights_gb * 1e9) or WEIGHTS_BYTES[settings.cost]
+    speeds = TierSpeeds(start_s=settings.start_s)
+    return NodeConfig(running=replicas(point), weights_bytes=weights, speeds=speeds)
+
+
+def _plain(point: Point, rule: Rule, given: str) -> None:
+    """Whether replicas are all alike and without memory beside their own."""
+    other = ((rule.silo, "silos"), (rule.store is not None, "a store"), (rule.meta is not None, "a controller"))
+    for has, what in other:
+        if has:
+            raise UsageError(f"{given}: the policy {point.policy} has {what}; use 0, or another policy")
+
+
 def _router_of(point: Point, rule: Rule) -> str:
     given = point.settings.router
     if rule.router and given not in (ROUND_ROBIN, rule.router):
@@ -141,7 +186,7 @@ def _router(name: str, settings: Settings, count: int) -> Router | None:
     if name == ROUND_ROBIN:
         return None
     config = RouteConfig(load=settings.router_load, locality_tokens=settings.locality_tokens)
-    return serving.online(route.Router(name), count, config)
+    return serving.online(route.Router(name), count, config, Role.PREFILL if settings.prefill else Role.BOTH)
 
 
 def _control(rule: Rule, configs: ReplicaConfig | list[ReplicaConfig]) -> Control | None:

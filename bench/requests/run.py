@@ -32,13 +32,17 @@ examples:
   python -m bench requests run --what drift --workload both --policy fcfs,wfq,hmas --qps 3
   python -m bench requests run --what workflows --policy edf,maestro --qps 0.55 --set nodes=4
   python -m bench requests run --policy silo,qoserve --qps 35 --set replicas=13 --seconds 600
+  python -m bench requests run --policy qoserve --qps 12 --set replicas=4 --set prefill=3 --set kv_rate_gbit=25
+  python -m bench requests run --policy fit --qps 2 --set models=4 --set replicas=2
   python -m bench requests run --policy qoserve --qps 3 --set serve.alpha_high_s=0.016
 
 A row holds: policy seed qps requests; violations (shares of late requests: all, important, by tier, short and long
 prompts); ttft_s tbt_s ttlt_s (mean p50 p90 p99); goodput_qps; relegated paused evicted; chunk_tokens; step_error (mape:
-mean error of the estimated step times, over: share of steps that took longer); plan_us; kv; cpu_s. Programs and
-agents add latency_s, per_token_s and hit_rate, agents also turn_ttft_s (of turns after the first); drift adds
-goodput_rate esg ttft_ok tpot_ok mismatch cv recovery switches.
+mean error of the estimated step times, over: share of steps that took longer); plan_us; kv; cpu_s; with prefill=
+also moves (calls whose KV moved, room_s and ports_s that it took to find room and to move), with models= also models
+(loads of engines, loading_s in all, waited_s of requests for them). Programs and agents add latency_s, per_token_s and
+hit_rate, agents also turn_ttft_s (of turns after the first); drift adds goodput_rate esg ttft_ok tpot_ok mismatch cv
+recovery switches.
 Workflows have slo interactive_delay_s latency_s activations preemptions overruns accounting_errors overcommit.
 A run that was stopped goes on when the same command is given again with the same --json FILE.
 """

@@ -83,6 +83,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What a step takes: a model on an accelerator."""
     replicas: int = 0
     """0: 1, and 4 for agents."""
+    prefill: int = 0
+    """Replicas that compute prompts only; the others decode. 0: each does both."""
+    kv_rate_gbit: float = 100.0
+    """Of each replica's port, by which KV goes from prefill to decode replicas."""
+    models: int = 0
+    """On one node, an engine each, of which as many run at once as there are replicas; 0: one model."""
+    model_skew: float = 1.0
+    """The k-th model has 1 / k ** model_skew of the requests of the first."""
+    weights_gb: float = 0.0
+    """Of each model, which its engine reads from disk at 3 GB/s; 0: those of the cost."""
+    start_s: float = 20.0
+    """Beside that, until an engine serves."""
     router: str = ROUND_ROBIN
     """Which replica gets a request: in turn, or by a router of mfsd.policy.route."""
     router_load: Load = Load.REQUESTS
@@ -130,7 +142,9 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("gap_scale", 0, 1000), ("gap_max_s", 0, _DAY_S), ("turns_pareto", 0.1, 100),
     ("turns_max", 1, 10_000), ("context_max", 16, 10_000_000), ("fan_out", 1, 256), ("session_divisor", 0.1, 1000),
     ("phase_s", 1, _DAY_S), ("nodes", 1, 1000), ("remote_nodes", 0, 999), ("batch_share", 0, 1),
-    ("slo_scale", 0.01, 100), ("replicas", 0, 1000), ("slots", 0, 1 << 16),
+    ("slo_scale", 0.01, 100), ("replicas", 0, 1000), ("prefill", 0, 999), ("kv_rate_gbit", 0.001, 100_000),
+    ("models", 0, 1000), ("model_skew", 0, 10), ("weights_gb", 0, 10_000), ("start_s", 0, _DAY_S),
+    ("slots", 0, 1 << 16),
     ("kv_tokens", 0, 1 << 40), ("store_tokens_per_s", 1, 1e9), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
     ("step_noise", 0, 1), ("system_tokens", 0, 1 << 20), ("locality_tokens", 0, 1 << 30),
 )  # fmt: skip

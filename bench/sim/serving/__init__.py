@@ -12,17 +12,20 @@ the planner believes (a `Pace` that it learns) are two things. The model and its
 docs/internals/serving-simulator.md.
 """
 
-from bench.sim.serving.config import Belief, Eviction, Expect, ReplicaConfig, StoreConfig
-from bench.sim.serving.cost import COSTS, KV_TOKENS, Cost, Linear, Roofline
+from bench.sim.serving.config import Apart, Belief, Eviction, Expect, NodeConfig, ReplicaConfig, StoreConfig
+from bench.sim.serving.cost import COSTS, KV_BYTES, KV_TOKENS, Cost, Linear, Roofline
 from bench.sim.serving.engine import Control, Snapshot, simulate
 from bench.sim.serving.measure import drift_row, is_late, program_row, row, turn_ttft_s
+from bench.sim.serving.node import model_name
 from bench.sim.serving.outcome import Outcome, Record, StepTotals
 from bench.sim.serving.router import Router, by_tier, online, round_robin
 from bench.sim.serving.work import Call, Program, chain
 
 __all__ = [
     "COSTS",
+    "KV_BYTES",
     "KV_TOKENS",
+    "Apart",
     "Belief",
     "Call",
     "Control",
@@ -30,6 +33,7 @@ __all__ = [
     "Eviction",
     "Expect",
     "Linear",
+    "NodeConfig",
     "Outcome",
     "Program",
     "Record",
@@ -43,6 +47,7 @@ __all__ = [
     "chain",
     "drift_row",
     "is_late",
+    "model_name",
     "online",
     "program_row",
     "round_robin",

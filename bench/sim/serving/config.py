@@ -8,6 +8,7 @@ import msgspec
 
 from bench.sim.serving.cost import Cost, Linear
 from mfsd.policy.serve import ServeConfig, Service
+from mfsd.policy.workflow import TierSpeeds
 
 
 class Eviction(str, Enum):
@@ -55,6 +56,38 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether KV is read before the turn arrives, while no call waits for a read."""
     hindsight: bool = False
     """Whether ends of gaps are known: a bound, no policy."""
+
+
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """Prefill and decode on replicas of their own; KV moves between them by a port of each."""
+
+    prefill: int
+    """So many replicas, the first ones, compute prompts; the others decode."""
+    kv_bytes_per_token: int = 131_072
+    """Of Llama3-8B."""
+    port_bytes_per_s: float = 12.5e9
+    """That a replica sends, and as much that it receives: 100 Gb/s."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("prefill", 1), ("kv_bytes_per_token", 1), ("port_bytes_per_s", 1)):
+            if not low <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: use {low} or more")
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Engines of several models, a replica each, on a node with memory for some of them."""
+
+    running: int
+    """So many run at once."""
+    weights_bytes: int = 16_000_000_000
+    """Of each, read when it is started."""
+    speeds: TierSpeeds = TierSpeeds()
+    """Of the node: what a start takes beside that, and how fast weights are read from disk."""
+
+    def __post_init__(self) -> None:
+        for name in ("running", "weights_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: use 1 or more")
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -160,6 +160,23 @@ COSTS: dict[str, Cost] = {
 }
 """By model and accelerator; rates as in bench.sim.profile, less what all-reduces take."""
 
+WEIGHTS_BYTES: dict[str, int] = {
+    "llama3-8b-a100": 16_000_000_000,
+    "llama3-8b-a100-shared": 16_000_000_000,
+    "llama3-8b-a100-roofline": 16_000_000_000,
+    "qwen-7b-2xa100": 15_400_000_000,
+    "llama3-70b-4xh100": 141_200_000_000,
+}
+
+KV_BYTES: dict[str, int] = {
+    "llama3-8b-a100": 131_072,
+    "llama3-8b-a100-shared": 131_072,
+    "llama3-8b-a100-roofline": 131_072,
+    "qwen-7b-2xa100": 524_288,
+    "llama3-70b-4xh100": 327_680,
+}
+"""Of a token, in all layers."""
+
 KV_TOKENS: dict[str, int] = {
     "llama3-8b-a100": 400_000,
     "llama3-8b-a100-shared": 400_000,

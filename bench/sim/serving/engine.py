@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from bench.sim.serving.config import ReplicaConfig
+from bench.sim.serving.config import Apart, NodeConfig, ReplicaConfig
+from bench.sim.serving.handover import Handovers
 from bench.sim.serving.keeper import Keeper, Stored
 from bench.sim.serving.live import Live
+from bench.sim.serving.node import Node
 from bench.sim.serving.outcome import Outcome, Record
 from bench.sim.serving.planner import Journal
 from bench.sim.serving.replica import Replica
@@ -18,7 +20,7 @@ from bench.sim.serving.router import Router, round_robin
 from bench.sim.serving.work import Call, Program
 from mfsd.policy.serve import Policy, ProgramTable, ServeConfig
 
-ARRIVES, RETURNS, STEPPED, READS, TICKS = range(5)
+ARRIVES, RETURNS, STEPPED, READS, TICKS, MOVED, LOADED = range(7)
 """What happens, in the order in which it does when it happens at once."""
 
 
@@ -67,6 +69,8 @@ class Simulation:
         control_every_s: float = 30.0,
         journal: Journal | None = None,
         programs: ProgramTable | None = None,
+        apart: Apart | None = None,
+        node: NodeConfig | None = None,
     ) -> None:
         table = ProgramTable(configs[0].service) if programs is None else programs
         self.replicas = [Replica(n, config, seed, table, journal) for n, config in enumerate(configs)]
@@ -85,6 +89,18 @@ class Simulation:
         for replica in self.replicas:
             replica.later = self._later(replica)
         self._keep()
+        self._handovers: Handovers | None = None
+        if apart is not None:
+            if control is not None:
+                raise ValueError(
+                    "control: it rules replicas by calls that arrive and end there; use none, or not apart"
+                )
+            self._handovers = Handovers(apart, self.replicas, lambda at_s: self._push(at_s, MOVED, None))
+        self._node: Node | None = None
+        if node is not None:
+            if apart is not None or any(config.store is not None for config in configs):
+                raise ValueError("node: its engines have no prefill replicas and no store; leave these out")
+            self._node = Node(node, self.replicas, lambda at_s, what: self._push(at_s, LOADED, what))
         if control is not None:
             self._push(control_every_s, TICKS, None)
         self._check(configs)
@@ -110,6 +126,8 @@ class Simulation:
         self.records = [Record(call=n) for n in range(len(self._items))]
         room = min((c.kv_tokens for c in configs if c.kv_tokens is not None), default=None)
         for number, item in enumerate(self._items):
+            if self._node is not None:
+                self._node.serves(item.call)
             needs = item.call.prompt_tokens + item.call.output_tokens
             if room is not None and needs > room:
                 raise ValueError(
@@ -154,6 +172,12 @@ class Simulation:
                 fresh.add(what.number)  # type: ignore[attr-defined]
             elif kind == RETURNS:
                 fresh.add(self._returned(*what))  # type: ignore[misc]
+            elif kind == MOVED:
+                assert self._handovers is not None
+                fresh |= self._handovers.due(now_s)
+            elif kind == LOADED:
+                assert self._node is not None
+                fresh |= self._node.due(what, now_s)  # type: ignore[arg-type]
             else:
                 self._tick(now_s)
             if events and events[0][0] == now_s:
@@ -172,7 +196,9 @@ class Simulation:
         item = self._items[number]
         call, program = item.call, item.program
         at, name = 0, self._names[program] if program >= 0 else ""
-        if len(self.replicas) > 1:
+        if self._node is not None:
+            at = self._node.serves(call)
+        elif len(self.replicas) > 1:
             replicas = self.replicas
             at = self._router(call, name, lambda: [replica.view(call, name) for replica in replicas], self._table)
         record = self.records[number]
@@ -184,7 +210,10 @@ class Simulation:
         self._number += 1
         if self._control is not None:
             self._arrived[at].append(record)
-        self.replicas[at].arrive(live, now_s)
+        if self._node is not None:
+            self._node.arrives(live, at, now_s)
+        else:
+            self.replicas[at].arrive(live, now_s)
         return at
 
     @staticmethod
@@ -206,6 +235,10 @@ class Simulation:
                     returns_s = min(returns_s, now_s + item.call.gap_s)
             if replica.keeper is not None:
                 replica.keeper.ended(live, returns_s, now_s)
+            if self._node is not None:
+                self._node.ended(replica.number, now_s)
+        if self._handovers is not None:
+            self._handovers.stepped(replica, now_s)
 
     def _tick(self, now_s: float) -> None:
         assert self._control is not None
@@ -243,17 +276,31 @@ def simulate(
     control_every_s: float = 30.0,
     journal: Journal | None = None,
     programs: ProgramTable | None = None,
+    apart: Apart | None = None,
+    node: NodeConfig | None = None,
 ) -> Outcome:
     """Serves the work, calls and programs in any mix and order. config: of all replicas, or one for each; router:
     round robin by default; until_s: stop then, what has not ended is reported unfinished; control: asked every
     control_every_s which replicas change their configuration; journal: gets every view and plan (`replay`);
-    programs: what calls inherit, by default what their programs have had."""
+    programs: what calls inherit, by default what their programs have had; apart: some replicas compute prompts and the
+    others decode, router then chooses among the former; node: each replica is the engine of a model and serves calls
+    that ask for it (`Call.model`), whatever the router. Raises ValueError when that cannot be simulated, or a call
+    exceeds the KV memory."""
     began = time.process_time()
     configs = [config] * replicas if isinstance(config, ReplicaConfig) else list(config)
     if not configs:
         raise ValueError("config is empty: give one for each replica")
     simulation = Simulation(
-        configs, work, seed, router or round_robin(len(configs)), control, control_every_s, journal, programs
+        configs,
+        work,
+        seed,
+        router or round_robin(apart.prefill if apart else len(configs)),
+        control,
+        control_every_s,
+        journal,
+        programs,
+        apart,
+        node,
     )
     simulation.run(until_s)
     return Outcome(

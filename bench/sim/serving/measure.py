@@ -78,7 +78,8 @@ def latencies(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 def row(outcome: Outcome, warmup_s: float = 0.0, until_s: float | None = None) -> dict[str, Any]:
     """Of the calls that arrived from warmup_s to until_s: requests, violations, ttft_s, tbt_s, ttlt_s (each for all,
     and by tier under `tiers`), goodput_qps, relegated, paused, evicted (shares of calls); of all steps: chunk_tokens,
-    step_error, plan_us, kv, cpu_s."""
+    step_error, plan_us, kv, cpu_s. Where prefill and decode are apart, also moves; where
+    engines of several models share a node, models."""
     records = arrived(outcome, warmup_s, until_s)
     some = max(1, len(records))
     came_s = [r.arrival_s for r in records]
@@ -98,9 +99,30 @@ def row(outcome: Outcome, warmup_s: float = 0.0, until_s: float | None = None) -
         "relegated": sum(r.relegated for r in records) / some,
         "paused": sum(r.paused > 0 for r in records) / some,
         "evicted": sum(r.evicted > 0 for r in records) / some,
+        **moves(records),
+        **models(outcome, records),
         **engines(outcome),
         "cpu_s": outcome.cpu_s,
     }
+
+
+def moves(records: Sequence[Record]) -> dict[str, Any]:
+    """Of calls whose KV moved: how many, what each waited for room, and until its KV had arrived from then on."""
+    began = [r for r in records if r.prefilled_s is not None and r.moving_s is not None]
+    if not began:
+        return {}
+    room = spread((r.moving_s or 0.0) - (r.prefilled_s or 0.0) for r in began)
+    ports = spread(r.first_token_s - (r.moving_s or 0.0) for r in began if r.first_token_s is not None)
+    return {"moves": {"calls": len(began), "room_s": room, "ports_s": ports}}
+
+
+def models(outcome: Outcome, records: Sequence[Record]) -> dict[str, Any]:
+    """Of engines that are started for their models: how often, how long that took in all, what calls waited for it."""
+    loads = sum(t.loads for t in outcome.replicas)
+    if not loads:
+        return {}
+    waited = spread(r.waited_s for r in records)
+    return {"models": {"loads": loads, "loading_s": sum(t.loading_s for t in outcome.replicas), "waited_s": waited}}
 
 
 def engines(outcome: Outcome) -> dict[str, Any]:

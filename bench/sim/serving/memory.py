@@ -117,6 +117,31 @@ class Memory(_native.ServedMemory):
         self.prefixes.extend(key, tokens)
         self._shrink(0, order)
 
+    def forget(self) -> None:
+        """No call runs or waits, and the cache goes."""
+        for _ in self.prefixes.shrink(self.prefixes.tokens):
+            pass
+
+    def lend(self, tokens: int) -> None:
+        """KV of a call that no longer runs: it stays until it has moved to another replica."""
+        self.held -= tokens
+        self.parked += tokens
+
+    def lent(self, live: Live, tokens: int) -> None:
+        """It has: the cache keeps what it can."""
+        self.parked -= tokens
+        self._release(live, tokens)
+
+    def expect(self, tokens: int) -> None:
+        """Room for KV that is on its way from another replica."""
+        self.parked += tokens
+        self._shrink(0)
+
+    def expected(self, tokens: int) -> None:
+        """It is here, and its call runs."""
+        self.parked -= tokens
+        self.held += tokens
+
     def give(self, live: Live, held: int) -> None:
         """It has ended."""
         self.held -= held

@@ -15,6 +15,9 @@ class Record(msgspec.Struct, kw_only=True):
     position: int = 0
     """Which call of the program."""
     replica: int = 0
+    """Where its prompt was computed."""
+    decoder: int = -1
+    """Where it decoded, when that is another replica."""
     arrival_s: float = 0.0
     tier: str = ""
     importance: int = 1
@@ -23,9 +26,16 @@ class Record(msgspec.Struct, kw_only=True):
     ttft_slo_s: float | None = None
     tbt_slo_s: float | None = None
     ttlt_slo_s: float | None = None
+    waited_s: float = 0.0
+    """For its model's engine to run, before it was given to it."""
     begin_s: float | None = None
     """When the first step with tokens of it began."""
+    prefilled_s: float | None = None
+    """When its prompt was done, of a call whose KV moves to another replica."""
+    moving_s: float | None = None
+    """When its KV found room there and began to move."""
     first_token_s: float | None = None
+    """When its prompt was done; where its KV moved, when that had arrived."""
     end_s: float | None = None
     produced: int = 0
     cached_tokens: int = 0
@@ -63,6 +73,9 @@ class StepTotals(msgspec.Struct, kw_only=True):
     """Read from the store for calls that waited for it."""
     ahead_tokens: int = 0
     """Read before their turn arrived."""
+    loads: int = 0
+    """Times that its engine was started, and how long that took in all."""
+    loading_s: float = 0.0
     policies: tuple[str, ...] = ()
     """In the order in which they ruled."""
     chunk_sizes: dict[int, int] = {}

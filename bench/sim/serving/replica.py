@@ -21,6 +21,7 @@ from bench.sim.serving.work import Call
 from bench.sim.serving.yielding import give_way
 from mfsd import _native
 from mfsd.policy.route import Replica as View
+from mfsd.policy.route import Role
 from mfsd.policy.serve import (
     LaneCut,
     Observed,
@@ -60,10 +61,16 @@ class Replica(_native.StepLoop):
         """Set by the simulation: brings a swapped call back when its KV has been moved."""
         self.keeper: Keeper | None = None
         """Set by the simulation where there is a store."""
+        self.role = Role.BOTH
+        self.hand_over: Callable[[Live, float], None] | None = None
+        """Set by the simulation on prefill replicas: takes a call whose prompt is done to where it decodes."""
+        self.coming = 0
+        """Calls whose KV is on its way here, or has come during a step."""
+        self._came: list[Live] = []
         self._evictions_idle = 0
         """When a step would last have computed nothing."""
         self._cut = LaneCut() if config.lanes else None
-        self._history = History(config)
+        self.history = History(config)
         self._chance = random.Random(f"{seed} replica {number}")
         self._seconds = config.cost.timer()
         full = serve.step_tokens
@@ -113,10 +120,11 @@ class Replica(_native.StepLoop):
 
     def view(self, call: Call, program: str) -> View:
         """As a router sees it when the call arrives. A token takes what it does in a full step of prompts, which a
-        profile says; what its port receives is not simulated here."""
+        profile says; what its port receives is known to `Handovers` alone."""
         kv_tokens = self.config.kv_tokens
         return View(
             name=self.name,
+            role=self.role,
             waiting=len(self.waiting),
             running=len(self.prompts) + len(self.decodes),
             waiting_tokens=self.left_tokens,
@@ -136,8 +144,8 @@ class Replica(_native.StepLoop):
         if live.program:
             live.inherited = self._table.call_arrived(live.program, self.name, now_s, call.prompt_tokens)
             live.program_service_s, live.program_wait_s = live.inherited
-        live.output_tokens = self._history.expected(call)
-        live.output_tokens_max = self._history.bound(call, live.output_tokens)
+        live.output_tokens = self.history.expected(call)
+        live.output_tokens_max = self.history.bound(call, live.output_tokens)
         each = self.step_s or None
         live.due_s = prefill_due_s(serve, live.arrival_s, call.ttft_s, call.ttlt_s, live.output_tokens, each)
         live.first_due_s = live.due_s
@@ -232,6 +240,9 @@ class Replica(_native.StepLoop):
         del self.prompts[live.request_id]
         self.memory.filled(live)
         live.num_output_tokens = live.folded + 1
+        if self.hand_over is not None and live.num_output_tokens < live.call.output_tokens:
+            self._leave(live, now_s)
+            return False
         if live.first_token_s is None:
             live.first_token_s = live.record.first_token_s = now_s
         live.offset = self.round - live.num_output_tokens
@@ -239,6 +250,11 @@ class Replica(_native.StepLoop):
         if live.end_round <= self.round:
             self._end(live, now_s)
             return True
+        self._decode(live)
+        return False
+
+    def _decode(self, live: Live) -> None:
+        """From the next step on."""
         live.state, live.request = DECODE, None
         live.since_busy_s = self.busy_s
         self.decodes[live.request_id] = live
@@ -248,7 +264,54 @@ class Replica(_native.StepLoop):
         heappush(self.ends, (live.end_round, live.request_id, live))
         if live.tbt_s is not None:
             heappush(self.due, (self.token_due_s(live, live.num_output_tokens), live.request_id, live))
-        return False
+
+    def _leave(self, live: Live, now_s: float) -> None:
+        """It decodes on another replica. Its KV stays here until it has moved there (`left`)."""
+        assert self.hand_over is not None
+        self.wanted -= live.num_prompt_tokens - live.folded
+        live.state = ENDED
+        self.memory.lend(live.num_computed_tokens)
+        live.record.prefilled_s, live.record.service_s = now_s, live.service_s
+        self.hand_over(live, now_s)
+
+    def left(self, live: Live) -> None:
+        self.memory.lent(live, live.num_computed_tokens)
+
+    def takes(self, live: Live) -> bool:
+        """Whether its KV may be sent here: by the fence, as if it was admitted. Who gave way here goes before."""
+        if self.waiting or len(self.prompts) + len(self.decodes) + self.coming >= self._serve.requests_max:
+            return False
+        room = self.kv_room
+        if room is None:
+            return True
+        held = self.wanted + sum(one.num_output_tokens for one in self.prompts.values())
+        if not held and not self.memory.parked:
+            return True
+        wanted = live.num_prompt_tokens + live.num_output_tokens - live.folded
+        return bool(held + wanted <= room * (1.0 - self._serve.kv_margin))
+
+    def expect(self, live: Live) -> None:
+        """Its KV is on its way here."""
+        self.coming += 1
+        self.memory.expect(live.num_computed_tokens)
+
+    def came(self, live: Live, now_s: float) -> None:
+        """Its KV is here, and with it its first token."""
+        live.first_token_s = live.record.first_token_s = now_s
+        self._came.append(live)
+        if not self.busy:
+            self.join()
+
+    def join(self) -> None:
+        """Between two steps: those whose KV came decode from the next one on."""
+        for live in self._came:
+            self.coming -= 1
+            self.memory.expected(live.num_computed_tokens)
+            self.wanted += live.num_prompt_tokens - live.folded
+            live.offset = self.round - live.num_output_tokens
+            live.end_round = live.offset + live.call.output_tokens
+            self._decode(live)
+        self._came.clear()
 
     def _end(self, live: Live, now_s: float) -> None:
         held = live.num_prompt_tokens + live.num_output_tokens - live.folded - 1
@@ -260,7 +323,7 @@ class Replica(_native.StepLoop):
         if live.program:
             waited = max(0.0, now_s - live.arrival_s - live.service_s)
             self._table.call_ended(live.program, live.inherited, live.service_s, waited, now_s)
-        self._history.ended(live.call, live.output_tokens)
+        self.history.ended(live.call, live.output_tokens)
 
     def evict(self, live: Live, how: Eviction, now_s: float) -> None:
         """A running call gives way: it waits again, with what `how` leaves of its KV."""

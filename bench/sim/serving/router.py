@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bench.sim.serving.work import Call
 from mfsd.policy import route
-from mfsd.policy.route import Homes, Replica, RouteConfig
+from mfsd.policy.route import Homes, Replica, Role, RouteConfig
 
 
 class Router(Protocol):
@@ -17,14 +17,14 @@ class Router(Protocol):
     def __call__(self, call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int: ...
 
 
-def online(router: route.Router, replicas: int, config: RouteConfig | None = None) -> Router:
-    """mfsd.policy.route.choose over the replicas as they are now."""
+def online(router: route.Router, replicas: int, config: RouteConfig | None = None, role: Role = Role.BOTH) -> Router:
+    """mfsd.policy.route.choose over the replicas as they are now. role: Role.PREFILL where others decode."""
     rule = RouteConfig() if config is None else config
     index = {name_of(number): number for number in range(replicas)}
 
     def to(call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int:
         asked = route.Call(prompt_tokens=call.prompt_tokens, program=program, tier=call.tier)
-        choice = route.choose(router, asked, views(), homes, rule)
+        choice = route.choose(router, asked, views(), homes, rule, role)
         if choice.replica is None:
             raise RuntimeError(f"router {router.value}: {choice.reason}")
         return index[choice.replica]

@@ -15,6 +15,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Of a call in an open loop; a program's calls follow `Program.arrival_s`, `after` and `gap_s`."""
     tier: str = ""
     """Name under which measures are grouped."""
+    model: str = ""
+    """That it asks for, on a node of several (`node.model_name`)."""
     app: str = ""
     """Whose history of output lengths the engine uses to expect this one's; the tier where empty."""
     expected_tokens: float | None = None

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from mfsd.policy.route import Call, Choice, Role, eligible
-from mfsd.policy.workflow import ModelProfile, Residence, Residency
+from mfsd.policy.workflow import HOLD_S, ModelProfile, Residence, Residency, Runs, held_for
 from mfsd.serve.gateway.backend import Backend
 from mfsd.serve.gateway.metrics import Metrics
 from mfsd.serve.gateway.poll import Log
@@ -26,9 +26,6 @@ from mfsd.serve.gateway.settings import GatewaySettings
 LOOK_S: Final = 2.0
 RETRY_S: Final = 10.0
 """After a start that failed."""
-HOLD_S: Final = 5.0
-"""So long an engine waits for the memory of those that have requests; then they are given no more. So long one that has
-just started waits for its first."""
 UNLIMITED_BYTES: Final = 1 << 62
 
 
@@ -165,21 +162,15 @@ class Residents:
     def _hold(self, now_s: float) -> None:
         """Those that run with requests while others have waited for their memory, no more of them than it takes."""
         held: set[str] = set()
+        running = [
+            Runs(one.name, one.requests, one.used_s, life.served_s, one.settings.memory_bytes)
+            for life in self._lives.values()
+            for one in (life.replica,)
+            if one.stage is Stage.RUNS and life.served_s is not None
+        ]
         for name, since_s in self._short_s.items():
-            able = [
-                life.replica
-                for life in self._lives.values()
-                if life.replica.stage is Stage.RUNS
-                and life.served_s is not None
-                and now_s - max(since_s, life.served_s) >= HOLD_S
-            ]
-            wants, enough = self._own[name].settings.memory_bytes - self._memory.headroom_bytes(0), list[str]()
-            for one in sorted(able, key=lambda one: (one.requests > 0, one.used_s)):
-                if wants > 0:
-                    enough.append(one.name)
-                    wants -= one.settings.memory_bytes
-            if wants <= 0:
-                held.update(enough)
+            wants = self._own[name].settings.memory_bytes - self._memory.headroom_bytes(0)
+            held.update(held_for(wants, since_s, running, now_s))
         for replica in self._own.values():
             if (replica.name in held) and not replica.held:
                 self._log.info("engine-held", replica=replica.name, wanted=",".join(self._short_s))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from bench.requests import command
 from bench.requests import point as points
 from bench.requests.lab import QUICK, Lab
 from bench.requests.point import Point
+from bench.requests.settings import Settings
 from bench.sim import sweep
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +76,36 @@ def test_equal_points_give_equal_rows() -> None:
         return {name: value for name, value in row.items() if name not in ("cpu_s", "plan_us")}
 
     assert measured(4) == measured(4) != measured(5)
+
+
+def test_prefill_and_decode_are_apart_where_it_is_asked_for() -> None:
+    def measured(**given: object) -> dict[str, object]:
+        settings = Settings(replicas=3, router="least-loaded", **given)  # type: ignore[arg-type]
+        row = points.run(Point(policy="fit", qps=6.0, seconds=30.0, settings=settings))
+        return {name: value for name, value in row.items() if name not in ("cpu_s", "plan_us")}
+
+    both, slow, fast = measured(), measured(prefill=2, kv_rate_gbit=5.0), measured(prefill=2)
+    assert measured(prefill=0, kv_rate_gbit=5.0) == both and "moves" not in both
+    for row in (slow, fast):
+        assert row["unfinished"] == 0 and row["requests"] == both["requests"]
+        assert row["moves"]["calls"] <= row["requests"] and set(row["moves"]["ports_s"]) == LATENCIES  # type: ignore
+    assert slow["moves"]["ports_s"]["p50"] > 15 * fast["moves"]["ports_s"]["p50"] > 0  # type: ignore[index]
+
+
+def test_models_share_a_node_where_it_is_asked_for() -> None:
+    def measured(**given: object) -> dict[str, Any]:
+        settings = Settings(replicas=2, **given)  # type: ignore[arg-type]
+        return points.run(Point(policy="fit", qps=1.0, seconds=120.0, settings=settings))
+
+    one, few, many = measured(), measured(models=2), measured(models=4)
+    assert "models" not in one and few["models"]["loads"] == 2 < many["models"]["loads"]
+    assert many["models"]["loading_s"] / many["models"]["loads"] == pytest.approx(20 + 16 / 20 + 16 / 3)
+    assert one["requests"] == few["requests"] == many["requests"] and many["unfinished"] == 0
+    programs = Point(
+        what="programs", workload="chat", policy="plas", qps=0.3, seconds=60.0, settings=Settings(models=3)
+    )
+    row = points.run(programs)
+    assert row["models"]["loads"] > 3 and row["unfinished"] == 0
 
 
 def test_ray_gives_what_is_given_here(tmp_path: Path) -> None:
@@ -150,6 +182,22 @@ def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
         (["run", "--set", "serve.speed=1"], ["speed"]),
         (["run", "--set", "kv_tokens=2000"], ["kv_tokens=2000", "tokens of KV"]),
         (["run", "--policy", "silo"], ["replicas=1", "at least 3"]),
+        (["run", "--set", "prefill=1"], ["prefill=1", "which are 1", "replicas="]),
+        (["run", "--set", "replicas=4", "--set", "prefill=4"], ["prefill=4", "which are 4"]),
+        (["run", "--set", "prefill=-1"], ["prefill is -1", "0 to 999"]),
+        (["run", "--set", "kv_rate_gbit=-25"], ["kv_rate_gbit is -25", "0.001 to"]),
+        (["run", "--set", "kv_rate_gbit=NaN"], ["kv_rate_gbit"]),
+        (["run", "--set", "replicas=3", "--set", "prefill=1", "--policy", "silo"], ["prefill=1", "silo", "another"]),
+        (["run", "--what", "agents", "--set", "prefill=1", "--policy", "store"], ["prefill=1", "a store", "use 0"]),
+        (["run", "--what", "workflows", "--set", "prefill=1"], ["prefill=1", "workflows", "use 0"]),
+        (["run", "--set", "models=-1"], ["models is -1", "0 to 1000"]),
+        (["run", "--set", "weights_gb=-1"], ["weights_gb is -1", "0 to"]),
+        (
+            ["run", "--set", "models=3", "--set", "replicas=2", "--set", "prefill=1"],
+            ["models=3", "prefill=1", "one of"],
+        ),
+        (["run", "--set", "models=3", "--set", "router=prefix"], ["models=3", "prefix", "use 0"]),
+        (["run", "--what", "workflows", "--set", "models=2"], ["models=2", "workflows", "use 0"]),
         (["run", "--traces", "/nowhere"], ["--traces /nowhere", "azure2023_code", "generated"]),
         (["run", "--what", "drift", "--traces", "/nowhere"], ["--traces /nowhere", "--workload replay"]),
         (["run", "--figure"], ["--figure", "--json"]),

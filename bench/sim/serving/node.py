@@ -1,0 +1,163 @@
+"""Engines of several models on one node that has memory for some of them: one is started when a call wants its model,
+and the one that was used the longest ago gives way.
+
+The rules are the gateway's (mfsd.serve.gateway.residents): `Residency` without host memory to sleep in, and `held_for`.
+An engine with calls is never stopped, but it is given no more once another one has waited for its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from bench.sim.serving.config import NodeConfig
+from bench.sim.serving.live import Live
+from bench.sim.serving.replica import Replica
+from bench.sim.serving.work import Call
+from mfsd.policy.workflow import ModelProfile, Residence, Residency, Runs, activation_s, held_for
+
+LOOK = -1
+"""What `due` is told where no engine has been loaded."""
+LOOK_S = 1.0
+"""How often is looked whether engines are to be held, while one waits for memory."""
+DISK_BYTES = 1 << 62
+
+
+class Stage(Enum):
+    STOPPED = 0
+    STARTS = 1
+    RUNS = 2
+
+
+class _Engine:
+    def __init__(self, replica: Replica) -> None:
+        self.replica, self.stage, self.held = replica, Stage.STOPPED, False
+        self.name = model_name(replica.number)
+        self.waiting: list[Live] = []
+        """Calls that are not given to it yet."""
+        self.requests = 0
+        self.used_s = self.served_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return self.stage is Stage.RUNS and not self.requests
+
+
+def model_name(number: int) -> str:
+    """Of the model that a replica serves; a call's `model`."""
+    return f"model {number}"
+
+
+class Node:
+    """`arrives` and `ended` when a call does, `due` at every time that it asked to be woken at."""
+
+    def __init__(self, config: NodeConfig, replicas: Sequence[Replica], wake: Callable[[float, int], None]) -> None:
+        """wake: takes a time, and what `due` is to be told then."""
+        self._bytes, self._wake = config.weights_bytes, wake
+        self._engines = [_Engine(replica) for replica in replicas]
+        self._by_name = {engine.name: engine for engine in self._engines}
+        profile = ModelProfile(
+            name="",
+            weights_bytes=config.weights_bytes,
+            context_bytes=0,
+            kv_bytes_per_token=1,
+            prefill_fixed_s=0.0,
+            prefill_s_per_token=0.0,
+            decode_s_per_token=0.0,
+        )
+        self._load_s = activation_s(profile, Residence.DISK, config.speeds)
+        models = dict.fromkeys(self._by_name, profile)
+        self._memory = Residency(models, config.running * self._bytes, 0, DISK_BYTES, on_disk=models)
+        self._short_s: dict[str, float] = {}
+        """Engines that are wanted and find no memory: since when."""
+        self._looks = False
+
+    def serves(self, call: Call) -> int:
+        """The replica of the call's model. Raises ValueError when there is none."""
+        engine = self._by_name.get(call.model)
+        if engine is None:
+            raise ValueError(f"model is {call.model!r}: use one of {', '.join(self._by_name)}")
+        return engine.replica.number
+
+    def arrives(self, live: Live, number: int, now_s: float) -> None:
+        engine = self._engines[number]
+        if engine.stage is Stage.RUNS and not engine.held:
+            self._give(engine, live, now_s)
+            return
+        engine.waiting.append(live)
+        if engine.stage is Stage.STOPPED:
+            self._make_run(engine, now_s)
+
+    def ended(self, number: int, now_s: float) -> None:
+        """A call of the replica has."""
+        engine = self._engines[number]
+        engine.requests -= 1
+        engine.used_s = now_s
+        if engine.requests == 0:
+            for name in sorted(self._short_s, key=lambda name: self._short_s[name]):
+                self._make_run(self._by_name[name], now_s)
+
+    def due(self, what: int, now_s: float) -> set[int]:
+        """Replicas that have something new to plan. what: the replica whose engine has been loaded, or LOOK."""
+        if what == LOOK:
+            return self._look(now_s)
+        engine = self._engines[what]
+        engine.stage, engine.served_s = Stage.RUNS, now_s
+        self._give_all(engine, now_s)
+        return {what}
+
+    def _give(self, engine: _Engine, live: Live, now_s: float) -> None:
+        engine.requests += 1
+        engine.used_s = now_s
+        live.record.waited_s = now_s - live.arrival_s
+        engine.replica.arrive(live, now_s)
+
+    def _give_all(self, engine: _Engine, now_s: float) -> None:
+        waiting, engine.waiting = engine.waiting, []
+        for live in waiting:
+            self._give(engine, live, now_s)
+
+    def _make_run(self, engine: _Engine, now_s: float) -> None:
+        """Not yet, where those that could give way have calls."""
+        on = [one for one in self._engines if one.stage is not Stage.STOPPED]
+        for one in sorted(on, key=lambda one: one.used_s):
+            self._memory.used(one.name)
+        moves = self._memory.activate(engine.name, 0, busy={one.name for one in on if not one.idle})
+        if moves is None:
+            self._short_s.setdefault(engine.name, now_s)
+            if not self._looks:
+                self._looks = True
+                self._wake(now_s + LOOK_S, LOOK)
+            return
+        self._short_s.pop(engine.name, None)
+        gone = [self._by_name[move.model] for move in moves if move.target is not Residence.RUNNING]
+        for one in gone:
+            one.stage, one.held = Stage.STOPPED, False
+            one.replica.memory.forget()
+        engine.stage = Stage.STARTS
+        engine.replica.totals.loads += 1
+        engine.replica.totals.loading_s += self._load_s
+        self._wake(now_s + self._load_s, engine.replica.number)
+        for one in gone:
+            if one.waiting:  # it was held
+                self._make_run(one, now_s)
+
+    def _look(self, now_s: float) -> set[int]:
+        running = [
+            Runs(one.name, one.requests, one.used_s, one.served_s, self._bytes)
+            for one in self._engines
+            if one.stage is Stage.RUNS
+        ]
+        wants, held = self._bytes - self._memory.headroom_bytes(0), set[str]()
+        for since_s in self._short_s.values():
+            held.update(held_for(wants, since_s, running, now_s))
+        seen: set[int] = set()
+        for engine in self._engines:
+            engine.held = engine.name in held
+            if engine.stage is Stage.RUNS and not engine.held and engine.waiting:
+                self._give_all(engine, now_s)
+                seen.add(engine.replica.number)
+        self._looks = bool(self._short_s)
+        if self._looks:
+            self._wake(now_s + LOOK_S, LOOK)
+        return seen
