@@ -63,7 +63,7 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.content: dict[str, Any] = {"machine": machine(), **{kind: {} for kind in KINDS}}
+        self.content: dict[str, Any] = {"machine": machine(), "machines": {}, **{kind: {} for kind in KINDS}}
         if path.exists():
             self.content |= json.loads(path.read_text())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,10 @@ def measure(console: Console, kept: Kept, names: Sequence[str], seeds: Sequence[
             ]
 
             def keep(result: Result, _: LegResult, name: str = name) -> None:
-                kept.content.setdefault(f"{kind} on", machine())
+                if asked:
+                    kept.content.setdefault("asked on", machine())
+                else:
+                    kept.content["machines"].setdefault(name, machine())
                 kept.add(kind, name, result)
                 console.print(show.line(result), highlight=False)
 
@@ -133,13 +136,16 @@ def _case(kept: Kept, name: str) -> list[str]:
     rows, expected, planned = (kept.of(kind, name) for kind in ("measured", "simulated", "planned"))
     scenario, modes = CASES[name].scenario, CASES[name].modes.split(",")
     seeds = sorted({row["seed"] for row in rows})
+    where = kept.content["machines"].get(name, kept.content["machine"])
+    places = any(row.get("placed") for row in rows)
     lines = [
         f"{scenario.rate:g} requests/s per GPU, KV x{scenario.kv_scale:g}, {scenario.decode_hosts} decode NIC, "
-        f"{len(seeds)} seeds of {rows[0]['requests']} requests.",
+        f"{len(seeds)} seeds of {rows[0]['requests']} requests"
+        + (f"; {where}." if where != kept.content["machine"] else "."),
         "",
         f"| mode | in time, % | points | against `{ORDER}` | simulator: points | on seeds 1001-1010 | TTFT, ms | "
-        "computed again, % |",
-        "|---|---|---|---|---|---|---|---|",
+        f"computed again, % |{' worker by what ports owe, % |' if places else ''}",
+        f"|---|---|---|---|---|---|---|---|{'---|' if places else ''}",
     ]
     for mode in modes:
         first, added = mode == modes[0], mode.startswith(f"{ORDER}+")
@@ -158,9 +164,16 @@ def _case(kept: Kept, name: str) -> list[str]:
             *("" if first else gain(of) for of in (expected, planned)),
             f"{over_seeds(rows, mode, 'ttft_s.mean').show(0, 1e3)} ({there['ttft_s.mean'] * 1e3:.0f})",
             f"{again / total * 100:.0f}",
+            *([_placed([row for row in rows if row["mode"] == mode])] if places else []),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _placed(rows: Sequence[Result]) -> str:
+    """Share of the requests whose decode worker was chosen by what ports owe; nothing where none was to be."""
+    known, unknown = (sum(row.get("placed", {}).get(which, 0) for row in rows) for which in ("known", "unknown"))
+    return f"{known / (known + unknown) * 100:.0f}" if known + unknown else ""
 
 
 HEAD = (
