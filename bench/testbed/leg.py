@@ -84,8 +84,7 @@ class LegResult(msgspec.Struct):
     recomputed: int = 0
     """Requests that computed again what they could have fetched."""
     placed: dict[str, int] = {}
-    """Where decode workers are chosen by what their ports owe: of how many requests that was known, and of how many
-    not. Empty where they are not."""
+    """`Placement.counts`, where decode workers are chosen by what their ports owe; else empty."""
 
 
 Progress = Callable[[int, int], None]
@@ -301,7 +300,7 @@ class Leg:
             statistics=self._statistics(),
             loads=list(self._loads.values()),
             recomputed=self._recomputed,
-            placed={"known": self._placement.known, "unknown": self._placement.unknown} if self._placement else {},
+            placed=self._placement.counts if self._placement else {},
         )
 
     def _workers_cpu_s(self) -> float:

@@ -97,6 +97,7 @@ class Placement:
         """When a batch with so many bytes for a worker began, oldest first."""
         self.known = self.unknown = 0
         """Requests that were placed by what ports owe, and those of which the scenario's own worker had to do."""
+        self._ages_ns = 0
 
     def place(self, request: Request, size_bytes: int, reading: Reading | None, now_ns: int) -> Request:
         """A request that arrives, with its worker: where nothing is known, or nothing that is still to be believed, the
@@ -105,10 +106,17 @@ class Placement:
             self.unknown += 1
         else:
             self.known += 1
+            self._ages_ns += now_ns - reading.at_ns
             worker = self._least(self.owed_bytes(reading), size_bytes)
             request = msgspec.structs.replace(request, decode=worker)
         self._sent[request.number] = _Sent(request.decode, size_bytes)
         return request
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many were placed by what was known and how many not, and how long ago that had come, in the mean."""
+        age_ms = round(self._ages_ns / max(1, self.known) / 1e6)
+        return {"known": self.known, "unknown": self.unknown, "age_ms": age_ms}
 
     def begun(self, number: int, size_bytes: int, now_ns: int) -> None:
         """A batch has begun that ships so much of the request, and the daemons are told."""

@@ -1,7 +1,8 @@
 """python -m bench.testbed.requests FILE [--page]: what requests add to the network, with real bytes.
 
-Two scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides, and
-agents whose reused KV comes from one owner that has too little rate for all of it. FILE keeps every leg; a run that was
+Three scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides,
+agents whose reused KV comes from one owner that has too little rate for all of it, and agents whose last stages from
+four ranks meet at the ports of three decode workers: chosen by `static` and `mfs` with workers at random. FILE keeps every leg; a run that was
 stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds beside,
 and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for the
 error of its answers alone."""
@@ -54,6 +55,12 @@ CASES = {
     "agent": Case(
         Scenario(workload="agent", rate=2.0, duration_s=6.0, fetch="loaded", kv_scale=10.0, decode_hosts=4),
         "dscp,mfs,mfs+fit+slo,mfs+fit+cost",
+    ),
+    "fan-in": Case(
+        Scenario(
+            workload="agent", rate=2.5, duration_s=6.0, fetch="loaded", kv_scale=16.0, decode_hosts=3, pool_hosts=4
+        ),
+        "dscp,dscp-size,mfs,mfs+backlog,mfs+fit+slo,mfs+fit+slo+backlog",
     ),
 }
 
