@@ -1,8 +1,9 @@
 """python -m bench.testbed.requests FILE [--page]: what requests add to the network, with real bytes.
 
-Three scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides,
-agents whose reused KV comes from one owner that has too little rate for all of it, and agents whose last stages from
-four ranks meet at the ports of three decode workers: chosen by `static` and `mfs` with workers at random. FILE keeps every leg; a run that was
+Four scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides;
+agents whose reused KV comes from one owner that has too little rate for all of it; and, by `static` and `mfs` with
+workers at random, agents whose last stages from four ranks meet at the ports of three decode workers, once with so much
+KV that messages wait for longer than daemons hold them, once with less, and less time. FILE keeps every leg; a run that was
 stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds beside,
 and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for the
 error of its answers alone."""
@@ -61,6 +62,19 @@ CASES = {
             workload="agent", rate=2.5, duration_s=6.0, fetch="loaded", kv_scale=16.0, decode_hosts=3, pool_hosts=4
         ),
         "dscp,dscp-size,mfs,mfs+backlog,mfs+fit+slo,mfs+fit+slo+backlog",
+    ),
+    "fan-in-short": Case(
+        Scenario(
+            workload="agent",
+            rate=2.5,
+            duration_s=6.0,
+            fetch="loaded",
+            kv_scale=8.0,
+            slo_factor=2.0,
+            decode_hosts=3,
+            pool_hosts=4,
+        ),
+        "dscp,dscp-size,mfs,mfs+backlog",
     ),
 }
 

@@ -33,6 +33,8 @@ in their host queue in front of a fabric of eight classes, with the parameters t
 OUTLOOK_AGE_S = 0.01
 """Of what a daemon's page says of other nodes' ports, in the cluster's time: reports are 20 ms apart at most, and
 times are stretched by two."""
+LINES_AGE_NS = 120_000_000
+"""How long ago the coordinator's latest line had come when a request was placed, in the mean of ten legs (`age_ms`)."""
 
 
 def not_simulated(scenario: Scenario) -> str:
@@ -53,7 +55,8 @@ def simulation_of(scenario: Scenario, scale: Scale, mode: Mode) -> Simulation:
     scheduler = None if mode.scheduler == "fcfs" else serve.scheduler(mode.scheduler, cluster)
     reuse = ReuseConfig(rule=mode.reuse, outlook="coordinator", age_s=OUTLOOK_AGE_S)
     if mode.by_backlog:  # one age of all that is known: the older one
-        reuse = msgspec.structs.replace(reuse, placement="backlog", age_s=AGE_NS / 1e9 / scale.time)
+        age_s = (LINES_AGE_NS + AGE_NS) / 1e9 / scale.time
+        reuse = msgspec.structs.replace(reuse, placement="backlog", age_s=age_s)
     simulation = Simulation(cluster, requests_of(scenario, cluster), factory, scheduler, reuse)
     simulation.run()
     return simulation
