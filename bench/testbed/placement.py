@@ -28,7 +28,7 @@ RETRY_S = 0.2
 
 
 class Reading(NamedTuple):
-    """What the coordinator said of ports."""
+    """What a line of the coordinator says of ports."""
 
     at_ns: int
     """When it came, CLOCK_MONOTONIC."""
@@ -62,7 +62,7 @@ class Ports:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            # What it said last is believed until its time is over.
+            # Its latest line is believed until its time is over.
             with contextlib.suppress(OSError, http.client.HTTPException, msgspec.MsgspecError):
                 self._watch()
             self._stop.wait(RETRY_S)

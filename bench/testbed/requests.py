@@ -3,10 +3,10 @@
 Four scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides;
 agents whose reused KV comes from one owner that has too little rate for all of it; and, by `static` and `mfs` with
 workers at random, agents whose last stages from four ranks meet at the ports of three decode workers, once with so much
-KV that messages wait for longer than daemons hold them, once with less, and less time. FILE keeps every leg; a run that was
-stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds beside,
-and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for the
-error of its answers alone."""
+KV that messages wait for longer than daemons hold them, once with less, and less time. FILE keeps every leg; a run that
+was stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds
+beside, and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for
+the error of its answers alone."""
 
 from __future__ import annotations
 

@@ -40,47 +40,47 @@ def place(
     return placed.decode
 
 
-def said(*owed_bytes: int, at_ns: int = NOW) -> Reading:
+def line_of(*owed_bytes: int, at_ns: int = NOW) -> Reading:
     """Of the first ports; of the others nothing."""
     owed = {f"{address}/in": owed for address, owed in zip(ADDRESSES, owed_bytes, strict=False)}
     return Reading(at_ns, at_ns + 2000 * MS, owed)
 
 
 def test_the_port_that_owes_least_is_taken() -> None:
-    assert place(placement(), 1, MB, 0, said(30 * MB, 10 * MB, 20 * MB), NOW) == 1
-    assert place(placement(), 1, MB, 0, said(30 * MB, 10 * MB), NOW) == 2, "of whom nobody speaks, owes nothing"
+    assert place(placement(), 1, MB, 0, line_of(30 * MB, 10 * MB, 20 * MB), NOW) == 1
+    assert place(placement(), 1, MB, 0, line_of(30 * MB, 10 * MB), NOW) == 2, "a port that is in no line owes nothing"
 
 
 def test_what_was_sent_counts_until_a_reading_can_have_it() -> None:
     workers = placement()
     owed = (0, 10 * MB, 20 * MB)
-    assert place(workers, 1, 15 * MB, 2, said(*owed), NOW) == 0
-    assert workers.owed_bytes(said(*owed)) == [15 * MB, 10 * MB, 20 * MB]
-    assert place(workers, 2, MB, 2, said(*owed), NOW) == 1, "it still queues: no daemon has spoken of it"
+    assert place(workers, 1, 15 * MB, 2, line_of(*owed), NOW) == 0
+    assert workers.owed_bytes(line_of(*owed)) == [15 * MB, 10 * MB, 20 * MB]
+    assert place(workers, 2, MB, 2, line_of(*owed), NOW) == 1, "it still queues: no daemon has spoken of it"
     later = NOW + 500 * MS
-    assert workers.owed_bytes(said(*owed, at_ns=later))[0] == 15 * MB, "however late the reading is"
+    assert workers.owed_bytes(line_of(*owed, at_ns=later))[0] == 15 * MB, "however late the reading is"
     workers.begun(1, 9 * MB, later)
-    assert workers.owed_bytes(said(0, at_ns=later + AGE_NS - 1))[0] == 15 * MB, "announced, and not heard of yet"
-    assert workers.owed_bytes(said(9 * MB, at_ns=later + AGE_NS))[0] == 15 * MB, "the rest of it is in a later batch"
+    assert workers.owed_bytes(line_of(0, at_ns=later + AGE_NS - 1))[0] == 15 * MB, "announced, and not known yet"
+    assert workers.owed_bytes(line_of(9 * MB, at_ns=later + AGE_NS))[0] == 15 * MB, "the rest of it is in a later batch"
     workers.begun(1, 6 * MB, later + AGE_NS)
-    assert workers.owed_bytes(said(0, at_ns=later + 2 * AGE_NS))[0] == 0
+    assert workers.owed_bytes(line_of(0, at_ns=later + 2 * AGE_NS))[0] == 0
     workers.arrived(1)
-    assert workers.owed_bytes(said(0, at_ns=later + 2 * AGE_NS)) == [0, MB, 0]
+    assert workers.owed_bytes(line_of(0, at_ns=later + 2 * AGE_NS)) == [0, MB, 0]
 
 
 def test_of_ports_that_owe_alike_the_one_with_fewer_requests_is_taken() -> None:
     workers = placement()
-    chosen = [place(workers, number, 0, 0, said(), NOW) for number in range(4)]
+    chosen = [place(workers, number, 0, 0, line_of(), NOW) for number in range(4)]
     assert chosen == [0, 1, 2, 0]
     workers.arrived(1)
-    assert place(workers, 4, 0, 0, said(), NOW) == 1
+    assert place(workers, 4, 0, 0, line_of(), NOW) == 1
 
 
 def test_where_nothing_is_known_or_it_is_too_old_the_scenarios_worker_has_it() -> None:
     workers = placement()
     assert place(workers, 1, 40 * MB, 2, None, NOW) == 2
     assert (workers.known, workers.unknown) == (0, 1)
-    reading = said(0, 30 * MB)
+    reading = line_of(0, 30 * MB)
     assert place(workers, 2, MB, 1, reading, reading.until_ns + 1) == 1
     assert (workers.known, workers.unknown) == (0, 2)
     assert place(workers, 3, MB, 1, reading, reading.until_ns) == 0
@@ -101,7 +101,7 @@ class Coordinator(BaseHTTPRequestHandler):
 
     asked = 0
     first: bytes | None = None
-    heard = threading.Semaphore(0)
+    answered = threading.Semaphore(0)
 
     def do_GET(self) -> None:
         cls = type(self)
@@ -112,7 +112,7 @@ class Coordinator(BaseHTTPRequestHandler):
         port = {"name": "10.86.0.5/in", "rate_bytes_per_s": RATE, "owed_ns": cls.asked * 1000 * MS}
         line = json.dumps({"ttl_ms": 2000.0, "ports": [port]}).encode() + b"\n"
         self.wfile.write(cls.first if cls.first is not None and cls.asked == 1 else line)
-        cls.heard.release()
+        cls.answered.release()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -120,7 +120,7 @@ class Coordinator(BaseHTTPRequestHandler):
 
 @contextmanager
 def coordinator(first: bytes | None) -> Iterator[str]:
-    Coordinator.asked, Coordinator.first, Coordinator.heard = 0, first, threading.Semaphore(0)
+    Coordinator.asked, Coordinator.first, Coordinator.answered = 0, first, threading.Semaphore(0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Coordinator) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -136,8 +136,8 @@ def test_a_coordinator_that_ends_or_says_nonsense_is_asked_again(first: bytes | 
     with coordinator(first) as address:
         ports = Ports(address)
         try:
-            for _ in range(3):  # what it said the second time was read before it was asked a third
-                assert Coordinator.heard.acquire(timeout=60)
+            for _ in range(3):  # its second line was read before it was asked a third
+                assert Coordinator.answered.acquire(timeout=60)
             assert ports.latest is not None and ports.latest.owed_bytes["10.86.0.5/in"] >= 2 * RATE
         finally:
             ports.close()
