@@ -185,13 +185,13 @@ def _case(kept: Kept, name: str) -> list[str]:
             *("" if first else gain(of) for of in (expected, planned)),
             f"{over_seeds(rows, mode, 'ttft_s.mean').show(0, 1e3)} ({there['ttft_s.mean'] * 1e3:.0f})",
             f"{again / total * 100:.0f}",
-            *([_placed([row for row in rows if row["mode"] == mode])] if places else []),
+            *([share_placed([row for row in rows if row["mode"] == mode])] if places else []),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _placed(rows: Sequence[Result]) -> str:
+def share_placed(rows: Sequence[Result]) -> str:
     """Share of the requests whose decode worker was chosen by what ports owe; nothing where none was to be."""
     known, unknown = (sum(row.get("placed", {}).get(which, 0) for row in rows) for which in ("known", "unknown"))
     return f"{known / (known + unknown) * 100:.0f}" if known + unknown else ""

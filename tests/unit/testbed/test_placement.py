@@ -13,6 +13,7 @@ import pytest
 
 from bench.testbed.measure import result_of
 from bench.testbed.placement import AGE_NS, Placement, Ports, Reading, reading_of
+from bench.testbed.requests import share_placed
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 from bench.testbed.show import line
 from tests.unit.testbed.test_figures import leg
@@ -84,7 +85,7 @@ def test_where_nothing_is_known_or_it_is_too_old_the_scenarios_worker_has_it() -
     assert place(workers, 2, MB, 1, reading, reading.until_ns + 1) == 1
     assert (workers.known, workers.unknown) == (0, 2)
     assert place(workers, 3, MB, 1, reading, reading.until_ns) == 0
-    assert (workers.known, workers.unknown) == (1, 2)
+    assert workers.counts == {"known": 1, "unknown": 2, "age_ms": 2000}
     assert workers.owed_bytes(reading)[2] == 40 * MB, "what was placed without it was sent all the same"
 
 
@@ -153,8 +154,9 @@ def test_nothing_is_known_where_no_coordinator_answers() -> None:
 
 def test_the_figures_say_how_many_were_placed_by_what_was_known() -> None:
     plain, placed = leg("mfs", 1, [200]), leg("mfs+backlog", 1, [200, 300])
-    placed.placed = {"known": 1, "unknown": 1}
+    placed.placed = {"known": 1, "unknown": 1, "age_ms": 20}
     assert "placed" not in result_of(plain, Scenario(), 0.5)
     result = result_of(placed, Scenario(), 0.5)
-    assert result["placed"] == {"known": 1, "unknown": 1}
+    assert result["placed"] == {"known": 1, "unknown": 1, "age_ms": 20}
     assert line(result).endswith("1 requests were placed without knowing what ports owe")
+    assert share_placed([result]) == "50" and share_placed([result_of(plain, Scenario(), 0.5)]) == ""
