@@ -205,6 +205,8 @@ class Cluster:
         self.first_nic: int = after.first_nic + after.prefill_gpus if after else 0
         self.decode_nics = config.decode_nics or config.gpus // 2
         self.decode_width = min(self.model.tensor_parallel, self.decode_nics)
+        self.decode_workers = max(1, self.decode_nics // self.decode_width)
+        """That a request may be given as it arrives. The testbed has fewer: the last of these NICs are of owners."""
         self.link = (config.link_gbps or self.model.link_gbps) * 1e9 / 8
         self.topology: Topology = (
             after.topology

@@ -207,7 +207,7 @@ class ReuseDecisions:
         if self.config.placement != "backlog" or self.config.outlook not in ("exact", "coordinator"):
             return
         width = state.cluster.decode_width
-        workers = max(1, state.cluster.decode_nics // width)
+        workers = state.cluster.decode_workers
         known = self._far()
         owed = [known.workers.get(worker, 0.0) for worker in range(workers)]
         for at_s, worker, size in self._placed:

@@ -18,7 +18,16 @@ from bench.testbed import overhead, page, show
 from bench.testbed.build import BuildError
 from bench.testbed.leg import LegResult
 from bench.testbed.measure import Result
-from bench.testbed.modes import MODES, REUSE, WITH_REQUESTS, Mode, check_fetch, parse_modes
+from bench.testbed.modes import (
+    BACKLOG,
+    BACKLOG_SAYS,
+    MODES,
+    REUSE,
+    WITH_REQUESTS,
+    Mode,
+    check_fetch,
+    parse_modes,
+)
 from bench.testbed.processes import LegError
 from bench.testbed.rounds import Moment, ResultFile, parse_seeds, run_rounds
 from bench.testbed.scale import Scale, parse_rate
@@ -76,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         "--modes",
         metavar="A,B",
         help=f"what is compared (default all). {modes}. With +SCHEDULER and +REUSE: with those, such as "
-        f"{WITH_REQUESTS}",
+        f"{WITH_REQUESTS}. With +{BACKLOG}: {BACKLOG_SAYS}",
     )
     _add_requests(p)
     p.add_argument(

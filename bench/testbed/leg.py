@@ -19,6 +19,7 @@ from bench.testbed.hosts import Hosts, PortSample
 from bench.testbed.marks import classes_of
 from bench.testbed.modes import Mode
 from bench.testbed.oracle import WEB, Oracle
+from bench.testbed.placement import Placement, Ports
 from bench.testbed.processes import LegError, Switchboard, Worker
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import PREFILL_HOSTS, RANKS, UNITS, Scenario
@@ -82,6 +83,8 @@ class LegResult(msgspec.Struct):
     loads: list[Load] = []
     recomputed: int = 0
     """Requests that computed again what they could have fetched."""
+    placed: dict[str, int] = {}
+    """`Placement.counts`, where decode workers are chosen by what their ports owe; else empty."""
 
 
 Progress = Callable[[int, int], None]
@@ -106,6 +109,8 @@ class Leg:
         self.workers: list[Worker] = []
         self._oracle = Oracle() if oracle and mode.coordinator else None
         self._asked: dict[int, Future[int | None]] = {}
+        self._ports: Ports | None = None
+        self._placement = self._new_placement() if mode.by_backlog else None
         self._cleanup = ExitStack()
         self._classes_of = classes_of(mode, scenario, cluster)
         self._units = [Unit(cluster, scale, u, mode.scheduler) for u in range(UNITS)]
@@ -128,6 +133,10 @@ class Leg:
 
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
+
+    def _new_placement(self) -> Placement:
+        names = self.hosts.names[PREFILL_HOSTS : PREFILL_HOSTS + self.scenario.decode_hosts]
+        return Placement([self.hosts.address(name) for name in names], round(self.scale.link_bits_per_s / 8))
 
     # ---- programs ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +162,11 @@ class Leg:
     def _daemons(self, names: list[str]) -> Daemons:
         if self._oracle:
             self._cleanup.callback(self._oracle.close)
-        return Daemons(self.hosts, names, self.mode, DEVICE, self.scale, WEB if self._oracle else "")
+        if self._placement:
+            self._ports = Ports(WEB)
+            self._cleanup.callback(self._ports.close)
+        asked = self._oracle or self._placement
+        return Daemons(self.hosts, names, self.mode, DEVICE, self.scale, WEB if asked else "")
 
     def _asks(self, index: int) -> bool:
         """Whether the host posts work requests that a daemon schedules; the pool and decode workers post none."""
@@ -287,6 +300,7 @@ class Leg:
             statistics=self._statistics(),
             loads=list(self._loads.values()),
             recomputed=self._recomputed,
+            placed=self._placement.counts if self._placement else {},
         )
 
     def _workers_cpu_s(self) -> float:
@@ -317,6 +331,9 @@ class Leg:
             self.scale.ns(request.isolated_s),
         )
         expected = shipped_bytes(self.cluster, self.scale, request)
+        if self._placement:
+            reading = self._ports.latest if self._ports else None
+            request = self._placement.place(request, expected, reading, time.monotonic_ns())
         self.workers[PREFILL_HOSTS + request.decode].tell(f"expect {request.number} {expected}")
         unit = self._units[request.unit]
         state = unit.arrived(request)
@@ -388,6 +405,10 @@ class Leg:
             self.workers[rank_host(unit.number, rank)].tell(
                 batch_command(batch, rank, self.scale, zero_ns, wire_s, self._classes_of)
             )
+        if self._placement:
+            now_ns = time.monotonic_ns()
+            for part in batch.requests:
+                self._placement.begun(part.request.number, part.push_bytes * batch.layers, now_ns)
 
     def _heard(self, index: int, text: str, zero_ns: int) -> int:
         """Takes in what a worker says; answers how many requests are served by it."""
@@ -396,6 +417,8 @@ class Leg:
             number, at_ns, size = map(int, rest.split())
             served = self._served[number]
             served.kv_ns, served.kv_bytes = at_ns, size
+            if self._placement:
+                self._placement.arrived(number)
             return int(served.done)
         if kind == "end":
             number, at_ns, *times = map(int, rest.split())

@@ -42,6 +42,7 @@ def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
         "mfs_cpu_s": round(leg.mfs_cpu_s, 3),
         "permits": leg.statistics,
         **_of_loads(leg),
+        **({"placed": leg.placed} if leg.placed else {}),
     }
 
 

@@ -31,6 +31,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     """Which queued requests a unit computes together: one of SCHEDULERS."""
     reuse: str = "always"
     """Whether reused KV is fetched or computed again: one of REUSE."""
+    by_backlog: bool = False
+    """Whether a request's decode worker is chosen as it arrives, by what the workers' ports owe."""
     apart: bool = True
     """Whether classes travel apart; if not, each stage has one lane, and all lanes one class."""
 
@@ -89,6 +91,9 @@ REUSE = {
     "cost": "computed again where that gains more time than it takes of the requests that queue",
 }
 """Rules of `mfsd.policy.serve.fetch`; each prefill worker reads the outlook page of its node's daemon."""
+BACKLOG = "backlog"
+"""The word of modes that choose decode workers."""
+BACKLOG_SAYS = "decode workers by what their ports owe, as the coordinator says"
 WITH_REQUESTS = "mfs+fit+slo"
 """The network and the requests: MFS, who shares a batch by deadline, and reuse by what the network owes."""
 
@@ -103,20 +108,22 @@ def with_requests(mode: Mode, scheduler: str, reuse: str) -> Mode:
 
 
 def _found(name: str, scheduler: str, reuse: str) -> Mode | None:
-    """A mode by its name, such as mfs or mfs+fit+slo."""
+    """A mode by its name, such as mfs, mfs+fit+slo or mfs+backlog."""
     network, *added = name.split("+")
-    if network not in MODES or not all(word in SCHEDULERS or word in REUSE for word in added):
+    if network not in MODES or not all(word in SCHEDULERS or word in REUSE or word == BACKLOG for word in added):
         return None
     says = [MODES[network].says]
     for word in added:
-        if word in SCHEDULERS:
+        if word == BACKLOG:
+            says.append(BACKLOG_SAYS)
+        elif word in SCHEDULERS:
             scheduler = word
             says.append(f"units fill batches by {word}: {SCHEDULERS[word][0]}")
         else:
             reuse = word
             says.append(f"reuse by {word}: {REUSE[word]}")
     mode = with_requests(MODES[network], scheduler, reuse)
-    return msgspec.structs.replace(mode, name=name, says="; ".join(says))
+    return msgspec.structs.replace(mode, name=name, says="; ".join(says), by_backlog=BACKLOG in added)
 
 
 def parse_modes(text: str | None, lanes: bool = True, scheduler: str = "fcfs", reuse: str = "always") -> list[Mode]:
@@ -130,9 +137,12 @@ def parse_modes(text: str | None, lanes: bool = True, scheduler: str = "fcfs", r
         mode = _found(name, scheduler, reuse)
         if mode is None:
             raise ConfigError(
-                f"--modes {text}: {name!r} is none of {', '.join(MODES)}, alone or with +SCHEDULER and +REUSE, such as "
-                f"{WITH_REQUESTS}"
+                f"--modes {text}: {name!r} is none of {', '.join(MODES)}, alone or with +SCHEDULER, +REUSE and "
+                f"+{BACKLOG}, such as {WITH_REQUESTS}"
             )
+        if mode.by_backlog and not mode.coordinator:
+            known = ", ".join(each.name for each in MODES.values() if each.coordinator)
+            raise ConfigError(f"--modes {text}: {name!r} has no coordinator that says what ports owe; use {known}")
         if name.partition("+")[0] in WIRE_ONLY and not lanes:
             raise ConfigError(f"--modes {text}: {name!r} is priorities on the wire, which --no-lanes takes away")
         modes.append(mode if lanes else on_one_lane(mode))

@@ -1,10 +1,12 @@
 """python -m bench.testbed.requests FILE [--page]: what requests add to the network, with real bytes.
 
-Two scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides, and
-agents whose reused KV comes from one owner that has too little rate for all of it. FILE keeps every leg; a run that was
-stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds beside,
-and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for the
-error of its answers alone."""
+Four scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides;
+agents whose reused KV comes from one owner that has too little rate for all of it; and, by `static` and `mfs` with
+workers at random, agents whose last stages from four ranks meet at the ports of three decode workers, once with so much
+KV that messages wait for longer than daemons hold them, once with less, and less time. FILE keeps every leg; a run that
+was stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds
+beside, and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for
+the error of its answers alone."""
 
 from __future__ import annotations
 
@@ -55,6 +57,25 @@ CASES = {
         Scenario(workload="agent", rate=2.0, duration_s=6.0, fetch="loaded", kv_scale=10.0, decode_hosts=4),
         "dscp,mfs,mfs+fit+slo,mfs+fit+cost",
     ),
+    "fan-in": Case(
+        Scenario(
+            workload="agent", rate=2.5, duration_s=6.0, fetch="loaded", kv_scale=16.0, decode_hosts=3, pool_hosts=4
+        ),
+        "dscp,dscp-size,mfs,mfs+backlog,mfs+fit+slo,mfs+fit+slo+backlog",
+    ),
+    "fan-in-short": Case(
+        Scenario(
+            workload="agent",
+            rate=2.5,
+            duration_s=6.0,
+            fetch="loaded",
+            kv_scale=8.0,
+            slo_factor=2.0,
+            decode_hosts=3,
+            pool_hosts=4,
+        ),
+        "dscp,dscp-size,mfs,mfs+backlog",
+    ),
 }
 
 
@@ -63,7 +84,7 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.content: dict[str, Any] = {"machine": machine(), **{kind: {} for kind in KINDS}}
+        self.content: dict[str, Any] = {"machine": machine(), "machines": {}, **{kind: {} for kind in KINDS}}
         if path.exists():
             self.content |= json.loads(path.read_text())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +114,10 @@ def measure(console: Console, kept: Kept, names: Sequence[str], seeds: Sequence[
             ]
 
             def keep(result: Result, _: LegResult, name: str = name) -> None:
-                kept.content.setdefault(f"{kind} on", machine())
+                if asked:
+                    kept.content.setdefault("asked on", machine())
+                else:
+                    kept.content["machines"].setdefault(name, machine())
                 kept.add(kind, name, result)
                 console.print(show.line(result), highlight=False)
 
@@ -133,13 +157,16 @@ def _case(kept: Kept, name: str) -> list[str]:
     rows, expected, planned = (kept.of(kind, name) for kind in ("measured", "simulated", "planned"))
     scenario, modes = CASES[name].scenario, CASES[name].modes.split(",")
     seeds = sorted({row["seed"] for row in rows})
+    where = kept.content["machines"].get(name, kept.content["machine"])
+    places = any(row.get("placed") for row in rows)
     lines = [
         f"{scenario.rate:g} requests/s per GPU, KV x{scenario.kv_scale:g}, {scenario.decode_hosts} decode NIC, "
-        f"{len(seeds)} seeds of {rows[0]['requests']} requests.",
+        f"{len(seeds)} seeds of {rows[0]['requests']} requests"
+        + (f"; {where}." if where != kept.content["machine"] else "."),
         "",
         f"| mode | in time, % | points | against `{ORDER}` | simulator: points | on seeds 1001-1010 | TTFT, ms | "
-        "computed again, % |",
-        "|---|---|---|---|---|---|---|---|",
+        f"computed again, % |{' worker by what ports owe, % |' if places else ''}",
+        f"|---|---|---|---|---|---|---|---|{'---|' if places else ''}",
     ]
     for mode in modes:
         first, added = mode == modes[0], mode.startswith(f"{ORDER}+")
@@ -158,9 +185,16 @@ def _case(kept: Kept, name: str) -> list[str]:
             *("" if first else gain(of) for of in (expected, planned)),
             f"{over_seeds(rows, mode, 'ttft_s.mean').show(0, 1e3)} ({there['ttft_s.mean'] * 1e3:.0f})",
             f"{again / total * 100:.0f}",
+            *([share_placed([row for row in rows if row["mode"] == mode])] if places else []),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def share_placed(rows: Sequence[Result]) -> str:
+    """Share of the requests whose decode worker was chosen by what ports owe; nothing where none was to be."""
+    known, unknown = (sum(row.get("placed", {}).get(which, 0) for row in rows) for which in ("known", "unknown"))
+    return f"{known / (known + unknown) * 100:.0f}" if known + unknown else ""
 
 
 HEAD = (

@@ -127,7 +127,9 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
         fabric_classes=fabric_classes,
         policy=policy or {},
     )
-    return Cluster(config, scenario.seed)
+    cluster = Cluster(config, scenario.seed)
+    cluster.decode_workers = scenario.decode_hosts
+    return cluster
 
 
 def requests_of(scenario: Scenario, cluster: Cluster) -> list[Request]:

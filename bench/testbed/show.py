@@ -26,12 +26,13 @@ HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 def line(result: Result) -> str:
     """A leg that has just ended."""
-    bypassed = result["permits"].get("bypassed", 0)
+    bypassed, unknown = result["permits"].get("bypassed", 0), result.get("placed", {}).get("unknown", 0)
     return (
         f"  {result['mode']:11} seed {result['seed']}: {result['requests']} requests, "
         f"TTFT {result['ttft_s']['mean'] * 1e3:.0f} ms, "
         f"{result['slo_attainment']:.0%} in time, CCT {result['cct_s']['mean'] * 1e3:.1f} ms"
         + (f"; {bypassed} messages went without a permit" if bypassed else "")
+        + (f"; {unknown} requests were placed without knowing what ports owe" if unknown else "")
     )
 
 

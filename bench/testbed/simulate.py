@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from bench.sim import policies, serve
 from bench.sim.engine import Simulation
 from bench.sim.point import measure
@@ -12,6 +14,7 @@ from bench.sim.policies.dscp import DscpBySize
 from bench.sim.reuse import ReuseConfig
 from bench.testbed.marks import marks_of
 from bench.testbed.modes import Mode
+from bench.testbed.placement import AGE_NS
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import Scenario, cluster_of, requests_of
 
@@ -30,6 +33,8 @@ in their host queue in front of a fabric of eight classes, with the parameters t
 OUTLOOK_AGE_S = 0.01
 """Of what a daemon's page says of other nodes' ports, in the cluster's time: reports are 20 ms apart at most, and
 times are stretched by two."""
+LINES_AGE_NS = 120_000_000
+"""How long ago the coordinator's latest line had come when a request was placed, in the mean of ten legs (`age_ms`)."""
 
 
 def not_simulated(scenario: Scenario) -> str:
@@ -39,8 +44,8 @@ def not_simulated(scenario: Scenario) -> str:
     return "" if scenario.lanes else "the simulator's fabric has classes; leave out --no-lanes"
 
 
-def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
-    """Figures of a mode as the simulator expects them, in the testbed's seconds."""
+def simulation_of(scenario: Scenario, scale: Scale, mode: Mode) -> Simulation:
+    """A mode as the simulator plays it, to the end."""
     policy, fabric_classes = POLICIES[mode.name.partition("+")[0]]
     parameters = {name: value for name, value in (mode.policy or {}).items() if name != "variant"}
     cluster = cluster_of(scenario, fabric_classes, parameters)
@@ -49,8 +54,17 @@ def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
         factory = partial(DscpBySize, marks=marks_of(scenario))
     scheduler = None if mode.scheduler == "fcfs" else serve.scheduler(mode.scheduler, cluster)
     reuse = ReuseConfig(rule=mode.reuse, outlook="coordinator", age_s=OUTLOOK_AGE_S)
+    if mode.by_backlog:  # one age of all that is known: the older one
+        age_s = (LINES_AGE_NS + AGE_NS) / 1e9 / scale.time
+        reuse = msgspec.structs.replace(reuse, placement="backlog", age_s=age_s)
     simulation = Simulation(cluster, requests_of(scenario, cluster), factory, scheduler, reuse)
     simulation.run()
+    return simulation
+
+
+def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
+    """Figures of a mode as the simulator expects them, in the testbed's seconds."""
+    simulation = simulation_of(scenario, scale, mode)
     result = measure(simulation, 0)
     for figure in ("ttft_s", "cct_s", "earliness_s"):
         result[figure] = {name: value * scale.time for name, value in result[figure].items()}

@@ -128,13 +128,17 @@ def test_other_hosts_lanes_and_signals_serve_every_request(tmp_path: Path, optio
 
 @pytest.mark.slow
 def test_loads_that_queue_are_forecast_and_what_is_computed_again_ships_as_many_bytes(tmp_path: Path) -> None:
-    options = ["--fetch", "loaded", "--workload", "agent", "--kv-scale", "6", "--modes", "mfs+fit+cost"]
+    """In a mode that chooses decode workers, too."""
+    options = ["--fetch", "loaded", "--workload", "agent", "--kv-scale", "6", "--modes", "mfs+fit+cost+backlog"]
+    options += ["--decode-hosts", "2"]
     program = run_testbed(*options, "--json", str(tmp_path / "result.json"))
     output, _ = program.communicate(timeout=240)
     assert program.returncode == 0, output
     content = json.loads((tmp_path / "result.json").read_text())
     (result,) = content["results"]
-    scenario = Scenario(workload="agent", rate=1.5, duration_s=DURATION_S / 2, fetch="loaded", kv_scale=6.0)
+    scenario = Scenario(
+        workload="agent", rate=1.5, duration_s=DURATION_S / 2, fetch="loaded", kv_scale=6.0, decode_hosts=2
+    )
     wanted = {name: value for name, value in msgspec.to_builtins(scenario).items() if name != "seed"}
     assert content["config"]["scenario"] == wanted
     cluster = cluster_of(scenario)
@@ -145,6 +149,8 @@ def test_loads_that_queue_are_forecast_and_what_is_computed_again_ships_as_many_
     assert reused > 5 and len(result["loads"]) + result["recomputed"] == reused
     assert all(expected is not None and expected > 0 and took > 0 for expected, took in result["loads"])
     assert result["permits"]["submitted"] > 0 and result["permits"]["bypassed"] == 0
+    placed = result["placed"]
+    assert placed["known"] + placed["unknown"] == len(requests) and placed["known"] > 0
     assert not left_behind()
 
 

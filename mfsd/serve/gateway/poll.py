@@ -17,6 +17,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from mfsd.proto.resolve import resolve
+from mfsd.serve.gateway.ports import LINES, SILENT_S, WATCH, PortRows, incoming
 from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import State, key_in
 from mfsd.serve.gateway.upstream import own_problem
@@ -25,9 +26,6 @@ TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
 KV_USED, CACHE = "vllm:kv_cache_usage_perc", "vllm:cache_config_info"
 READ: Final = (WAITING, RUNNING, KV_USED, CACHE)
-WATCH, LINES = "/v1/ports?watch=1", "application/x-ndjson"
-SILENT_S: Final = 5.0
-"""A coordinator that has said nothing for so long is asked again: it says something each third of a heartbeat."""
 RETRY_S: Final = 1.0
 """Until it is tried again."""
 LINE_BYTES_MAX: Final = 64 << 20
@@ -91,17 +89,6 @@ def models_of(answer: Any) -> Iterator[tuple[str, Card]]:
                     created=created if isinstance(created, int) and created >= 0 else None,
                 ),
             )
-
-
-class PortRow(msgspec.Struct):
-    name: str
-    rate_bytes_per_s: int
-    owed_ns: int
-
-
-class PortRows(msgspec.Struct):
-    ttl_ms: float
-    ports: list[PortRow]
 
 
 def _remedy(status: int) -> str:
@@ -338,9 +325,9 @@ class Poller:
             port = replica.settings.port
             if not port:
                 continue
-            row = by_name.get(port if port.endswith("/in") else f"{port}/in")
+            row = by_name.get(incoming(port))
             if row is None:
                 replica.owed_bytes = None
             else:
                 replica.port_rate_bytes_per_s = row.rate_bytes_per_s
-                replica.owed_bytes = row.owed_ns * row.rate_bytes_per_s // 1_000_000_000
+                replica.owed_bytes = row.owed_bytes

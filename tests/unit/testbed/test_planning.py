@@ -19,7 +19,7 @@ from bench.testbed.modes import MODES, check_fetch, parse_modes, rotated
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import MESSAGE_CLUSTER_BYTES, Scale, parse_rate
 from bench.testbed.scenario import PREFILL_HOSTS, RATES, UNITS, WORKLOADS, Scenario, cluster_of, requests_of
-from bench.testbed.simulate import not_simulated
+from bench.testbed.simulate import not_simulated, simulation_of
 from mfsd.node.config_file import parse
 
 SCALE = Scale()
@@ -177,6 +177,29 @@ def test_requests_are_ordered_by_the_mode_or_by_the_options() -> None:
     check_fetch([plain], "batch")
 
 
+def test_decode_workers_are_chosen_where_the_mode_says_so() -> None:
+    plain, backlog, all_of_it = parse_modes("mfs,mfs+backlog,mfs+fit+slo+backlog", scheduler="edf")
+    assert not plain.by_backlog and "what their ports owe" not in plain.says
+    assert backlog.by_backlog and (backlog.scheduler, backlog.reuse) == ("edf", "always")
+    assert all_of_it.by_backlog and (all_of_it.scheduler, all_of_it.reuse) == ("fit", "slo")
+    assert "what their ports owe" in backlog.says and backlog.policy == plain.policy
+    (one_lane,) = parse_modes("mfs+backlog", lanes=False)
+    assert one_lane.by_backlog and not one_lane.apart
+    check_fetch([backlog], "batch")
+
+
+def test_the_simulator_chooses_among_the_same_decode_workers() -> None:
+    """And not among the owners' NICs, which are behind them."""
+    scenario = Scenario(workload="agent", rate=3.0, duration_s=4, decode_hosts=3, pool_hosts=2)
+    at_random, by_backlog = (
+        [state.request.decode for state in simulation_of(scenario, SCALE, mode).states]
+        for mode in parse_modes("mfs,mfs+backlog")
+    )
+    assert set(by_backlog) == set(at_random) == {0, 1, 2} and by_backlog != at_random
+    counts = Counter(by_backlog)
+    assert max(counts.values()) < len(by_backlog) / 2
+
+
 def test_ranks_of_a_unit_agree_about_their_collectives() -> None:
     scenario = Scenario(rate=2.0, duration_s=3)
     cluster = cluster_of(scenario)
@@ -249,6 +272,10 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: parse_modes("mfs", reuse="never"), "--reuse never: use one of always, slo, cost"),
         (lambda: check_fetch(parse_modes("mfs+slo"), "batch"), "mode mfs+slo, reuse slo, --fetch batch: what is"),
         (lambda: check_fetch(parse_modes("dscp+slo"), "loaded"), "mode dscp+slo, reuse slo: nothing knows what"),
+        (
+            lambda: parse_modes("mfs,static+backlog"),
+            "'static+backlog' has no coordinator that says what ports owe; use",
+        ),
         (lambda: parse_modes("fifo,dscp", lanes=False), "'dscp' is priorities on the wire, which --no-lanes takes"),
         (lambda: requests_of(s := Scenario(rate=50, duration_s=1), cluster_of(s)), "--rate 50: the GPUs can compute"),
         (lambda: requests_of(s := Scenario(workload="nope"), cluster_of(s)), "--workload nope: use one of"),
