@@ -54,7 +54,8 @@ static uint64_t all_at_ns;
 
 /* How much of the latest budget's time something of this process was under way, 0 to 1. */
 static double busy;
-static uint64_t swept_ns, swept_flight_ns; /* the last sweep, and the time under way of all queue pairs that it found */
+/* the last sweep, and the time under way of all queue pairs that it found */
+static uint64_t swept_ns, swept_flight_ns;
 
 static bool holds_something(struct shim_qp *q)
 {
