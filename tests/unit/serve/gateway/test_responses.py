@@ -149,7 +149,7 @@ def test_a_kept_answer_is_read_and_cancelled_at_its_engine(method: str, query: b
     asyncio.run(through(work))
 
 
-def test_a_kept_answer_of_nobody_or_of_one_that_is_away() -> None:
+def test_a_kept_answer_that_no_engine_has_or_one_that_is_away() -> None:
     async def work(made: Gateway) -> None:
         for name in ("resp_never", "../../metrics"):
             status, answer = await of_kept(made, name)
