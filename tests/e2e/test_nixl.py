@@ -25,8 +25,9 @@ import pytest
 
 from bench.ports import free_port
 from mooncake_adapter.metadata import request_number
-from tests.e2e.cluster import PYTHON, ROOT, START_S, TOKEN_BYTES, Cluster, until
+from tests.e2e.cluster import DSCP, PYTHON, ROOT, START_S, TOKEN_BYTES, Cluster, until
 from tests.e2e.test_vllm import prompt
+from tests.support.capture import capture
 
 NIXL = ROOT / "build/e2e-vllm/nixl"
 pytestmark = [
@@ -86,10 +87,20 @@ class NixlCluster(Cluster):
         found = self.complete("D", one, headers or {}, max_tokens=tokens, kv_transfer_params=answer)
         return found, time.monotonic() - begun_s, str(answer["remote_request_id"])
 
+    def granted_by_class(self) -> Counter[int]:
+        """Bytes."""
+        return Counter({at: c.granted_bytes for nic in self.status().nics for at, c in enumerate(nic.classes)})
+
     def granted(self) -> tuple[int, int]:
         """Bytes and permits."""
         classes = [c for nic in self.status().nics for c in nic.classes]
         return sum(c.granted_bytes for c in classes), sum(c.grants for c in classes)
+
+
+def warm_up(cluster: NixlCluster) -> None:
+    for _ in range(WARM_UP):
+        with contextlib.suppress(urllib.error.HTTPError):  # vLLM gives a handshake up after five seconds
+            cluster.handed_over(prompt(1400, PAIRS), tokens=1, headers=SOON)
 
 
 Kind = TypeVar("Kind", bound=NixlCluster)
@@ -189,14 +200,30 @@ def test_every_byte_is_accounted_for_with_stage_and_request(cluster: NixlCluster
         assert sum(part.completed_bytes for part in account.stages if part.stage == "p2d") == size
 
 
+def test_what_vllm_moves_has_the_class_of_its_permit_on_the_wire(cluster: NixlCluster) -> None:
+    """Of each class that permits were of, more than half of the bytes: a busy capture misses some."""
+    if cluster.transport != "rdma":
+        pytest.skip("loopback's TCP has no lanes")
+    warm_up(cluster)
+    before = cluster.granted_by_class()
+    with capture() as wire:
+        for seed in range(4):
+            cluster.handed_over(prompt(1400, 200 + seed), tokens=1, headers=SOON)
+        sent = cluster.granted_by_class() - before
+        for wire_class, size in sent.items():
+            tos = DSCP[wire_class] << 2
+            until(lambda tos=tos: wire.both_ways(tos, tos), f"class {wire_class} on both directions")
+            until(lambda tos=tos, n=size: wire.payload_bytes(tos) > n // 2, f"the bytes of class {wire_class}")
+    carried = {c: wire.payload_bytes(tos << 2) for c, tos in enumerate(DSCP)}
+    print(json.dumps({"granted_bytes": dict(sent), "carried_bytes": carried}))
+
+
 def test_deadlines_beside_bulk(cluster: NixlCluster) -> None:
     """Two bulk writes share the rate of the NIC. Each pair is one request with MFS and one without, in turns; what it
     comes to is reported, and how fast a machine is decides nothing here."""
     if cluster.transport != "rdma":
         pytest.skip("loopback's TCP has no rate to share")
-    for _ in range(WARM_UP):
-        with contextlib.suppress(urllib.error.HTTPError):  # vLLM gives a handshake up after five seconds
-            cluster.handed_over(prompt(1400, PAIRS), tokens=1, headers=SOON)
+    warm_up(cluster)
     bulk = cluster.start(
         "bulk", *cluster.on_device(PYTHON, ROOT / "bench/programs/bulk_write.py", "--mib", "8", "--threads", "2")
     )

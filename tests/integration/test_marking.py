@@ -55,7 +55,7 @@ def no_connection(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def carried_bytes(wire: Capture, wire_class: int) -> int:
-    return sum(count for (tos, _, _), count in wire.carried.items() if tos == DSCP[wire_class] << 2)
+    return wire.payload_bytes(DSCP[wire_class] << 2)
 
 
 @pytest.mark.parametrize("program", ["ib_write_bw", "ib_read_bw", "ib_send_bw"])

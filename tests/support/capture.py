@@ -40,6 +40,9 @@ class Capture:
             payload = length - header_bytes - (packet[header_bytes + 12] >> 4) * 4
             self.carried[packet[1], source, destination] += payload
 
+    def payload_bytes(self, tos: int) -> int:
+        return sum(size for (seen_tos, _, _), size in self.carried.items() if seen_tos == tos)
+
     def both_ways(self, tos: int, back: int) -> bool:
         """Some connection carried ``tos`` one way and ``back`` the other."""
         seen = set(self.carried)
