@@ -49,8 +49,8 @@ BARS = (
         at_most=False,
         why="internals/shim.md#message-rate",
     ),
-    Bar("permit", "rtt_us_p50", "permit round trip, arbiter spinning (median)", "us", 2),
-    Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20),
+    Bar("permit", "rtt_us_p50", "permit round trip, arbiter spinning (median)", "us", 2, why=ANOTHER_MACHINE),
+    Bar("permit", "rtt_us_p99", "permit round trip, arbiter spinning (p99)", "us", 20, why=ANOTHER_MACHINE),
     Bar(
         "permit",
         "credit_us_p50",
@@ -166,7 +166,7 @@ BARS = (
         "",
         0.9,
         False,
-        why=ANOTHER_MACHINE,
+        why="internals/window.md#measured",
     ),
     Bar(
         "gate",
@@ -189,7 +189,14 @@ BARS = (
         why=ANOTHER_MACHINE,
     ),
     Bar("window", "slow_share_min", "slow destinations, worst case, enforce / observe", "", 0.9, False),
-    Bar("gateway", "whole/added_ms_p99", "gateway, added to a request at 500/s, whole answers (p99)", "ms", 2),
+    Bar(
+        "gateway",
+        "whole/added_ms_p99",
+        "gateway, added to a request at 500/s, whole answers (p99)",
+        "ms",
+        2,
+        why=ANOTHER_MACHINE,
+    ),
     Bar(
         "gateway",
         "stream/first_added_ms_p99",
