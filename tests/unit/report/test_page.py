@@ -21,15 +21,19 @@ def test_a_bar_is_held_missed_or_not_measured() -> None:
             "permit": {"machine": MACHINE, "results": {"rtt_us_p50": 1.5, "rtt_us_p99": 30.0}},
             "rmlq": {"machine": MACHINE, "results": {"ops_per_s": 6e6}},
             "mooncake": {"machine": MACHINE, "results": {"rdma": {"overhead_percent": 0.25}}},
+            "idle": {"machine": MACHINE, "results": {"rss_mib": 90.0}},
         }
     )
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
     assert lines["permit round trip, arbiter spinning (median)"].endswith("| 1.5 us | holds |")
-    assert lines["permit round trip, arbiter spinning (p99)"].endswith("| 30 us | **missed** |")
+    assert lines["permit round trip, arbiter spinning (p99)"].endswith(
+        f"| 30 us | **missed**, [why]({ANOTHER_MACHINE}) |"
+    )
     assert lines["reverse multi-level queue, submit + pick at 100,000 queued"].endswith("| 6,000,000 /s | holds |")
     assert lines["Mooncake adapter, of a 1 MiB write over soft RoCE (median)"].endswith("| 0.25 % | holds |")
     assert lines["Mooncake adapter, of a 1 MiB write over loopback TCP (median)"].endswith("| not measured | |")
     assert lines["idle daemon, share of one core"].endswith("| not measured | |")
+    assert lines["idle daemon, resident memory"].endswith("| 90 MiB | **missed** |")
 
 
 @pytest.mark.parametrize(
