@@ -12,7 +12,7 @@ from mfsd.serve.gateway.exchange import UNHEALTHY_RETRY_S, no_socket
 from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.gateway.responses import PATH
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, whole_events
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
 
 
 class Kept:
@@ -62,7 +62,7 @@ async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer:
         gateway.down(replica, str(error))
         await answer.failed(_away(replica, str(error)))
     except FAILED as error:
-        await answer.failed(_away(replica, " ".join(str(error).split()) or type(error).__name__))
+        await answer.failed(_away(replica, in_a_line(error)))
 
 
 def _unknown(name: str) -> Refused:

@@ -20,7 +20,7 @@ from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.ports import LINES, SILENT_S, WATCH, PortRows, incoming
 from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import State, key_in
-from mfsd.serve.gateway.upstream import own_problem
+from mfsd.serve.gateway.upstream import in_a_line, own_problem
 
 TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
@@ -156,7 +156,7 @@ class Poller:
         except (asyncio.TimeoutError, OSError) as error:
             if host not in self._unresolved:
                 self._unresolved.add(host)
-                problem = " ".join(str(error).split()) or type(error).__name__
+                problem = in_a_line(error)
                 self._log.warning("replicas-not-looked-up", url=url, problem=problem)
             return
         self._unresolved.discard(host)
@@ -188,7 +188,7 @@ class Poller:
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
             if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
                 return
-            problem = " ".join(str(error).split()) or type(error).__name__
+            problem = in_a_line(error)
             if replica.down(problem) or failures == 1:
                 self._log.warning("replica-down", replica=replica.name, url=replica.url, problem=problem)
         else:
@@ -316,7 +316,7 @@ class Poller:
 
     def _log_coordinator(self, url: str, error: Exception) -> None:
         if self.coordinator == url:
-            self._log.warning("coordinator-silent", url=url, problem=" ".join(str(error).split()))
+            self._log.warning("coordinator-silent", url=url, problem=in_a_line(error))
 
     def _take(self, rows: PortRows) -> None:
         by_name = {row.name: row for row in rows.ports}

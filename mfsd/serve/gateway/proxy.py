@@ -38,7 +38,7 @@ from mfsd.serve.gateway.exchange import (
 )
 from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.turn import Turn
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, whole_events
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
 
 
 class Proxy:
@@ -162,7 +162,7 @@ class Proxy:
         return "answered"
 
     async def _failed(self, answer: Answer, error: BaseException) -> str:
-        await answer.failed(engine_lost(" ".join(str(error).split()) or type(error).__name__))
+        await answer.failed(engine_lost(in_a_line(error)))
         return "failed"
 
     async def _relay(self, gateway: Gateway, answer: Answer, turn: Turn) -> None:

@@ -34,6 +34,11 @@ NOT_SENT_ON: Final = HOP | {b"host", b"expect", b"accept-encoding", *HEADERS, *O
 NOT_SENT_BACK: Final = HOP | {b"server", b"date"}
 
 
+def in_a_line(error: BaseException) -> str:
+    """What it says; its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class NotSent(Exception):
     """No connection was made."""
 
@@ -96,7 +101,7 @@ class Upstream:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             if problem := own_problem(error):
                 raise NoSocket(problem) from error
-            raise NotSent(" ".join(str(error).split())) from error
+            raise NotSent(in_a_line(error)) from error
 
 
 def keep_watch(connection: socket.socket | TransportSocket) -> None:
