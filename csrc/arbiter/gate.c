@@ -9,7 +9,7 @@
  *    More than the NIC can carry is not believed of any client.
  *  - Between the messages of one collective the link falls silent for moments that are worth waiting through, since
  *    what starts there is in the way of the next message. That pause is paid for from a twelfth of the time in which the link
- *    is free: what collectives leave of the link is used.
+ *    is free, and where messages do not come in them they are skipped: what collectives leave of the link is used.
  *  - Whatever they are said to need, a direction is closed for no longer than gate_max, and then for as long again once
  *    the first held flow, or a twentieth of the link, has gone.
  */
@@ -18,6 +18,7 @@
 #define ABSURD_BYTES (1ull << 44)
 #define DRAIN_SHARE 0.75
 #define PAUSE_SHARE 12 /* of the time in which collectives leave the link, one part in so many */
+#define SKIPPED_MAX 16
 #define SCAN_NS 10000000ull
 #define SCAN_SLICE 128          /* clients that are read each time, beside those known to have some */
 #define MEMBER_NS 5000000000ull /* without a collective for so long a client is read with each scan only */
@@ -144,6 +145,15 @@ static void gate_read(struct mfs_arbiter *arbiter, uint32_t index)
 		gate->wire_bytes = 0.0;
 }
 
+/* A pause that ran out without a message was for nothing: the next one is skipped, then two, up to SKIPPED_MAX of them. */
+static void pause_ran_out(struct gate *gate)
+{
+	gate->skips_after = gate->skips_after ? gate->skips_after * 2 : 1;
+	if (gate->skips_after > SKIPPED_MAX)
+		gate->skips_after = SKIPPED_MAX;
+	gate->skips = gate->skips_after;
+}
+
 /* The time since the last call: a pause under way uses it up, or more is earned. */
 static void pause_count(struct mfs_arbiter *arbiter, struct gate *gate, bool paused)
 {
@@ -167,6 +177,9 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 	gate_read(arbiter, index);
 	gate->paused = false;
 	if (gate->wire_bytes > 0.0) {
+		if (paused)
+			gate->skips_after = 0;
+		gate->judged = false;
 		/* the link is not free: nothing is earned, nothing lost */
 		gate->pause_read_ns = arbiter->now_ns;
 		*at_ns = arbiter->now_ns + 1 +
@@ -174,7 +187,17 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 		return true;
 	}
 	pause_count(arbiter, gate, paused);
-	if (arbiter->now_ns - gate->busy_ns >= arbiter->config.quiet_ns || !gate->pause_ns)
+	if (!gate->judged) { /* the first decision since the last message */
+		gate->judged = true;
+		gate->skipped = gate->skips > 0;
+		gate->skips -= gate->skipped;
+	}
+	if (arbiter->now_ns - gate->busy_ns >= arbiter->config.quiet_ns) {
+		if (paused)
+			pause_ran_out(gate);
+		return false;
+	}
+	if (!gate->pause_ns || gate->skipped)
 		return false;
 	gate->paused = true;
 	*at_ns = gate->busy_ns + arbiter->config.quiet_ns;

@@ -319,6 +319,32 @@ static void collectives(uint64_t step)
 	}
 }
 
+static void collectives_apart(uint64_t step)
+{
+	if (every(step, 5000000)) {
+		collective_began_ns = now_ns;
+		collective_post(&attacker[0], 250000);
+	}
+}
+
+/* Sixteen messages, each a tenth of a millisecond after the one before has arrived, then nothing for 10 ms. */
+static void collectives_in_rings(uint64_t step)
+{
+	static uint64_t at_ns;
+	static unsigned done, posted;
+
+	(void)step;
+	if (collectives_done != done) {
+		done = collectives_done;
+		at_ns = now_ns + (done % 16 ? 100000 : 10000000);
+	}
+	if (posted != done || now_ns < at_ns)
+		return;
+	posted++;
+	collective_began_ns = now_ns;
+	collective_post(&attacker[0], 250000);
+}
+
 /* At any moment of what others send: `others` programs of 64 messages each, to the slow destination, too. */
 static void collectives_beside(uint64_t step, unsigned others, uint32_t bytes)
 {
@@ -559,6 +585,8 @@ static const struct scenario {
 	{"link-claimed", link_claimed},
 	{"counters-jump", counters_jump},
 	{"collectives", collectives},
+	{"collectives-apart", collectives_apart},
+	{"collectives-in-rings", collectives_in_rings},
 	{"collectives-beside-small", collectives_beside_small},
 	{"collectives-beside-messages", collectives_beside_messages},
 	{"collectives-beside-large", collectives_beside_large},

@@ -135,6 +135,19 @@ def test_collectives_are_hardly_longer_and_leave_the_rest(run: Run) -> None:
     assert figures["collective_us"] <= 1.15 * 1000
 
 
+def test_pauses_in_which_no_message_comes_are_skipped(run: Run) -> None:
+    figures = run("collectives-apart")
+    assert figures["collectives"] == 600
+    assert figures["victim"] >= 0.98 * (run("alone")["victim"] - 600 * COLLECTIVE)
+
+
+def test_pauses_between_the_messages_of_a_collective_are_kept(run: Run) -> None:
+    """Without them a message finds what was permitted after the one before, and takes 0.41 ms."""
+    figures = run("collectives-in-rings")
+    assert figures["collectives"] > 2000
+    assert figures["collective_us"] <= 1.25 * COLLECTIVE / RATE * 1e6
+
+
 @pytest.mark.parametrize(("size", "message"), [("small", MESSAGE), ("messages", MESSAGE), ("large", 1_500_000)])
 def test_collectives_find_no_more_ahead_than_the_window_and_a_message(run: Run, size: str, message: int) -> None:
     """Whenever they come, of three programs with 64 messages each, to a slow destination, too. The window empties by
