@@ -114,7 +114,7 @@ class ArbiterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         DurationNs,
         doc(
             "a silence between collectives in which held flows keep off the link; at most a twelfth of the time in "
-            "which the link is free is spent so",
+            "which the link is free is spent so, and less where collectives do not come in it",
             between(DurationNs, "0ns", "1s"),
         ),
     ] = field(name="quiet", default=DurationNs.parse("200us"))
