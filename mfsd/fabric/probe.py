@@ -10,6 +10,7 @@ two TCP flows that compete for the path.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import struct
@@ -180,27 +181,30 @@ def find_change(peer: tuple[str, int], dscp: int, hops: int = 8, timeout_s: floa
     with listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         channel.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
         channel.connect(peer)
-        source_port = channel.getsockname()[1]
         for hop in range(1, hops + 1):
             channel.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hop)
             channel.send(_REQUEST.pack(MAGIC, os.urandom(8), dscp, 0xFF))
-            quoted = _await_quote(listener, source_port, timeout_s)
-            if quoted is None:
-                continue
-            router, seen = quoted
-            if seen != dscp:
-                return f"{router} (hop {hop}) already saw {seen}"
+            quoted = _await_quote(listener, channel, timeout_s)
+            if quoted is not None and quoted[1] != dscp:
+                return f"{quoted[0]} (hop {hop}) already saw {quoted[1]}"
+            if _waiting(channel):
+                break  # the peer has answered: there is no router behind this hop
     return "behind the last router that answers, or at the peer"
 
 
-def _await_quote(listener: socket.socket, source_port: int, timeout_s: float) -> tuple[str, int] | None:
+def _waiting(*channels: socket.socket, timeout_s: float = 0.0) -> list[socket.socket]:
+    return select.select(channels, [], [], timeout_s)[0]
+
+
+def _await_quote(listener: socket.socket, channel: socket.socket, timeout_s: float) -> tuple[str, int] | None:
+    """The router that quotes what `channel` has sent, and the DSCP that it saw; None when the peer's answer comes or
+    the time is over."""
+    source_port = channel.getsockname()[1]
     end = time.monotonic() + timeout_s
     while (left := end - time.monotonic()) > 0:
-        listener.settimeout(left)
-        try:
-            packet, (router, _) = listener.recvfrom(2048)
-        except TimeoutError:
+        if listener not in _waiting(listener, channel, timeout_s=left):
             return None
+        packet, (router, _) = listener.recvfrom(2048)
         quoted = quoted_dscp(packet)
         if quoted is not None and quoted[1] == source_port:
             return router, quoted[0]
