@@ -28,10 +28,8 @@ ALONE = {
     "fault/test_soak.py",
     *("integration/test_playground.py", "integration/test_testbed.py", "integration/test_link_benches.py"),
     *("integration/test_fabric_separation.py", "integration/test_fabric_probe.py"),
-    "integration/test_marking.py",
 }
-"""Files whose programs fill links or say of all packets on loopback that they are unmarked: they get the machine to
-themselves."""
+"""Files whose programs fill links: they get the machine to themselves."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

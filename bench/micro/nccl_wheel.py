@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,15 @@ def unpacked(project: str, version: str, *members: str) -> Path:
     folder = WHEELS / f"{project}-{version}"
     if folder.is_dir():
         return folder
+    WHEELS.mkdir(parents=True, exist_ok=True)
+    with (WHEELS / f"{project}-{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of the tests ask at the same time
+        if not folder.is_dir():
+            _unpack(project, version, folder, members)
+    return folder
+
+
+def _unpack(project: str, version: str, folder: Path, members: tuple[str, ...]) -> None:
     name = project.replace("-", "_")
     if not list(WHEELS.glob(f"{name}-{version}-*.whl")):
         download = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:")
@@ -27,7 +37,6 @@ def unpacked(project: str, version: str, *members: str) -> Path:
             if not members or member.endswith(members):
                 archive.extract(member, partial)
     partial.rename(folder)
-    return folder
 
 
 def symbol_offset(library: Path, name: str, *options: str) -> str:

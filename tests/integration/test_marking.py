@@ -18,6 +18,7 @@ from tests.conftest import ROOT, NativePrograms, SoftRoce
 from tests.integration.adapted_marks import LARGE, MIDDLE, SMALL
 from tests.integration.adapted_nixl import SIZE as NIXL_BYTES
 from tests.support.capture import Capture, capture
+from tests.support.own_loopback import own_loopback
 from tests.support.under_mfs import build_program
 from tests.support.waiting import eventually
 from tests.support.wheels import (
@@ -32,6 +33,23 @@ DSCP = [56, 48, 40, 32, 24, 16, 8, 0]
 """Of paper-k8."""
 COLLECTIVE, LOADS, LAST_STAGES, BACKGROUND = 0, (1, 2, 3), (4, 5, 6), 7
 SIZES = ("--sizes", "p2d=256kib,4mib", "--sizes", "reuse=256kib")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _wheels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Fetched while there is a network."""
+    mooncake_environment(tmp_path_factory.mktemp("mooncake"))
+    if platform.machine() == "x86_64":
+        nixl_environment()
+        for version in NCCL_VERSIONS:
+            nccl_net_arguments(version)
+
+
+@pytest.fixture(autouse=True)
+def _network(_wheels: None) -> Iterator[None]:
+    """What is said of all packets on loopback is said of this test's own."""
+    with own_loopback():
+        yield
 
 
 def marking(*options: str | Path, policy: str = "paper-k8") -> list[str]:
