@@ -46,6 +46,8 @@ GUIDE = [
     if re.match("mfsctl playground (exec|shell)", line)
 ]
 """What the guide says to try, in its order."""
+RATE = "500mbit"
+"""Of a link that programs fill: at the rate of a playground without the option they take a quarter of a minute."""
 
 
 def missing() -> str:
@@ -120,6 +122,11 @@ class Playground:
             return set()
         return {n["node"] for n in json.loads(result.stdout)["nodes"] if n["connected"]}
 
+    def modes(self) -> dict[str, str | None]:
+        """Of the nodes that the coordinator asks; None, or nothing at all, where the answer does not come in time."""
+        result = self.run("cluster", "--address", self.coordinators, "--json")
+        return {n["node"]: n["mode"] for n in json.loads(result.stdout)["nodes"]} if result.stdout else {}
+
     def wait_connected(self) -> None:
         expected = {n["name"] for n in self.state["nodes"]}
         eventually(lambda: self.connected() == expected, "daemons connected to the leader")
@@ -160,11 +167,23 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def playground(place: Path) -> Iterator[Playground]:
-    found = Playground(place, "--nodes", "2")
+    found = Playground(place, "--nodes", "2", "--rate", RATE)
     yield found
     if found.process.poll() is None:
         assert found.end() == 130
     assert not found.left_behind()
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Playground]:
+    """Three kinds of nodes under a load, which goes on: for the last tests of this file."""
+    with tempfile.TemporaryDirectory(prefix="mfs-", dir="/tmp") as folder:
+        found = Playground(Path(folder), "--nodes", "3", "--load")
+        try:
+            yield found
+            assert found.end() == 130 and not found.left_behind()
+        finally:
+            found.process.kill()
 
 
 @pytest.mark.slow
@@ -274,55 +293,6 @@ def test_an_ordinary_user_without_etcd_has_one_coordinator(place: Path, tmp_path
     assert not list(place.rglob("*"))
 
 
-@pytest.mark.slow
-def test_the_load_tells_the_story(place: Path) -> None:
-    """Three kinds of nodes, all stages, some late, some pruned, and a mode that can be switched."""
-    playground = Playground(place, "--nodes", "3", "--load")
-    try:
-        tell_the_story(playground)
-        assert playground.end() == 130 and not playground.left_behind()
-    finally:
-        playground.process.kill()
-
-
-def tell_the_story(playground: Playground) -> None:
-    def classes(node: str) -> int:
-        return sum(1 for nic in playground.status(node).nics for c in nic.classes if c.grants)
-
-    def requests() -> list[RequestStatus]:
-        reply = ask(control_beside(playground.socket("node1")), RequestsRequest(layers=False, limit=4096), TIMEOUT_S)
-        assert isinstance(reply, RequestsReply)
-        return reply.requests
-
-    eventually(lambda: len(playground.status("node3").totals) == 1, "the decode node")
-    eventually(lambda: all(playground.status(n).clients for n in ("node1", "node2", "node3")), "that all have attached")
-    assert [playground.status(n).clients[0].process for n in ("node1", "node2", "node3")] == [
-        "prefill",
-        "store",
-        "decode",
-    ]
-    eventually(lambda: classes("node1") >= 3, "several classes")
-    stages = {"reuse", "collective", "p2d"}
-    eventually(lambda: stages <= playground.status("node1").totals[0].completed_bytes.keys(), "all stages")
-    eventually(lambda: any(w.ahead_tasks for w in slowest(playground).seen), "one that waits behind others")
-    eventually(lambda: {"met", "missed"} <= {r.outcome for r in requests()}, "requests in time and late")
-    eventually(lambda: any(r.pruned for r in requests()), "a pruned request")
-    nic = playground.status("node1").nics[0]
-    assert nic.classes[-2].sent_bytes and nic.unscheduled_bytes and any(c.received_bytes for c in nic.classes)
-    assert playground.switch("node1", "observe") == "mode: enforce -> observe\n"
-    before = playground.status("node1").nics[0].passed_bytes
-    eventually(lambda: playground.status("node1").nics[0].passed_bytes > before, "bytes without a permit")
-    verdict = json.loads(playground.run("cluster", "--address", playground.coordinators, "--json").stdout)
-    modes = {n["node"]: n["mode"] for n in verdict["nodes"]}
-    shown = playground.run("--socket", str(playground.socket("node1")), "status", "--json")
-    pid = str(json.loads(shown.stdout)["clients"][0]["pid"])
-    why = playground.run("--socket", str(playground.socket("node1")), "explain", pid)
-    assert why.returncode == 0 and f"prefill, process {pid}: " in why.stdout, "a process id as status shows it out here"
-    assert modes == {"node1": "observe", "node2": "enforce", "node3": "enforce"}, "asked from out here"
-    there = playground.run("flows", "--cluster", "--address", playground.coordinators, "--seconds", "3", "--json")
-    assert there.returncode == 0 and '"node":"node3"' in there.stdout, (there.stdout, there.stderr)
-
-
 def test_the_line_of_a_load_counts_what_a_daemon_says(folder: Path) -> None:
     with Daemon(folder) as daemon, Session.open(socket_path=str(daemon.socket)) as session:
         eventually(lambda: session.scheduled, "the session")
@@ -336,51 +306,6 @@ def test_the_line_of_a_load_counts_what_a_daemon_says(folder: Path) -> None:
             batch.end()
         eventually(lambda: daemon.status().deadlines.missed == 1, "the ends")
         assert lately(before, seen([daemon.socket]), 10) == "enforce: 50% of 2 requests in time in the last 10 s"
-
-
-@pytest.mark.slow
-def test_a_switch_of_the_mode_shows(place: Path) -> None:
-    """What an operator sees who follows what the playground prints, in requests: a slow machine takes longer for them.
-    On two busy cores it was 94 and 95 % with enforce, 23 and 30 % with observe."""
-    playground = Playground(place, "--nodes", "3", "--load")
-    try:
-        enforced = share_in_time(playground, after=6)
-        assert playground.switch("node1", "observe") == "mode: enforce -> observe\n"
-        observed = share_in_time(playground, after=BACKLOG)
-        assert playground.switch("node1", "enforce") == "mode: observe -> enforce\n"
-        again = share_in_time(playground, after=BACKLOG)
-        assert enforced - observed > SWITCH_SHOWS and again - observed > SWITCH_SHOWS, (enforced, observed, again)
-        shown = playground.run("--socket", str(playground.socket("node1")), "status").stdout
-        assert re.search(r"^in time: \d+% of \d+ \(20 s\), \d+% of \d+ \(5m 0s\)$", shown, re.MULTILINE), shown
-        assert playground.end() == 130 and not playground.left_behind()
-    finally:
-        playground.process.kill()
-
-
-COUNTED, BACKLOG = 48, 24
-"""Requests: six in two seconds end on a node that prefills."""
-SWITCH_SHOWS = 0.2
-
-
-def share_in_time(playground: Playground, after: int) -> float:
-    """Of the next COUNTED requests on node1 after so many that belong to what was before."""
-
-    def ended(count: int, since: DeadlineStatus) -> DeadlineStatus:
-        def so_many() -> DeadlineStatus | None:
-            now = playground.status("node1").deadlines
-            return now if now.met + now.missed >= since.met + since.missed + count else None
-
-        return eventually(so_many, f"{count} requests that end", pause_s=0.2)
-
-    first = ended(after, playground.status("node1").deadlines)
-    last = ended(COUNTED, first)
-    return (last.met - first.met) / (last.met + last.missed - first.met - first.missed)
-
-
-def slowest(playground: Playground) -> WhyReply:
-    reply = ask(control_beside(playground.socket("node1")), WhyRequest(slowest=True), TIMEOUT_S)
-    assert isinstance(reply, WhyReply)
-    return reply
 
 
 @pytest.mark.slow
@@ -434,3 +359,86 @@ def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
         env={**os.environ, "TMPDIR": str(place)},
     )
     assert result.returncode == 2 and "--rate" in result.stderr
+
+
+@pytest.mark.slow
+def test_the_load_tells_the_story(loaded: Playground) -> None:
+    """Three kinds of nodes, all stages, some late, some pruned."""
+
+    def classes(node: str) -> int:
+        return sum(1 for nic in loaded.status(node).nics for c in nic.classes if c.grants)
+
+    def requests() -> list[RequestStatus]:
+        reply = ask(control_beside(loaded.socket("node1")), RequestsRequest(layers=False, limit=4096), TIMEOUT_S)
+        assert isinstance(reply, RequestsReply)
+        return reply.requests
+
+    eventually(lambda: len(loaded.status("node3").totals) == 1, "the decode node")
+    eventually(lambda: all(loaded.status(n).clients for n in ("node1", "node2", "node3")), "that all have attached")
+    assert [loaded.status(n).clients[0].process for n in ("node1", "node2", "node3")] == ["prefill", "store", "decode"]
+    eventually(lambda: classes("node1") >= 3, "several classes")
+    stages = {"reuse", "collective", "p2d"}
+    eventually(lambda: stages <= loaded.status("node1").totals[0].completed_bytes.keys(), "all stages")
+    eventually(lambda: any(w.ahead_tasks for w in slowest(loaded).seen), "one that waits behind others")
+    eventually(lambda: {"met", "missed"} <= {r.outcome for r in requests()}, "requests in time and late")
+    eventually(lambda: any(r.pruned for r in requests()), "a pruned request")
+    nic = loaded.status("node1").nics[0]
+    assert nic.classes[-2].sent_bytes and nic.unscheduled_bytes and any(c.received_bytes for c in nic.classes)
+
+
+def slowest(playground: Playground) -> WhyReply:
+    reply = ask(control_beside(playground.socket("node1")), WhyRequest(slowest=True), TIMEOUT_S)
+    assert isinstance(reply, WhyReply)
+    return reply
+
+
+@pytest.mark.slow
+def test_a_switch_of_the_mode_shows(loaded: Playground) -> None:
+    """What an operator sees who follows what the playground prints, in requests: a slow machine takes longer for them.
+    On two busy cores it was 94 and 95 % with enforce, 23 and 30 % with observe."""
+    enforced = share_in_time(loaded, DeadlineStatus())
+    switched = loaded.status("node1").deadlines
+    assert loaded.switch("node1", "observe") == "mode: enforce -> observe\n"
+    observe_is_seen(loaded)
+    observed = share_in_time(loaded, ended(loaded, BACKLOG, switched))
+    switched = loaded.status("node1").deadlines
+    assert loaded.switch("node1", "enforce") == "mode: observe -> enforce\n"
+    again = share_in_time(loaded, ended(loaded, BACKLOG, switched))
+    assert enforced - observed > SWITCH_SHOWS and again - observed > SWITCH_SHOWS, (enforced, observed, again)
+    shown = loaded.run("--socket", str(loaded.socket("node1")), "status").stdout
+    assert re.search(r"^in time: \d+% of \d+ \(20 s\), \d+% of \d+ \(5m 0s\)$", shown, re.MULTILINE), shown
+
+
+COUNTED, BACKLOG = 24, 24
+"""Requests, those of what was before a switch apart: six in two seconds end on a node that prefills."""
+SWITCH_SHOWS = 0.2
+
+
+def share_in_time(playground: Playground, since: DeadlineStatus) -> float:
+    """Of the requests on node1 since then, COUNTED or more."""
+    last = ended(playground, COUNTED, since)
+    return (last.met - since.met) / (last.met + last.missed - since.met - since.missed)
+
+
+def ended(playground: Playground, count: int, since: DeadlineStatus) -> DeadlineStatus:
+    """How node1 stands once so many more requests have ended there."""
+
+    def so_many() -> DeadlineStatus | None:
+        now = playground.status("node1").deadlines
+        return now if now.met + now.missed >= since.met + since.missed + count else None
+
+    return eventually(so_many, f"{count} requests that end", pause_s=0.2)
+
+
+def observe_is_seen(playground: Playground) -> None:
+    """Of node1, from out here."""
+    before = playground.status("node1").nics[0].passed_bytes
+    eventually(lambda: playground.status("node1").nics[0].passed_bytes > before, "bytes without a permit")
+    modes = {"node1": "observe", "node2": "enforce", "node3": "enforce"}
+    eventually(lambda: playground.modes() == modes, "what they say when asked from out here")
+    shown = playground.run("--socket", str(playground.socket("node1")), "status", "--json")
+    pid = str(json.loads(shown.stdout)["clients"][0]["pid"])
+    why = playground.run("--socket", str(playground.socket("node1")), "explain", pid)
+    assert why.returncode == 0 and f"prefill, process {pid}: " in why.stdout, "a process id as status shows it out here"
+    there = playground.run("flows", "--cluster", "--address", playground.coordinators, "--seconds", "3", "--json")
+    assert there.returncode == 0 and '"node":"node3"' in there.stdout, (there.stdout, there.stderr)
