@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v -e _native.c$$ -e _headers.pxi$$ -e capi.c$$) $(wildcard mfsd/_build/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-serve test e2e-vllm e2e-nixl types lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
+.PHONY: help setup demo demo-serve test e2e-vllm e2e-nixl types style lint bench dist man screenshots sanitize fuzz afternoon soak rdma-vm clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,7 +71,9 @@ e2e-nixl: setup ## vLLM, prefill and decode apart, with NIXL over RDMA and over 
 types: setup
 	$(BIN)/mypy
 
-lint: types ## formatters, type checkers, lengths of functions, what nothing uses
+lint: types style ## formatters, type checkers, lengths of functions, what nothing uses
+
+style: setup
 	$(BIN)/ruff check .
 	tools/lint-c
 	$(BIN)/ruff format --check .
@@ -82,10 +84,12 @@ bench: setup $(VENV)/bench-system ## measure everything beside its peers, write 
 	$(BIN)/python -m bench.report
 
 dist: setup ## build sdist and wheel into dist/, check metadata, tags and configuration
+	$(BIN)/python -m tests.support.packaged >build/dist.of
 	rm -rf dist && $(BIN)/python -m build --outdir dist . >build/dist.log 2>&1 || { tail -30 build/dist.log; exit 1; }
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/auditwheel show dist/*.whl
 	$(BIN)/cibuildwheel --platform linux --archs x86_64 --print-build-identifiers
+	mv build/dist.of dist/of
 
 man: setup ## write the manual pages from the commands' help
 	$(BIN)/python -m mfsd.cli.manual docs/man

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +9,7 @@ from pathlib import Path
 
 from tests.afternoon.console import Step
 from tests.support.clean_system import CleanSystem
+from tests.support.packaged import digest, listed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "afternoon.md"
@@ -18,7 +17,6 @@ SOURCES = ("README.md", "docs/guide.md", "docs/operations.md")
 """Whose commands are all in the page."""
 INSTALLED = "mkdir -p ~/afternoon"
 """The command before which everything is installed."""
-INSTALLS = ("csrc", "mfsd", "nccl_shim", "mooncake_adapter", "docs/man", "setup.py", "pyproject.toml")
 CLUSTER = "mfsctl playground --load &"
 """The command with which the second half begins."""
 WHEELS = ROOT / "build" / "afternoon-wheels"
@@ -64,19 +62,9 @@ def first_half(steps: list[Step]) -> list[Step]:
     return steps[: [step.line for step in steps].index(CLUSTER)]
 
 
-def tracked(*under: str) -> bytes:
-    """Names of files, with a zero behind each; those that are to be deleted left out."""
-    command = ("git", "ls-files", "-z", "--deduplicate", "--", *under)
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-    return b"".join(name + b"\0" for name in names.split(b"\0") if name and (ROOT / os.fsdecode(name)).exists())
-
-
 def archive() -> Path:
     """Where the environment is kept that was installed of these very sources."""
-    digest = hashlib.sha256()
-    for name in sorted(filter(None, tracked(*INSTALLS).split(b"\0"))):
-        digest.update(name + b"\0" + (ROOT / os.fsdecode(name)).read_bytes())
-    return ROOT / "build" / f"afternoon-{digest.hexdigest()[:16]}.tar"
+    return ROOT / "build" / f"afternoon-{digest()}.tar"
 
 
 def keep(system: CleanSystem, folder: Path) -> None:
@@ -101,7 +89,7 @@ def checkout(folder: Path) -> Path:
     """The tracked files as they are now, as a user has them who has just cloned the project."""
     made = folder / "mfs"
     made.mkdir()
-    names = tracked()
+    names = b"".join(name + b"\0" for name in listed())
     archive = ("tar", "--null", "--no-recursion", "-cf", "-", "-T", "-")
     packed = subprocess.run(archive, cwd=ROOT, input=names, capture_output=True, check=True).stdout
     subprocess.run(("tar", "-xf", "-", "--no-same-owner"), cwd=made, input=packed, check=True)

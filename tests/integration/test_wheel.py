@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.packaged import digest
 
 FINDER = "import sys; print([type(f).__module__ for f in sys.meta_path].count('mooncake_adapter.hook'))"
 ENTRY = """
@@ -22,25 +23,39 @@ print(found.value, found.dist.name, register.__module__)
 """
 
 
+def wheel(folder: Path) -> Path:
+    """Of these very sources: the one of `make dist`, which is made of the sdist as a user's is, or one built now."""
+    made = ROOT / "dist/of"
+    if made.exists() and made.read_text().strip() == digest():
+        folder = made.parent
+    else:
+        build = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+        subprocess.run((sys.executable, *build), check=True)
+    (found,) = folder.glob("mfsd-*.whl")
+    return found
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Python of a clean environment that has the wheel and what the wheel asks for."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = ("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
-    subprocess.run((sys.executable, *build), check=True)
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv/bin/python"
-    (wheel,) = folder.glob("mfsd-*.whl")
-    subprocess.run((python, "-m", "pip", "install", "-q", wheel), check=True)
+    subprocess.run((python, "-m", "pip", "install", "-q", wheel(folder)), check=True)
     yield python
 
 
-def output(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
+def run(tmp_path: Path, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program of that environment, where the checkout is not seen."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MFS_MODE", "MFS_SOCKET")}
-    done = subprocess.run(
-        (python, "-c", program), cwd=tmp_path, env={**kept, **environment}, capture_output=True, text=True, check=True
+    return subprocess.run(
+        command, cwd=tmp_path, env={**kept, **environment}, capture_output=True, text=True, timeout=300
     )
-    assert done.stderr == ""
+
+
+def output(python: Path, program: str, tmp_path: Path, **environment: str) -> str:
+    done = run(tmp_path, python, "-c", program, **environment)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
     return done.stdout.strip()
 
 
@@ -76,6 +91,17 @@ def test_nixls_backend_is_there_and_loads(installed: Path, tmp_path: Path) -> No
     assert int(output(installed, program, tmp_path)) == 14
 
 
+@pytest.mark.parametrize("command", ["mfsd", "mfsctl", "mfs-run", "mfs-soft-roce"])
+def test_commands_are_there(installed: Path, tmp_path: Path, command: str) -> None:
+    done = run(tmp_path, installed.with_name(command), "--version")
+    assert done.returncode == 0 and "version" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("file", ["share/man/man8/mfsd.8", "include/mfs/api.h"])
+def test_what_is_no_python_is_there(installed: Path, file: str) -> None:
+    assert (installed.parents[1] / file).is_file()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -88,8 +114,6 @@ def test_nixls_backend_is_there_and_loads(installed: Path, tmp_path: Path) -> No
 )
 def test_commands_need_nothing_else(installed: Path, tmp_path: Path, arguments: list[str]) -> None:
     """What the README names works with what `pip install .` brings."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MFS_MODE", "MFS_SOCKET")}
-    command: list[str | Path] = [installed.with_name("mfsctl"), *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = run(tmp_path, installed.with_name("mfsctl"), *arguments)
     assert "No module named" not in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
     assert done.stdout
