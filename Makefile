@@ -57,7 +57,7 @@ demo-serve: setup ## three vLLM servers behind one gateway, one killed while req
 # Two at a time, each in namespaces or on ports of its own; then those that need the links and the cores to themselves.
 test: setup ## set up and run every test
 	tools/run-tests -q -n 2 tests/unit tests/model tests/fuzz
-	tools/run-tests -q -n 2 --dist loadfile -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
+	tools/run-tests -q -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
 	tools/run-tests -q -m alone tests/fault tests/integration
 
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)

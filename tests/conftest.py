@@ -30,12 +30,23 @@ ALONE = {
     *("integration/test_fabric_separation.py", "integration/test_fabric_probe.py"),
 }
 """Files whose programs fill links: they get the machine to themselves."""
+LONGEST = [
+    *("integration/test_afternoon.py", "integration/test_soft_roce_wheels.py", "integration/test_nixl_stopped.py"),
+    *("fault/test_coordinator_fails.py", "integration/test_coordinator_page.py", "integration/test_doctor.py"),
+    *("integration/test_wheel.py", "integration/test_documents.py", "fault/test_cluster_hosts.py"),
+    *("fault/test_testbed_fails.py", "integration/test_policy_switch.py"),
+]
+"""Files that take longest, the longest first. They begin first, so that no worker is left with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.relative_to(ROOT / "tests").as_posix() in ALONE:
+    def place(item: pytest.Item) -> int:
+        file = item.path.relative_to(ROOT / "tests").as_posix()
+        if file in ALONE:
             item.add_marker(pytest.mark.alone)
+        return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 def pytest_configure() -> None:
