@@ -48,9 +48,7 @@ def build(name: str, to: Path, compiler: str, linked: Sequence[Path], *more: str
 def run_seeded(name: str, folder: Path, seed: int, programs: CorePrograms) -> subprocess.CompletedProcess[str]:
     """Random inputs, without coverage."""
     program = folder / name
-    linked = TARGETS[name].linked
-    if set(linked) <= set(core()):
-        linked = tuple(programs.objects("address", linked))
+    linked = programs.objects("address", TARGETS[name].linked)
     build(name, program, "gcc", linked, str(HERE / "driver.c"))
     command: list[str | Path] = [program, str(seed), str(TARGETS[name].quick)]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=800)

@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ PROGRAMS = (
     *("shim_hold", "shim_fault", "shim_daemon", "shim_threads", "shim_cq_ex"),
     *("shim_trace", "shim_roles", "shim_metadata", "shim_profiler", "shim_mark"),
 )
+HELPERS = (NATIVE / "shim_test.c", NATIVE / "scripted_daemon.c", *sorted(ROOT.glob("csrc/client/*.c")))
 TIMEOUT_S = 600
 """Only ends a test that hangs."""
 
@@ -48,50 +51,52 @@ class Native:
     runtime: str = ""
 
     def build(self) -> None:
+        """On all cores: workers that need it, too, wait for it."""
         include = f"-I{ROOT}/csrc/include"
         (self.folder / "mooncake").mkdir(exist_ok=True)
         fake = self.folder / "libibverbs.so.1"
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = pool.map(partial(self._object, include), self._sources()) if self.sanitize else iter(())
+            helpers = [*pool.map(partial(self._helper, include), HELPERS)]
+            self._build_fake(fake)
+
+            def program(name: str) -> None:
+                own = ("-Werror", include, NATIVE / f"{name}.c", "-o", self.folder / name)
+                cc(*self.sanitize, *own, *helpers, fake, f"-Wl,-rpath,{self.folder}", "-lpthread", "-ldl")
+
+            done = pool.map(program, PROGRAMS)
+            if self.sanitize:
+                script = f"-Wl,--version-script={ROOT}/nccl_shim/src/libmfs_shim.map"
+                cc(*self.sanitize, "-shared", *objects, "-o", self.shim, script, "-ldl", "-lpthread")
+            else:
+                daemon = self.folder / "scripted_daemon.o"
+                reach = (NATIVE / "shim_reach.c", daemon, "-o", self.folder / "shim_reach", "-lpthread", "-ldl")
+                cc("-Werror", include, *reach)
+                for caller in CALLERS:
+                    cc("-fPIC", "-shared", NATIVE / "shim_caller.c", "-o", self.folder / caller, fake)
+            list(done)  # raises what went wrong
+
+    def _build_fake(self, fake: Path) -> None:
         link = ("-Wl,-soname,libibverbs.so.1", f"-Wl,--version-script={NATIVE}/fake_verbs.map")
         cc(*self.sanitize, "-fPIC", "-shared", *sorted(NATIVE.glob("fake_verbs*.c")), "-o", fake, *link, "-lpthread")
-        helpers = [self.folder / "shim_test.o", self.folder / "scripted_daemon.o"]
-        for helper in helpers:
-            cc(*self.sanitize, "-Werror", include, "-c", NATIVE / f"{helper.stem}.c", "-o", helper)
-        for client in sorted(ROOT.glob("csrc/client/*.c")):  # an engine has a copy of its own
-            helpers.append(self.folder / f"engine_{client.stem}.o")
-            cc(*self.sanitize, include, "-c", client, "-o", helpers[-1])
-        for program in PROGRAMS:
-            cc(
-                *self.sanitize,
-                *("-Werror", include, NATIVE / f"{program}.c"),
-                *(*helpers, fake),
-                *("-o", self.folder / program, f"-Wl,-rpath,{self.folder}", "-lpthread", "-ldl"),
-            )
-        if self.sanitize:
-            self._build_shim(include)
-            return
-        reach = (NATIVE / "shim_reach.c", helpers[1], "-o", self.folder / "shim_reach", "-lpthread", "-ldl")
-        cc("-Werror", include, *reach)
-        for caller in CALLERS:
-            cc("-fPIC", "-shared", NATIVE / "shim_caller.c", "-o", self.folder / caller, fake)
 
-    def _build_shim(self, include: str) -> None:
-        objects = []
-        for source in (*sorted((ROOT / "nccl_shim/src").glob("*.c")), *sorted((ROOT / "csrc/client").glob("*.c"))):
-            # dlsym is asked by the sanitizer's runtime before its own memory is laid out
-            early = source.stem in ("symbols", "interpose")
-            objects.append(self.folder / f"{source.parent.name}-{source.stem}.o")
-            cc(
-                *(() if early else self.sanitize),
-                include,
-                "-fPIC",
-                "-fvisibility=hidden",
-                "-c",
-                source,
-                "-o",
-                objects[-1],
-            )
-        script = f"-Wl,--version-script={ROOT}/nccl_shim/src/libmfs_shim.map"
-        cc(*self.sanitize, "-shared", *objects, "-o", self.shim, script, "-ldl", "-lpthread")
+    def _helper(self, include: str, source: Path) -> Path:
+        """What all programs are linked with. Of the client it is the copy that an engine has."""
+        client = source.parent != NATIVE
+        result = self.folder / f"{'engine_' if client else ''}{source.stem}.o"
+        cc(*self.sanitize, *(() if client else ("-Werror",)), include, "-c", source, "-o", result)
+        return result
+
+    @staticmethod
+    def _sources() -> list[Path]:
+        return [*sorted((ROOT / "nccl_shim/src").glob("*.c")), *sorted((ROOT / "csrc/client").glob("*.c"))]
+
+    def _object(self, include: str, source: Path) -> Path:
+        # dlsym is asked by the sanitizer's runtime before its own memory is laid out
+        flags = () if source.stem in ("symbols", "interpose") else self.sanitize
+        result = self.folder / f"{source.parent.name}-{source.stem}.o"
+        cc(*flags, include, "-fPIC", "-fvisibility=hidden", "-c", source, "-o", result)
+        return result
 
     def run(self, program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a program to its end. Its output; a failure is reported with everything it said."""
