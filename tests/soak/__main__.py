@@ -78,7 +78,7 @@ def soak(seconds: float, seed: int, nodes: int, folder: Path) -> dict[str, Any]:
 
 
 def run(chaos: Chaos, tally: Tally, seconds: float) -> None:
-    began_s = printed_s = time.monotonic()
+    began_s, printed_s = time.monotonic(), float("-inf")
     while time.monotonic() - began_s < seconds:
         chaos.once()
         if time.monotonic() - printed_s >= 5.0:
