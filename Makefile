@@ -32,20 +32,25 @@ $(VENV)/rdma-vm-system: tools/system-packages
 	tools/system-packages rdma-vm
 	@mkdir -p $(VENV) && touch $@
 
-$(VENV)/python: $(VENV)/system pyproject.toml tools/dependencies.py
-	@echo "Installing Python packages into $(VENV) (a minute or two the first time) ..."
+$(VENV)/pip: $(VENV)/system pyproject.toml tools/dependencies.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/python tools/dependencies.py build-system | $(BIN)/pip install --quiet -r /dev/stdin
+	@touch $@
+
+$(VENV)/python: $(VENV)/pip
+	@echo "Installing Python packages into $(VENV) (a minute or two the first time) ..."
 	$(BIN)/python tools/dependencies.py bench,learn,otel,ray,gateway,switch-check,dev | $(BIN)/pip install --quiet -r /dev/stdin
 	@touch $@
 
-$(VENV)/built: $(VENV)/python setup.py $(NATIVE_SOURCES)
+# Beside the packages, with `make --jobs=2`.
+$(VENV)/built: $(VENV)/pip setup.py $(NATIVE_SOURCES)
 	@echo "Building the native parts ..."
 	@mkdir -p build
 	@$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable . >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@touch $@
 
-setup: $(VENV)/built ## install system packages (as root), Python packages, build the native parts
+setup: $(VENV)/python $(VENV)/built ## install system packages (as root), Python packages, build the native parts
 
 demo: setup ## a serving cluster in network namespaces: no scheduler, fixed priorities, MFS, MFS with requests (three minutes)
 	$(BIN)/python -m bench.testbed.demo

@@ -1,6 +1,7 @@
-"""Prints the requirements of this project with the given extras: python tools/dependencies.py bench,dev.
+"""Prints the requirements of this project with the given extras: python tools/dependencies.py bench,dev; or, for
+"build-system", those of its build alone.
 
-Lets the Makefile install packages before it compiles, so that a change of C source reinstalls nothing else.
+Lets the Makefile install packages before or while it compiles, so that a change of C source reinstalls nothing else.
 """
 
 import sys
@@ -11,7 +12,11 @@ if sys.version_info >= (3, 11):
 else:
     from pip._vendor import tomli as tomllib
 
-project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+content = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+if sys.argv[1:] == ["build-system"]:
+    print(*content["build-system"]["requires"], sep="\n")
+    sys.exit()
+project = content["project"]
 for requirement in project["dependencies"]:
     print(requirement)
 for extra in filter(None, sys.argv[1].split(",") if len(sys.argv) > 1 else []):
