@@ -400,7 +400,7 @@ def test_without_a_descriptor_requests_get_503_and_replicas_stay(tmp_path: Path,
         for client in clients:
             client.connect()
             stack.callback(client.close)
-        front.status()  # a connection after those: they are accepted
+        front.get("/health")  # a connection after those: they are accepted
         most = _open_now(process) + 2
         resource.prlimit(process, resource.RLIMIT_NOFILE, (most, hard))
         more = [stack.enter_context(socket.create_connection(("127.0.0.1", front.port))) for _ in range(9)]
