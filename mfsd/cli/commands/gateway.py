@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 import click
 import msgspec
@@ -39,7 +40,7 @@ def _asked(url: str) -> GatewayStatus:
     try:
         with urllib.request.urlopen(url.rstrip("/") + "/status.json", timeout=TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=GatewayStatus)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         remedy = "name the metrics.listen of its file with --url"
         click.echo(f"mfsctl: no gateway shows itself at {url} ({reason}); {remedy}", err=True)

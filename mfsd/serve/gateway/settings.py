@@ -13,7 +13,7 @@ import msgspec
 
 from mfsd.policy.route import QueueOrder, Role, RouteConfig, Router
 from mfsd.proto.wire import TlsFiles, address_problem
-from mfsd.serve.settings import Settings, SettingsError, Tier
+from mfsd.serve.settings import NO_TIER, Settings, SettingsError, Tier, check_tiers
 
 REQUESTS_MAX: Final = 256
 COUNT_MAX: Final = 1 << 20
@@ -333,6 +333,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("route.router is 'owed': that is for route.decode; use transfer")
         if self.route.decode not in (Router.OWED, Router.LEAST_LOADED, Router.STICKY):
             raise ValueError(f"route.decode is {self.route.decode.value!r}: use owed, least-loaded or sticky")
+        check_tiers(self.tiers)
+        for tier in self.admission.requests_max:
+            if tier != NO_TIER and tier not in self.tiers:
+                raise ValueError(f"admission.requests_max has {tier!r}: add a table [tiers.{tier}], or use {NO_TIER}")
         for number, replica in enumerate(self.replicas):
             self._check_replica(number, replica)
             if self.ext_proc.listen:
