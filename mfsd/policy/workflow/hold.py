@@ -23,13 +23,13 @@ class Runs(NamedTuple):
 
 
 def held_for(wants_bytes: int, since_s: float, engines: Iterable[Runs], now_s: float) -> list[str]:
-    """Names of those that are given no more for one that has waited since then for so much memory: those with the
-    fewest requests, of equals those used the longest ago, no more than it takes.
+    """Names of those that are given no more for one that has waited since then for so much memory: those without
+    requests first, then those used the longest ago, of equals those with the fewest requests; no more than it takes.
 
     None while one of these may not be held yet, since it starts or has just started: that one is waited for. Else the
     busiest would give way only because it alone was there. None where all of them would not do."""
     enough = list[Runs]()
-    for one in sorted(engines, key=lambda one: (one.requests, one.used_s)):
+    for one in sorted(engines, key=lambda one: (one.requests > 0, one.used_s, one.requests)):
         if wants_bytes > 0:
             enough.append(one)
             wants_bytes -= one.memory_bytes

@@ -24,7 +24,7 @@ def runs(name: str, requests: int = 1, used_s: float = 90.0, served_s: float = 0
         (10, LONG_S, [runs("a"), runs("b", used_s=80.0)], ["b"]),
         (11, LONG_S, [runs("a"), runs("b", used_s=80.0)], ["b", "a"]),
         (10, LONG_S, [runs("a", used_s=80.0), runs("b", requests=0)], ["b"]),
-        (10, LONG_S, [runs("a", 9, used_s=80.0), runs("b", 2)], ["b"]),
+        (10, LONG_S, [runs("a", 9), runs("b", 2)], ["b"]),
         (10, LONG_S, [runs("a", 9), runs("b", 0, served_s=math.inf)], []),
         (10, LONG_S, [runs("a", 9), runs("b", 2, served_s=LONG_S + 0.1)], []),
         (20, LONG_S, [runs("a", 9), runs("b", 0, served_s=math.inf)], []),
@@ -55,11 +55,11 @@ engines = st.lists(
 
 
 @given(wants=st.integers(0, 70), since_s=st.floats(0, NOW_S), running=engines)
-def test_none_is_held_while_one_with_fewer_requests_is_not(wants: int, since_s: float, running: list[Runs]) -> None:
+def test_none_is_held_while_one_used_longer_ago_is_not(wants: int, since_s: float, running: list[Runs]) -> None:
     """Though that one starts, or has just started, and cannot be held yet."""
     held = held_for(wants, since_s, running, NOW_S)
-    most = max((one.requests for one in running if one.name in held), default=0)
-    assert all(one.name in held or one.requests >= most for one in running)
+    last = max(((one.requests > 0, one.used_s) for one in running if one.name in held), default=(False, 0.0))
+    assert all(one.name in held or (one.requests > 0, one.used_s) >= last for one in running)
     if held:
         assert 10 * (len(held) - 1) < wants <= 10 * len(held)
         assert all(one.served_s <= LONG_S for one in running if one.name in held) and since_s <= LONG_S
