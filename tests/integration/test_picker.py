@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+import msgspec
 import pytest
 
 from bench.ports import free_port
@@ -337,7 +337,7 @@ def test_tls(tmp_path: Path, three: list[StandIn], mutual: bool) -> None:
     [("ext_proc", "ext_proc: cannot listen on 127.0.0.1:"), ("metrics", "metrics.listen = 127.0.0.1:")],
 )
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path, setting: Setting, table: str, error: str) -> None:
-    taken = {"metrics": "", table: tomllib.loads(setting.gateway.file.read_text())[table]["listen"]}
+    taken = {"metrics": "", table: msgspec.toml.decode(setting.gateway.file.read_bytes())[table]["listen"]}
     file = tmp_path / "gateway.toml"
     tables = "".join(f'[{name}]\nlisten = "{listen}"\n' for name, listen in taken.items())
     file.write_text(f'listen = "127.0.0.1:{free_port()}"\n' + replicas(setting.engines[0].url) + tables)

@@ -89,7 +89,13 @@ Examples:
   mfsctl gateway status --url http://gw-1:8081 --json
 """
 )
-@click.option("--url", default=URL_DEFAULT, metavar="URL", show_default=True, help="Where the gateway shows itself ([metrics] listen of its file).")
+@click.option(
+    "--url",
+    default=URL_DEFAULT,
+    metavar="URL",
+    show_default=True,
+    help="Where the gateway shows itself ([metrics] listen of its file).",
+)
 @output_options
 def status(url: str, form: Form) -> None:
     """Show replicas, their load, and what waits in the gateway.

@@ -61,8 +61,10 @@ CASES: dict[str, dict[str, Any]] = {
         "config": {"wire": {"profile": "paper-k8"}},
         "etcd": {"storageClassName": "fast"},
         "gateway": {
-            **{**GATEWAY, **OPEN_GATEWAY},
-            **{"nodeSelector": {"pool": "cpu"}, "tolerations": [{"operator": "Exists"}]},
+            **GATEWAY,
+            **OPEN_GATEWAY,
+            "nodeSelector": {"pool": "cpu"},
+            "tolerations": [{"operator": "Exists"}],
         },
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},

@@ -101,7 +101,7 @@ def test_the_busiest_does_not_give_way_since_it_alone_is_there() -> None:
     It waits for it, though the first one could be held from 26.2 s on."""
     two = msgspec.structs.replace(NODE, running=2)
     busy = [call(0, float(n), output=30) for n in range(60)]
-    outcome = served([*busy, call(1, 0.5), call(2, 20.2), call(1, 21.2)], 3, two)
+    outcome = served([*busy, call(1, 0.5), call(2, 20.2), call(1, 21.5)], 3, two)
     assert [t.loads for t in outcome.replicas] == [1, 2, 1]
     assert not any(r.waited_s for r in outcome.records[11:60])
 
