@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import signal
 import socket
@@ -125,6 +126,7 @@ class _Server(uvicorn.Server):
             return
         beside = {"metrics": settings.metrics.listen, "ext_proc": settings.ext_proc.listen}
         more = {name: listen for name, listen in beside.items() if listen}
+        gc.freeze()  # what is made once is not looked through again while requests wait
         gateway.log.info("ready", listen=settings.listen, replicas=len(settings.replicas), **more)
 
     async def _show(self, gateway: Gateway) -> bool:
