@@ -8,7 +8,7 @@ import gc
 import math
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mfsd.serve.gateway.answer import Receive, Scope, Send
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.errors import ERROR_PAGES, error_page, json_page
 from mfsd.serve.gateway.exchange import PATHS
@@ -37,7 +38,18 @@ LAST_WORD_S = 2
 """For the errors by which requests end that have not ended in time."""
 
 
-def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Starlette:
+class Application:
+    """Requests for tokens go straight to their proxies: each layer of Starlette wraps every message."""
+
+    def __init__(self, proxies: Mapping[str, Proxy], others: Starlette) -> None:
+        self._proxies, self._others = proxies, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        proxy = self._proxies.get(scope.get("path", "")) if scope["type"] == "http" else None
+        await (proxy or self._others)(scope, receive, send)
+
+
+def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Application:
     """made: gets the gateway, once the loop runs."""
 
     def gateway() -> Gateway:
@@ -78,9 +90,10 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
         return Response(b"no replica answers: mfsctl gateway status\n", 503, media_type="text/plain")
 
     pages = (("/v1/models", models), ("/v1/models/{name:path}", model), ("/health", health))
-    return Starlette(
+    proxies = {path: Proxy(gateway, path) for path in PATHS}
+    others = Starlette(
         routes=[
-            *(Route(path, Proxy(gateway, path)) for path in PATHS),
+            *(Route(path, proxy) for path, proxy in proxies.items()),  # with a slash at their end they are redirected
             Route("/v1/responses/{name}", Kept(gateway), methods=["GET"]),
             Route("/v1/responses/{name}/cancel", Kept(gateway), methods=["POST"]),
             *(Route(path, page, methods=["GET"]) for path, page in pages),
@@ -88,6 +101,7 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
         exception_handlers=ERROR_PAGES,
         lifespan=lifespan,
     )
+    return Application(proxies, others)
 
 
 def _model(name: str, card: Card) -> dict[str, object]:
@@ -202,6 +216,7 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         http=Bounded,
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )
     server = _Server(config, made)
