@@ -108,3 +108,44 @@ def test_a_client_that_does_not_read_its_answer_is_gone_after_a_while(monkeypatc
         writer.close()
 
     served(streams, work)
+
+
+class Written(asyncio.Transport):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.parts.append(data)
+
+    def close(self) -> None:
+        self.parts.append(b"closed")
+
+
+def test_a_head_is_written_with_what_follows_at_once_and_alone_with_what_comes_later() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        out = Written()
+        joined = front.Joined(out, loop)
+        joined.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        joined.write(b"head")
+        joined.write(b"body")
+        joined.write(b"more")
+        assert out.parts == [b"HTTP/1.1 100 Continue\r\n\r\n", b"headbody", b"more"]
+        await asyncio.sleep(0)
+        assert len(out.parts) == 3
+        out = Written()
+        joined = front.Joined(out, loop)
+        joined.write(b"head")
+        await asyncio.sleep(0)
+        joined.write(b"body")
+        assert out.parts == [b"head", b"body"]
+        out = Written()
+        joined = front.Joined(out, loop)
+        joined.write(b"head")
+        joined.close()
+        assert out.parts == [b"head", b"closed"]
+
+    asyncio.run(main())
