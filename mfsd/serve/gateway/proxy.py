@@ -81,7 +81,7 @@ class Proxy:
 
         outcome = "error"
         try:
-            outcome = await until_left(gateway.ongoing, answer, receive, serve)
+            outcome = await until_left(gateway.ongoing, answer, scope, receive, serve)
         finally:
             gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
 
