@@ -112,7 +112,7 @@ def test_a_client_that_does_not_read_its_answer_is_gone_after_a_while(monkeypatc
     served(streams, work)
 
 
-def test_a_client_that_leaves_is_told_of_also_where_nobody_asked_yet() -> None:
+def test_a_client_that_leaves_is_told_of_also_where_none_asked_yet() -> None:
     async def main(asked: bool) -> None:
         arrived, gone = asyncio.get_running_loop().create_future(), asyncio.Event()
 
