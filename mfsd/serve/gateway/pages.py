@@ -1,4 +1,4 @@
-"""What the gateway shows of itself, at an address of its own: a client that may send requests may not read of others."""
+"""What the gateway shows of itself, at an address of its own: clients that send requests may not read of others."""
 
 from __future__ import annotations
 
