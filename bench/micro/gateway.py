@@ -133,7 +133,7 @@ def programs() -> Iterator[tuple[dict[str, int], Callable[[], int]]]:
         config.write_text(
             f'listen = "127.0.0.1:{ports["gateway"]}"\n'
             f'[[replicas]]\nurl = "http://127.0.0.1:{ports["direct"]}"\nrequests_max = 100000\n'
-            "[tiers.chat]\nttft_ms = 500\nimportance = 1\n"
+            '[metrics]\nlisten = ""\n[tiers.chat]\nttft_ms = 500\nimportance = 1\n'
         )
         stand_in = str(ROOT / "bench/programs/openai_stand_in.py")
         if len(cores) > 1:

@@ -80,7 +80,7 @@ def programs() -> Iterator[tuple[dict[str, int], Callable[[], int]]]:
             f'listen = "127.0.0.1:{ports["http"]}"\n'
             f'[[replicas]]\nurl = "http://127.0.0.1:{ports["engine"]}"\nrequests_max = 100000\n'
             f'[ext_proc]\nlisten = "127.0.0.1:{ports["ext_proc"]}"\n'
-            "[tiers.chat]\nttft_ms = 500\nimportance = 1\n"
+            '[metrics]\nlisten = ""\n[tiers.chat]\nttft_ms = 500\nimportance = 1\n'
         )
         made = envoy.configuration(
             ports["picker"], ports["admin"], ports["ext_proc"], [ports["engine"]], alone=ports["envoy"]

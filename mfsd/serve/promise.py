@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mfsd.policy.serve.config import DAY_S
-from mfsd.serve.settings import IMPORTANCE_MAX, Settings, Tier
+from mfsd.serve.settings import IMPORTANCE_MAX, NO_TIER, Settings, Tier
 
 NAME_MAX: Final = 64
 """Characters of a session, tenant, role or application; longer ones are cut, and stay different by a digest."""
 IMPORTANCE: Final = {"low": -1, "normal": 0, "high": 1}
 TOKENS_MAX: Final = 1 << 30
-NO_TIER: Final = "default"
 _DAY_MS: Final = DAY_S * 1e3
 
 Warn = Callable[[str, str], object]

@@ -4,6 +4,7 @@ state are written. From a TOML file, or from the same tables as the engine's own
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from mfsd.policy.serve.meta import MetaConfig, Strategy
 from mfsd.serve.records import FILES, SIZE_MAX_BYTES
 
 IMPORTANCE_MAX: Final = 1000
+NO_TIER: Final = "default"
+"""What requests without a tier are called."""
 _DAY_MS: Final = DAY_S * 1e3
 
 
@@ -41,6 +44,12 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{name} is {value}: use milliseconds above 0 and below a day")
         if abs(self.importance) > IMPORTANCE_MAX:
             raise ValueError(f"importance is {self.importance}: use {-IMPORTANCE_MAX} to {IMPORTANCE_MAX}")
+
+
+def check_tiers(tiers: Collection[str]) -> None:
+    """ValueError."""
+    if NO_TIER in tiers:
+        raise ValueError(f"tiers.{NO_TIER}: requests without a tier are called so: use [{NO_TIER}], or another name")
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +103,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meta: Meta = Meta()
 
     def __post_init__(self) -> None:
+        check_tiers(self.tiers)
         for tenant, weight in self.tenants.items():
             if not (math.isfinite(weight) and 0 < weight <= 1e6):
                 raise ValueError(f"tenants.{tenant} is {weight}: use a weight above 0 and up to 1e6")

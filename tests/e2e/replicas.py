@@ -53,6 +53,8 @@ class Replicas:
     def __init__(self, folder: Path, engines: Sequence[Engine] = tuple(map(Engine, NAMES)), config: str = "") -> None:
         """config: of the gateway, beside its replicas."""
         self.folder, self.gateway_port, self.config = folder, free_port(), config
+        self.pages = f"127.0.0.1:{free_port()}"
+        """Where the gateway shows itself."""
         self.engines = {engine.name: engine for engine in engines}
         self.ports = {name: free_port() for name in self.engines}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -72,7 +74,8 @@ class Replicas:
     def start_gateway(self) -> None:
         config = self.folder / "gateway.toml"
         tables = "".join(map(self.table, self.engines))
-        config.write_text(f'listen = "127.0.0.1:{self.gateway_port}"\n{tables}{self.config}')
+        shows = f'[metrics]\nlisten = "{self.pages}"\n'
+        config.write_text(f'listen = "127.0.0.1:{self.gateway_port}"\n{tables}{self.config}{shows}')
         self._process("gateway", [sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", str(config)])
         eventually(lambda: self._answers("gateway", self.gateway_port), "the gateway", START_S, pause_s=0.2)
 
@@ -117,9 +120,13 @@ class Replicas:
         return False
 
     def status(self) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{self.gateway_port}/status.json"
-        found: dict[str, Any] = json.load(urllib.request.urlopen(url, timeout=20))
+        found: dict[str, Any] = json.loads(self.shown("/status.json"))
         return found
+
+    def shown(self, path: str) -> str:
+        """By the gateway, of itself."""
+        with urllib.request.urlopen(f"http://{self.pages}{path}", timeout=20) as answer:
+            return str(answer.read().decode())
 
     def up(self) -> set[str]:
         return {replica["name"] for replica in self.status()["replicas"] if replica["healthy"]}

@@ -155,7 +155,7 @@ def test_a_model_gives_its_memory_to_another_one_and_is_loaded_again(tmp_path: P
         assert loaded_mib > 500 and other_mib > 500 and freed_mib == 0
         assert asked(port, "tiny", one) == (tokens, "a"), "as before"
         assert made.stages() == {"a": "runs", "c": "stopped"} and not made.memory_mib("c")
-        metrics = Front(port).get("/metrics")
+        metrics = made.shown("/metrics")
     assert not made.memory_mib("a"), "it ends with the gateway"
     assert 'mfs_gateway_engine_changes_total{change="started",replica="a"} 2.0' in metrics
     assert made.received() == {"a": {"demo-1": 1}, "c": {}}

@@ -110,7 +110,12 @@ def test_the_gateway_is_ready_once_an_engine_answers(folder: Path) -> None:
     """localhost stands for the headless Service."""
     port, picker = free_port(), free_port()
     with engines(1) as (engine,):
-        values = {"enabled": True, "port": port, "extProc": {"enabled": True, "port": picker}}
+        values = {
+            "enabled": True,
+            "port": port,
+            "metricsPort": free_port(),
+            "extProc": {"enabled": True, "port": picker},
+        }
         manifests = render({"gateway": {**values, "engines": {"selector": {"a": "b"}, "port": engine.port}}})
         (text,) = [m["data"]["gateway.toml"] for m in manifests if "gateway.toml" in m.get("data", {})]
         config = folder / "gateway.toml"

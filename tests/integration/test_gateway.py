@@ -93,6 +93,8 @@ def test_errors_of_paths_and_methods_are_in_openais_form(front: GatewayProcess) 
     for path, method, status, code in (
         ("/v1/models/org/none", "GET", 404, "model_not_found"),
         ("/v1/none", "POST", 404, "not_found"),
+        ("/status.json", "GET", 404, "not_found"),  # what it shows of itself is elsewhere
+        ("/metrics", "GET", 404, "not_found"),
         ("/v1/models", "POST", 405, "method_not_allowed"),
         ("/v1/completions", "GET", 405, "method_not_allowed"),
     ):
@@ -100,6 +102,14 @@ def test_errors_of_paths_and_methods_are_in_openais_form(front: GatewayProcess) 
             urllib.request.urlopen(urllib.request.Request(front.url + path, method=method), timeout=20)
         assert error.value.code == status and json.loads(error.value.read())["error"]["code"] == code
         assert status != 405 or error.value.headers["allow"]
+
+
+def test_a_slash_too_many_is_redirected(front: GatewayProcess) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", front.port, timeout=60)
+    client.request("POST", "/v1/completions/", json.dumps(body("slash")))
+    answer = client.getresponse()
+    assert answer.status == 307 and str(answer.headers["location"]).endswith("/v1/completions")
+    client.close()
 
 
 def test_the_official_client_works(front: GatewayProcess) -> None:
@@ -400,7 +410,7 @@ def test_without_a_descriptor_requests_get_503_and_replicas_stay(tmp_path: Path,
         for client in clients:
             client.connect()
             stack.callback(client.close)
-        front.status()  # a connection after those: they are accepted
+        front.get("/health")  # a connection after those: they are accepted
         most = _open_now(process) + 2
         resource.prlimit(process, resource.RLIMIT_NOFILE, (most, hard))
         more = [stack.enter_context(socket.create_connection(("127.0.0.1", front.port))) for _ in range(9)]

@@ -96,7 +96,7 @@ def watched(folder: Path) -> Iterator[Watched]:
             eventually(lambda: front.status()["replicas"][0]["healthy"], "the engine at the gateway")
             assert front.post({"model": MODEL, "prompt": "a", "max_tokens": 2, "stream": True})[0] == 200
             here = f"127.0.0.1:{daemon.wait_line('event=metrics').rpartition('port=')[2]}"
-            yield Watched(here, page, front.url.removeprefix("http://"))
+            yield Watched(here, page, front.pages.removeprefix("http://"))
 
 
 def test_every_query_of_the_dashboard_names_what_is_served(watched: Watched) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+import msgspec
 import pytest
 
 from bench.ports import free_port
@@ -331,14 +332,18 @@ def test_tls(tmp_path: Path, three: list[StandIn], mutual: bool) -> None:
                 ask_health(channel, "liveness", wait=False)
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path, setting: Setting) -> None:
-    (taken,) = [line for line in setting.gateway.file.read_text().splitlines() if line.startswith("listen") and
-                str(setting.gateway.port) not in line]  # fmt: skip
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [("ext_proc", "ext_proc: cannot listen on 127.0.0.1:"), ("metrics", "metrics.listen = 127.0.0.1:")],
+)
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path, setting: Setting, table: str, error: str) -> None:
+    taken = {"metrics": "", table: msgspec.toml.decode(setting.gateway.file.read_bytes())[table]["listen"]}
     file = tmp_path / "gateway.toml"
-    file.write_text(f'listen = "127.0.0.1:{free_port()}"\n' + replicas(setting.engines[0].url) + "[ext_proc]\n" + taken)
+    tables = "".join(f'[{name}]\nlisten = "{listen}"\n' for name, listen in taken.items())
+    file.write_text(f'listen = "127.0.0.1:{free_port()}"\n' + replicas(setting.engines[0].url) + tables)
     command = (sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", file)
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1
     lines = [line for line in found.stderr.splitlines() if "add_port.cc" not in line]  # gRPC's own
-    assert lines[-1].startswith("mfsd: cannot start: ext_proc: cannot listen on 127.0.0.1:"), found.stderr
+    assert lines[-1].startswith(f"mfsd: cannot start: {error}"), found.stderr
     assert "Traceback" not in found.stderr and "event=ready" not in found.stderr

@@ -40,7 +40,7 @@ class Front:
             return error.code, dict(error.headers), _read(error.read())
 
     def get(self, path: str) -> str:
-        return str(urllib.request.urlopen(self.url + path, timeout=20).read().decode())
+        return _text(self.url + path)
 
     def begin(self, body: object) -> http.client.HTTPConnection:
         """A request whose answer is still to be read, or never will be."""
@@ -52,8 +52,11 @@ class Front:
 class GatewayProcess(Front):
     def __init__(self, folder: Path, config: str) -> None:
         super().__init__(free_port())
+        self.pages = f"http://127.0.0.1:{free_port()}"
+        """Where it shows itself."""
         self.file, self.log = folder / f"gateway-{self.port}.toml", folder / f"gateway-{self.port}.log"
-        self.file.write_text(f'listen = "127.0.0.1:{self.port}"\n{config}')
+        shows = f'[metrics]\nlisten = "{self.pages.removeprefix("http://")}"\n'
+        self.file.write_text(f'listen = "127.0.0.1:{self.port}"\n{config}\n{shows}')
         command = (sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", self.file)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stderr=log)
@@ -61,15 +64,19 @@ class GatewayProcess(Front):
     def answers(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
         with contextlib.suppress(OSError):
-            return bool(urllib.request.urlopen(self.url + "/status.json", timeout=5).status == 200)
+            return bool(urllib.request.urlopen(self.pages + "/status.json", timeout=5).status == 200)
         return False
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.get("/status.json"))
+        found: dict[str, Any] = json.loads(_text(self.pages + "/status.json"))
         return found
 
     def metrics(self) -> str:
-        return self.get("/metrics")
+        return _text(self.pages + "/metrics")
+
+
+def _text(url: str) -> str:
+    return str(urllib.request.urlopen(url, timeout=20).read().decode())
 
 
 def _read(content: bytes) -> Any:

@@ -7,6 +7,7 @@ An engine with calls is never stopped, but it is given no more once another one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -134,7 +135,7 @@ class Node:
         for one in gone:
             one.stage, one.held = Stage.STOPPED, False
             one.replica.memory.forget()
-        engine.stage = Stage.STARTS
+        engine.stage, engine.served_s = Stage.STARTS, math.inf
         engine.replica.totals.loads += 1
         engine.replica.totals.loading_s += self._load_s
         self._wake(now_s + self._load_s, engine.replica.number)
@@ -146,7 +147,7 @@ class Node:
         running = [
             Runs(one.name, one.requests, one.used_s, one.served_s, self._bytes)
             for one in self._engines
-            if one.stage is Stage.RUNS
+            if one.stage is not Stage.STOPPED
         ]
         wants, held = self._bytes - self._memory.headroom_bytes(0), set[str]()
         for since_s in self._short_s.values():

@@ -1,10 +1,12 @@
-"""``mfsctl gateway``: what a gateway knows of its replicas. Asks the gateway's own address; needs no daemon."""
+"""``mfsctl gateway``: what a gateway knows of its replicas. Asks the address of its `[metrics]`; needs no
+daemon."""
 
 from __future__ import annotations
 
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 import click
 import msgspec
@@ -16,7 +18,7 @@ from mfsd.observe.format import count, share
 from mfsd.serve.gateway.replicas import Stage
 from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 
-URL_DEFAULT = "http://127.0.0.1:8080"
+URL_DEFAULT = "http://127.0.0.1:8081"
 TIMEOUT_S = 5.0
 
 
@@ -25,7 +27,7 @@ TIMEOUT_S = 5.0
     epilog="""\b
 Examples:
   mfsctl gateway status                            replicas, their load and the queue
-  mfsctl gateway status --url http://gw-1:8080     of another host
+  mfsctl gateway status --url http://gw-1:8081     of another host
   mfsctl gateway status --json                     the same for programs
 """,
 )
@@ -38,9 +40,10 @@ def _asked(url: str) -> GatewayStatus:
     try:
         with urllib.request.urlopen(url.rstrip("/") + "/status.json", timeout=TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=GatewayStatus)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        click.echo(f"mfsctl: no gateway answers at {url} ({reason}); name its address with --url", err=True)
+        remedy = "name the metrics.listen of its file with --url"
+        click.echo(f"mfsctl: no gateway shows itself at {url} ({reason}); {remedy}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
 
@@ -83,10 +86,16 @@ def _state(replica: ReplicaStatus) -> str:
     epilog="""\b
 Examples:
   mfsctl gateway status
-  mfsctl gateway status --url http://gw-1:8080 --json
+  mfsctl gateway status --url http://gw-1:8081 --json
 """
 )
-@click.option("--url", default=URL_DEFAULT, metavar="URL", show_default=True, help="Where the gateway serves.")
+@click.option(
+    "--url",
+    default=URL_DEFAULT,
+    metavar="URL",
+    show_default=True,
+    help="Where the gateway shows itself ([metrics] listen of its file).",
+)
 @output_options
 def status(url: str, form: Form) -> None:
     """Show replicas, their load, and what waits in the gateway.

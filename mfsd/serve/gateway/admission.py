@@ -14,7 +14,7 @@ from mfsd.policy.serve import ProgramTable
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.settings import GatewaySettings
-from mfsd.serve.promise import NO_TIER
+from mfsd.serve.settings import NO_TIER
 
 RETRY_MIN_S: Final = 1
 RETRY_MAX_S: Final = 60

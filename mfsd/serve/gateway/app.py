@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import signal
 import socket
@@ -11,19 +12,19 @@ from collections.abc import AsyncIterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mfsd.serve.gateway.answer import INTERNAL, problem
+from mfsd.serve.gateway.answer import Receive, Scope, Send
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.errors import ERROR_PAGES, error_page, json_page
 from mfsd.serve.gateway.exchange import PATHS
 from mfsd.serve.gateway.front import Bounded
 from mfsd.serve.gateway.kept import Kept
+from mfsd.serve.gateway.pages import Pages
 from mfsd.serve.gateway.poll import Log
 from mfsd.serve.gateway.proxy import Proxy
 from mfsd.serve.gateway.replicas import Card, Stage
@@ -33,12 +34,22 @@ from mfsd.serve.gateway.upstream import session
 if TYPE_CHECKING:
     from mfsd.serve.gateway.picker import Picker
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LAST_WORD_S = 2
 """For the errors by which requests end that have not ended in time."""
 
 
-def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Starlette:
+class Application:
+    """Requests for tokens go straight to their proxies: each layer of Starlette wraps every message."""
+
+    def __init__(self, proxies: Mapping[str, Proxy], others: Starlette) -> None:
+        self._proxies, self._others = proxies, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        proxy = self._proxies.get(scope.get("path", "")) if scope["type"] == "http" else None
+        await (proxy or self._others)(scope, receive, send)
+
+
+def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Application:
     """made: gets the gateway, once the loop runs."""
 
     def gateway() -> Gateway:
@@ -61,15 +72,15 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
 
     async def models(_: Request) -> Response:
         data = [_model(name, card) for name, card in gateway().replicas.models().items()]
-        return _json({"object": "list", "data": data})
+        return json_page({"object": "list", "data": data})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         card = gateway().replicas.models().get(name)
         if card is None:
             text = f"no replica serves the model {name!r:.80}; /v1/models has those that there are"
-            return _error(404, text, "invalid_request_error", "model_not_found")
-        return _json(_model(name, card))
+            return error_page(404, text, "invalid_request_error", "model_not_found")
+        return json_page(_model(name, card))
 
     async def health(_: Request) -> Response:
         if gateway().stopping:
@@ -78,47 +89,24 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Sta
             return Response(b"ok\n", media_type="text/plain")
         return Response(b"no replica answers: mfsctl gateway status\n", 503, media_type="text/plain")
 
-    async def status(_: Request) -> Response:
-        return _json(gateway().status())
-
-    async def metrics(_: Request) -> Response:
-        return Response(gateway().metrics_text(), media_type=METRICS_TYPE)
-
-    pages = [("/v1/models", models), ("/v1/models/{name:path}", model), ("/health", health), ("/status.json", status),
-             ("/metrics", metrics)]  # fmt: skip
-    return Starlette(
+    pages = (("/v1/models", models), ("/v1/models/{name:path}", model), ("/health", health))
+    proxies = {path: Proxy(gateway, path) for path in PATHS}
+    others = Starlette(
         routes=[
-            *(Route(path, Proxy(gateway, path)) for path in PATHS),
+            *(Route(path, proxy) for path, proxy in proxies.items()),  # with a slash at their end they are redirected
             Route("/v1/responses/{name}", Kept(gateway), methods=["GET"]),
             Route("/v1/responses/{name}/cancel", Kept(gateway), methods=["POST"]),
             *(Route(path, page, methods=["GET"]) for path, page in pages),
         ],
-        exception_handlers={HTTPException: _http_error, Exception: _own_error},
+        exception_handlers=ERROR_PAGES,
         lifespan=lifespan,
     )
+    return Application(proxies, others)
 
 
 def _model(name: str, card: Card) -> dict[str, object]:
     known = {"created": card.created, "max_model_len": card.prompt_max}
     return {"id": name, "object": "model", "owned_by": "mfs", **{k: v for k, v in known.items() if v is not None}}
-
-
-def _error(status: int, message: str, kind: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(problem(message, kind, code), status, headers, media_type="application/json")
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Of a path that there is not, or of another method."""
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return _error(404, f"there is no page {request.url.path!r:.120}", "invalid_request_error", "not_found")
-    text = f"{request.method} is not for {request.url.path!r:.120}"
-    code = "method_not_allowed" if error.status_code == 405 else "invalid_request"
-    return _error(error.status_code, text, "invalid_request_error", code, error.headers)
-
-
-async def _own_error(_: Request, error: Exception) -> Response:
-    return _error(INTERNAL.status, INTERNAL.message, INTERNAL.kind, INTERNAL.code)
 
 
 async def _poll(gateway: Gateway) -> None:
@@ -129,17 +117,14 @@ async def _poll(gateway: Gateway) -> None:
         gateway.admission.wake()
 
 
-def _json(fields: object) -> Response:
-    return Response(msgspec.json.encode(fields), media_type="application/json")
-
-
 class _Server(uvicorn.Server):
-    """With the endpoint picker beside it, where one is wanted."""
+    """With what the gateway shows of itself and the endpoint picker beside it, where they are wanted."""
 
     def __init__(self, config: uvicorn.Config, made: list[Gateway]) -> None:
         super().__init__(config)
         self._made = made
         self._picker: Picker | None = None
+        self._pages: Pages | None = None
         self._signals = 0
         """That asked it to stop."""
         self.problem = ""
@@ -150,13 +135,27 @@ class _Server(uvicorn.Server):
             return
         (gateway,) = self._made
         settings = gateway.settings
-        if settings.ext_proc.listen and not await self._pick(gateway):
+        if not (await self._show(gateway) and await self._pick(gateway)):
             self.should_exit = True
             return
-        more = {"ext_proc": settings.ext_proc.listen} if settings.ext_proc.listen else {}
+        beside = {"metrics": settings.metrics.listen, "ext_proc": settings.ext_proc.listen}
+        more = {name: listen for name, listen in beside.items() if listen}
+        gc.freeze()  # what is made once is not looked through again while requests wait
         gateway.log.info("ready", listen=settings.listen, replicas=len(settings.replicas), **more)
 
+    async def _show(self, gateway: Gateway) -> bool:
+        if gateway.settings.metrics.listen:
+            self._pages = Pages(gateway)
+            try:
+                await self._pages.start()
+            except OSError as error:
+                self.problem = f"metrics.listen = {gateway.settings.metrics.listen}: {error.strerror or error}"
+                return False
+        return True
+
     async def _pick(self, gateway: Gateway) -> bool:
+        if not gateway.settings.ext_proc.listen:
+            return True
         from mfsd.proto.wire import TlsError
         from mfsd.serve.gateway.picker import Picker
 
@@ -186,6 +185,8 @@ class _Server(uvicorn.Server):
         else:
             await super().shutdown(sockets=sockets)
         end.cancel()
+        if self._pages is not None:
+            self._pages.stop()
 
     async def _lame_duck(self, seconds: float) -> None:
         """Another signal ends it."""
@@ -215,6 +216,7 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         http=Bounded,
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )
     server = _Server(config, made)

@@ -15,7 +15,8 @@ from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.prompt import Prompt, prompt_of
 from mfsd.serve.gateway.xargs import Headers, words_of, written
-from mfsd.serve.promise import NO_TIER, Wanted, Words
+from mfsd.serve.promise import Wanted, Words
+from mfsd.serve.settings import NO_TIER
 
 PATHS: Final = (*pd.PATHS, "/v1/responses", "/v1/embeddings")
 STATUS: Final = {

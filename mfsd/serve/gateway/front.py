@@ -9,6 +9,7 @@ from typing import Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mfsd.serve.gateway.answer import problem
+from mfsd.serve.gateway.ongoing import LEFT, Left
 from mfsd.serve.gateway.upstream import keep_watch
 
 HEAD_BYTES_MAX: Final = 65_536
@@ -36,6 +37,8 @@ class Bounded(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        if self.cycle is not None and self.cycle.disconnected:
+            self.cycle.scope[LEFT].gone()  # type: ignore[typeddict-item]
 
     # ---- the head of a request ---------------------------------------------------------------------------------------
 
@@ -52,6 +55,7 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
+        self.scope[LEFT] = Left()  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -59,6 +63,7 @@ class Bounded(HttpToolsProtocol):
             self._late.cancel()
             self._late = None
         super().on_headers_complete()
+        self.cycle.transport = Joined(self.transport, self.loop)  # type: ignore[assignment]
 
     def _refuse_head(self) -> None:
         text = f"the head of the request has more than {HEAD_BYTES_MAX} bytes, which is the limit"
@@ -91,3 +96,36 @@ class Bounded(HttpToolsProtocol):
             self._watch_reader()
         else:
             self.transport.abort()
+
+
+class Joined:
+    """A connection's transport for one answer: the head is written with the first bytes of its body where these come at
+    once, in one call of the kernel."""
+
+    __slots__ = ("_head", "_loop", "_transport", "_written")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head, self._written = b"", False
+
+    def write(self, data: bytes) -> None:
+        if self._written:
+            self._transport.write(self._head + data if self._head else data)
+            self._head = b""
+        elif data.startswith(b"HTTP/1.1 100 "):  # the client waits for it
+            self._transport.write(data)
+        else:
+            self._head, self._written = data, True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""

@@ -35,7 +35,7 @@ class Kept:
             await _pass_on(gateway, replica, scope, answer)
             return ""
 
-        await until_left(gateway.ongoing, answer, receive, serve)
+        await until_left(gateway.ongoing, answer, scope, receive, serve)
 
 
 async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer: Answer) -> None:

@@ -4,8 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from mfsd.serve.gateway.answer import INTERNAL, Answer, Receive, Refused
+from mfsd.serve.gateway.answer import INTERNAL, Answer, Receive, Refused, Scope
+
+LEFT: Final = "mfs.left"
+"""Of a request's scope: its `Left`, where the web server has one. A task that asks it for messages costs more."""
+
+
+class Left:
+    """Tells once that the client has left."""
+
+    __slots__ = ("_gone", "_then")
+
+    def __init__(self) -> None:
+        self._gone = False
+        self._then: Callable[[], object] = _nothing
+
+    def then(self, call: Callable[[], object]) -> None:
+        """At once where it has; in place of what was to be called before."""
+        self._then = call
+        if self._gone:
+            call()
+
+    def gone(self) -> None:
+        self._gone = True
+        self._then()
+
+
+def _nothing() -> None: ...
 
 
 class Ongoing:
@@ -27,7 +54,7 @@ class Ongoing:
 
 
 async def until_left(
-    every: set[Ongoing], answer: Answer, receive: Receive, serve: Callable[[Ongoing], Awaitable[str]]
+    every: set[Ongoing], answer: Answer, scope: Scope, receive: Receive, serve: Callable[[Ongoing], Awaitable[str]]
 ) -> str:
     """The outcome of `serve`, also where the client leaves or the request is ended from outside. An error of the
     gateway itself is answered and raised. every: has the request while it goes on."""
@@ -35,14 +62,12 @@ async def until_left(
     task = asyncio.current_task()
     assert task is not None
 
-    async def watch() -> None:
+    def leaves() -> None:
         nonlocal left
-        while (await receive())["type"] != "http.disconnect":
-            pass
         left = True
         task.cancel()
 
-    watcher = asyncio.create_task(watch())
+    unwatch = _watch(scope, receive, leaves)
     ongoing = Ongoing()
     every.add(ongoing)
     try:
@@ -52,12 +77,27 @@ async def until_left(
             return "withdrawn"
         if ongoing.refused is None:
             raise
-        watcher.cancel()  # a client that leaves now ends nothing but this answer
+        unwatch()  # a client that leaves now ends nothing but this answer
         await answer.failed(ongoing.refused)
         return "failed"
     except Exception:
         await answer.failed(INTERNAL)
         raise
     finally:
-        watcher.cancel()
+        unwatch()
         every.discard(ongoing)
+
+
+def _watch(scope: Scope, receive: Receive, leaves: Callable[[], None]) -> Callable[[], object]:
+    """Calls it when the client leaves, until what is returned is called."""
+    told: Left | None = scope.get(LEFT)
+    if told is not None:
+        told.then(leaves)
+        return lambda: told.then(_nothing)
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leaves()
+
+    return asyncio.create_task(watch()).cancel

@@ -13,6 +13,7 @@ from mfsd.serve.gateway import pd, responses
 from mfsd.serve.gateway.admission import Among, NoPlace
 from mfsd.serve.gateway.answer import (
     BODY_S,
+    INTERNAL,
     JSON,
     Answer,
     ClientLeft,
@@ -50,6 +51,13 @@ class Proxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = self._made()
         answer = Answer(send, last=gateway.stopping)
+        try:
+            await self._ask(gateway, scope, receive, answer)
+        except Exception:
+            await answer.failed(INTERNAL)
+            raise
+
+    async def _ask(self, gateway: Gateway, scope: Scope, receive: Receive, answer: Answer) -> None:
         if scope["method"] != "POST":
             text = problem("use POST", "invalid_request_error", "method_not_allowed")
             await answer.whole(405, [JSON, (b"allow", b"POST")], text)
@@ -73,7 +81,7 @@ class Proxy:
 
         outcome = "error"
         try:
-            outcome = await until_left(gateway.ongoing, answer, receive, serve)
+            outcome = await until_left(gateway.ongoing, answer, scope, receive, serve)
         finally:
             gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -43,6 +44,11 @@ class _Life:
     @property
     def has_served(self) -> bool:
         return self.served_s is not None
+
+    @property
+    def runs(self) -> Runs:
+        replica, served_s = self.replica, math.inf if self.served_s is None else self.served_s
+        return Runs(replica.name, replica.requests, replica.used_s, served_s, replica.settings.memory_bytes)
 
     def idle(self, now_s: float) -> bool:
         """It runs without requests; those that it was started for are given to it just after it has."""
@@ -160,14 +166,9 @@ class Residents:
         life.task = asyncio.create_task(self._live(life, going))
 
     def _hold(self, now_s: float) -> None:
-        """Those that run with requests while others have waited for their memory, no more of them than it takes."""
+        """Those of which others have waited for the memory long enough, no more than it takes."""
         held: set[str] = set()
-        running = [
-            Runs(one.name, one.requests, one.used_s, life.served_s, one.settings.memory_bytes)
-            for life in self._lives.values()
-            for one in (life.replica,)
-            if one.stage is Stage.RUNS and life.served_s is not None
-        ]
+        running = [life.runs for life in self._lives.values() if not life.replica.away]
         for name, since_s in self._short_s.items():
             wants = self._own[name].settings.memory_bytes - self._memory.headroom_bytes(0)
             held.update(held_for(wants, since_s, running, now_s))

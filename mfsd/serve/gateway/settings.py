@@ -13,7 +13,7 @@ import msgspec
 
 from mfsd.policy.route import QueueOrder, Role, RouteConfig, Router
 from mfsd.proto.wire import TlsFiles, address_problem
-from mfsd.serve.settings import Settings, SettingsError, Tier
+from mfsd.serve.settings import NO_TIER, Settings, SettingsError, Tier, check_tiers
 
 REQUESTS_MAX: Final = 256
 COUNT_MAX: Final = 1 << 20
@@ -23,6 +23,11 @@ BYTES_MAX: Final = 1 << 40
 def _check_count(field: str, value: int, lowest: int, highest: int = COUNT_MAX) -> None:
     if not lowest <= value <= highest:
         raise ValueError(f"{field} is {value}: use {lowest} to {highest}")
+
+
+def _check_listen(listen: str) -> None:
+    if address_problem(listen) is not None:
+        raise ValueError(f"listen is {listen!r:.120}: use HOST:PORT, with an IPv6 address in brackets")
 
 
 def _check_url(field: str, url: str) -> None:
@@ -240,6 +245,22 @@ class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{field} is {getattr(self, field)}: use seconds from {least:g} to 86400")
 
 
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the gateway shows of itself."""
+
+    listen: str = "127.0.0.1:8081"
+    """Host and port to serve `/metrics` to Prometheus, and `/status.json` to `mfsctl gateway status`; every client that
+    reaches it may read names, addresses and load of replicas; empty: no such service."""
+
+    def __post_init__(self) -> None:
+        if self.listen:
+            _check_listen(self.listen)
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        return _host_and_port(self.listen)
+
+
 class ExtProc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An endpoint picker for a proxy (Envoy, a Kubernetes gateway), beside `listen`."""
 
@@ -253,8 +274,8 @@ class ExtProc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PEM file of who has signed the certificates of proxies; empty: they show none."""
 
     def __post_init__(self) -> None:
-        if self.listen and address_problem(self.listen) is not None:
-            raise ValueError(f"listen is {self.listen!r:.120}: use HOST:PORT")
+        if self.listen:
+            _check_listen(self.listen)
         if bool(self.certificate) != bool(self.key):
             missing = "key" if self.certificate else "certificate"
             raise ValueError(f"{missing} is missing: certificate and key belong together")
@@ -287,6 +308,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv: Kv = Kv()
     disaggregation: Disaggregation = Disaggregation()
     residency: Residency = Residency()
+    metrics: Metrics = Metrics()
     ext_proc: ExtProc = ExtProc()
     default: Tier = Tier()
     """What requests without a tier are promised: `ttft_ms`, `tbt_ms`, `ttlt_ms`, `importance`."""
@@ -296,9 +318,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.replicas:
             raise ValueError("replicas is empty: add a table [[replicas]] with a url")
-        host, _, port = self.listen.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
-            raise ValueError(f"listen is {self.listen!r}: use HOST:PORT")
+        _check_listen(self.listen)
         for field in ("lame_duck_s", "drain_s"):
             if not 0.0 <= getattr(self, field) <= 86_400:
                 raise ValueError(f"{field} is {getattr(self, field)}: use seconds from 0 to 86400")
@@ -313,6 +333,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("route.router is 'owed': that is for route.decode; use transfer")
         if self.route.decode not in (Router.OWED, Router.LEAST_LOADED, Router.STICKY):
             raise ValueError(f"route.decode is {self.route.decode.value!r}: use owed, least-loaded or sticky")
+        check_tiers(self.tiers)
+        for tier in self.admission.requests_max:
+            if tier != NO_TIER and tier not in self.tiers:
+                raise ValueError(f"admission.requests_max has {tier!r}: add a table [tiers.{tier}], or use {NO_TIER}")
         for number, replica in enumerate(self.replicas):
             self._check_replica(number, replica)
             if self.ext_proc.listen:
@@ -334,13 +358,17 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+        return _host_and_port(self.listen)
 
     @property
     def serve(self) -> Settings:
         """What `mfsd.serve.promise.Reader` reads."""
         return Settings(default=self.default, tiers=self.tiers)
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def key_in(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a gateway shows of itself at /status.json."""
+"""What a gateway shows of itself at /status.json of its own address for that."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from mfsd.serve.gateway.exchange import engine_lost
 from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.replicas import LiveReplica
-from mfsd.serve.promise import NO_TIER
+from mfsd.serve.settings import NO_TIER
 
 
 class Turn:

@@ -86,8 +86,8 @@ class Upstream:
     ) -> aiohttp.ClientResponse:
         """The answer's head; its body is still to be read. NotSent, NoSocket; aiohttp.ClientError: it may have been
         sent."""
-        carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-        carried = [(name, value) for name, value in carried if name.encode("latin-1") not in NOT_SENT_ON]
+        sent_on = [(name, value) for name, value in headers if name not in NOT_SENT_ON]
+        carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent_on]
         if not any(name == "x-request-id" for name, _ in carried):
             carried.append(("x-request-id", request_id))
         try:

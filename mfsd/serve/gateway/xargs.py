@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mfsd.serve.headers import FIELD, HEADERS, OBJECTIVES, QOS_KEYS, TTFT_KEYS, words_in
-from mfsd.serve.promise import NO_TIER, Wanted, Words
+from mfsd.serve.promise import Wanted, Words
+from mfsd.serve.settings import NO_TIER
 
 READ: Final = frozenset(
     {*TTFT_KEYS, "tbt_slo_ms", "slo_tbt_ms", "ttlt_slo_ms", "slo_ttlt_ms", "session", "session_id", "program_id"}

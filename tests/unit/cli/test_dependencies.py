@@ -22,7 +22,10 @@ EXTRA = {
     "mfsd/observe/spans.py": {"opentelemetry"},  # mfsd[otel]
     "mfsd/serve/learn/train.py": {"lightgbm", "numpy", "sklearn"},  # mfsd[learn]; loaded by mfsctl learn alone
     "mfsd/serve/learn/measure.py": {"sklearn"},
-    **{f"mfsd/serve/gateway/{name}.py": GATEWAY for name in ("app", "core", "front", "poll", "turn", "upstream")},
+    **{
+        f"mfsd/serve/gateway/{name}.py": GATEWAY
+        for name in ("app", "core", "errors", "front", "pages", "poll", "turn", "upstream")
+    },
     "mfsd/fabric/schema.py": {"pyavd", "nvueschema", "junoscfg"},  # mfsd[switch-check]; "not checked" without
     "mfsd/proto/generate.py": {"grpc_tools"},  # to change a message
     "mfsd/_build/parsed.py": {"pycparser"},  # when MFS is built

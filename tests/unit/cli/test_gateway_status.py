@@ -81,6 +81,8 @@ def test_json_is_the_gateways_own(url: str) -> None:
     assert done.exit_code == 0 and msgspec.convert(json.loads(done.output), GatewayStatus) == STATUS
 
 
-def test_no_gateway_there_names_the_option() -> None:
-    done = CliRunner().invoke(gateway, ["status", "--url", f"http://127.0.0.1:{free_port()}"])
-    assert done.exit_code == EXIT_UNREACHABLE and "--url" in done.output
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "gw-1:8081", "http://gw 1:8081", "http://gw:x", ""])
+def test_no_gateway_there_names_the_option(url: str) -> None:
+    done = CliRunner().invoke(gateway, ["status", "--url", url])
+    assert done.exit_code == EXIT_UNREACHABLE and "--url" in done.output and len(done.output.splitlines()) == 1
+    assert isinstance(done.exception, SystemExit)

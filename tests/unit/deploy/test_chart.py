@@ -33,6 +33,7 @@ KUBERNETES = ("1.25", "1.31", "1.37")
 """The oldest that the chart allows, one between, and the newest with published schemas."""
 TLS = {"daemon": {"tls": {"secretName": "mfs-node"}}, "coordinator": {"tls": {"secretName": "mfs-coordinator"}}}
 OPEN = {"daemon": {"metricsAddress": "podIP"}, "coordinator": {"webAddress": "0.0.0.0"}}
+OPEN_GATEWAY = {"metricsAddress": "0.0.0.0"}
 LABELS = {"app": "vllm"}
 PICKER = {"enabled": True, "tls": {"secretName": "mfs-picker"}}
 GATEWAY: dict[str, Any] = {
@@ -59,7 +60,12 @@ CASES: dict[str, dict[str, Any]] = {
         "vllm": {"enabled": True, "nodeSelector": {"pool": "gpu"}, "nixl": "UCX"},
         "config": {"wire": {"profile": "paper-k8"}},
         "etcd": {"storageClassName": "fast"},
-        "gateway": {**GATEWAY, "nodeSelector": {"pool": "cpu"}, "tolerations": [{"operator": "Exists"}]},
+        "gateway": {
+            **GATEWAY,
+            **OPEN_GATEWAY,
+            "nodeSelector": {"pool": "cpu"},
+            "tolerations": [{"operator": "Exists"}],
+        },
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
     "certificates-of-nodes": {**TLS, "daemon": {"tls": {"hostPath": "/etc/mfs/pki"}}},
@@ -309,7 +315,7 @@ def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
 
 
 def test_gateways_have_a_pod_monitor_of_their_own() -> None:
-    gateway = {"enabled": True, "engines": {"selector": {"app": "vllm"}}}
+    gateway = {"enabled": True, "engines": {"selector": {"app": "vllm"}}, **OPEN_GATEWAY}
     manifests = render({"podMonitor": {"enabled": True}, "gateway": gateway, **OPEN})
     monitor = find(manifests, "PodMonitor", "mfs-gateway")
     deployment = find(manifests, "Deployment", "mfs-gateway")
@@ -462,6 +468,9 @@ def test_no_folder_of_the_host_is_writable_for_engines_unless_asked_for() -> Non
         ({"gateway": {**GATEWAY, "config": {"replicas": [{"url": "http://10.0.0.1:1"}]}}}, "not both"),
         ({"gateway": {**GATEWAY, "config": {"listen": "[::]:1"}}}, "set gateway.port"),
         ({"gateway": {**GATEWAY, "config": {"ext_proc": {}}}}, "set gateway.extProc"),
+        ({"gateway": {**GATEWAY, "config": {"metrics": {}}}}, "set gateway.metricsAddress and gateway.metricsPort"),
+        ({"podMonitor": {"enabled": True}, **OPEN, "gateway": GATEWAY}, "set gateway.metricsAddress=0.0.0.0"),
+        ({"gateway": {"metricsAddress": "0.0.0.0:1"}}, "gateway.metricsAddress"),
         ({"gateway": {**GATEWAY, "config": {"routes": {}}}}, "Additional property routes is not allowed"),
         ({"gateway": {**GATEWAY, "extProc": {}}}, "set gateway.extProc.enabled=true, which the pool asks"),
         ({"gateway": {**GATEWAY, "inferencePool": {"failureMode": "Open"}}}, "failureMode"),
@@ -517,6 +526,7 @@ def test_the_gateway_reads_its_configuration_and_finds_the_engines(tmp_path: Pat
     spec = container(manifests, "Deployment", "green-mfs-gateway")
     ports = {p["name"]: p["containerPort"] for p in spec["ports"]}
     assert read.host_and_port[1] == ports["http"] == 8080
+    assert read.metrics.listen == "127.0.0.1:8081" and "metrics" not in ports
     assert spec["readinessProbe"]["httpGet"]["port"] == spec["livenessProbe"]["httpGet"]["port"] == "http"
     assert read.ext_proc.listen.endswith(f":{ports['ext-proc']}") and read.ext_proc.tls is not None
     mounts = [m["mountPath"] for m in spec["volumeMounts"]]
@@ -544,8 +554,10 @@ def test_a_gateway_of_engines_that_are_named_one_by_one(tmp_path: Path) -> None:
         {"url": "http://10.0.0.2:8000"},
     ]
     config = {"replicas": engines, "tiers": {"chat": {"ttft_ms": 9}}, "drain_s": 599.5, "lame_duck_s": 20}
-    manifests = render({"gateway": {"enabled": True, "config": config}})
+    manifests = render({"gateway": {"enabled": True, "config": config, "metricsPort": 9000, **OPEN_GATEWAY}})
     read = gateway_settings(manifests, tmp_path)
+    ports = {p["name"]: p["containerPort"] for p in container(manifests, "Deployment", "mfs-gateway")["ports"]}
+    assert read.metrics.listen == "0.0.0.0:9000" and ports["metrics"] == 9000
     assert (read.lame_duck_s, read.drain_s) == (20, 599.5) and grace_s(manifests, "mfs-gateway") == 630
     assert [replica.url for replica in read.replicas] == [one["url"] for one in engines] and not read.ext_proc.listen
     assert not [m for m in manifests if m["metadata"]["name"] == "mfs-engines" or m["kind"] == "InferencePool"]

@@ -59,6 +59,10 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if ne .Values.coordinator.webAddress "127.0.0.1" }}yes{{ end }}
 {{- end }}
 
+{{- define "mfs.gatewayMetricsOpen" -}}
+{{- if not (has .Values.gateway.metricsAddress (list "127.0.0.1" "[::1]" "localhost")) }}yes{{ end }}
+{{- end }}
+
 {{- define "mfs.daemonTls" -}}
 {{- if or .Values.daemon.tls.secretName .Values.daemon.tls.hostPath }}yes{{ end }}
 {{- end }}
@@ -157,10 +161,13 @@ vllm.env names, nor one whose library goes by another that it names. MFS_SET_CLA
 {{- if and .engines.selector .config.replicas }}
 {{- fail "gateway: set engines.selector or config.replicas, not both" }}
 {{- end }}
-{{- range $key := list "listen" "ext_proc" }}
+{{- range $key, $value := dict "listen" "port" "ext_proc" "extProc" "metrics" "metricsAddress and gateway.metricsPort" }}
 {{- if hasKey $.Values.gateway.config $key }}
-{{- fail (printf "gateway.config.%s: the chart sets it; set gateway.%s" $key (ternary "port" "extProc" (eq $key "listen"))) }}
+{{- fail (printf "gateway.config.%s: the chart sets it; set gateway.%s" $key $value) }}
 {{- end }}
+{{- end }}
+{{- if and $.Values.podMonitor.enabled (not (include "mfs.gatewayMetricsOpen" $)) }}
+{{- fail (printf "podMonitor.enabled: Prometheus cannot reach gateway.metricsAddress = %s; set gateway.metricsAddress=0.0.0.0 (and let a NetworkPolicy keep others off that port)" .metricsAddress) }}
 {{- end }}
 {{- if and .inferencePool.enabled (not (and .extProc.enabled .engines.selector)) }}
 {{- fail "gateway.inferencePool.enabled: set gateway.extProc.enabled=true, which the pool asks, and gateway.engines.selector, its pods" }}
@@ -251,6 +258,7 @@ vllm.env names, nor one whose library goes by another that it names. MFS_SET_CLA
 {{- define "mfs.gatewayConfig" -}}
 {{- $gateway := .Values.gateway }}
 {{- $known := dict "listen" (printf "0.0.0.0:%d" (int $gateway.port)) "lame_duck_s" 5 }}
+{{- $_ := set $known "metrics" (dict "listen" (printf "%s:%d" $gateway.metricsAddress (int $gateway.metricsPort))) }}
 {{- with $gateway.engines.selector }}
 {{- $url := printf "http://%s-engines.%s.svc:%d" (include "mfs.name" $) $.Release.Namespace (int $gateway.engines.port) }}
 {{- $_ := set $known "replicas" (list (dict "url" $url "each_address" true)) }}

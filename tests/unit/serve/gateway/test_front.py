@@ -12,22 +12,24 @@ from uvicorn.server import ServerState
 
 from mfsd.serve.gateway import front
 from mfsd.serve.gateway.front import HEAD_BYTES_MAX, Bounded
+from mfsd.serve.gateway.ongoing import LEFT
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def served(app: Any, work: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
-    async def main() -> None:
-        config = uvicorn.Config(app, http=Bounded, lifespan="off", log_level="error")
-        config.load()
-        state = ServerState()
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Bounded(config, state, {}), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        await asyncio.wait_for(work(lambda: asyncio.open_connection("127.0.0.1", port)), 60)
-        server.close()
+    asyncio.run(within(app, work))
 
-    asyncio.run(main())
+
+async def within(app: Any, work: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
+    config = uvicorn.Config(app, http=Bounded, lifespan="off", log_level="error")
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Bounded(config, state, {}), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await asyncio.wait_for(work(lambda: asyncio.open_connection("127.0.0.1", port)), 60)
+    server.close()
 
 
 async def answers(scope: Any, receive: Any, send: Any) -> None:
@@ -108,3 +110,72 @@ def test_a_client_that_does_not_read_its_answer_is_gone_after_a_while(monkeypatc
         writer.close()
 
     served(streams, work)
+
+
+def test_a_client_that_leaves_is_told_of_also_where_none_asked_yet() -> None:
+    async def main(asked: bool) -> None:
+        arrived, gone = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            arrived.set_result(scope)
+            await gone.wait()
+
+        async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+            _, writer = await connect()
+            writer.write(b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
+            left = (await arrived)[LEFT]
+            if asked:
+                left.then(gone.set)
+            writer.close()
+            await writer.wait_closed()
+            while not (asked or left._gone):
+                await asyncio.sleep(0.001)
+            if not asked:
+                left.then(gone.set)
+            await gone.wait()
+
+        await within(app, work)
+
+    for asked in (True, False):
+        asyncio.run(main(asked))
+
+
+class Written(asyncio.Transport):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.parts.append(data)
+
+    def close(self) -> None:
+        self.parts.append(b"closed")
+
+
+def test_a_head_is_written_with_what_follows_at_once_and_alone_with_what_comes_later() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        out = Written()
+        joined = front.Joined(out, loop)
+        joined.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        joined.write(b"head")
+        joined.write(b"body")
+        joined.write(b"more")
+        assert out.parts == [b"HTTP/1.1 100 Continue\r\n\r\n", b"headbody", b"more"]
+        await asyncio.sleep(0)
+        assert len(out.parts) == 3
+        out = Written()
+        joined = front.Joined(out, loop)
+        joined.write(b"head")
+        await asyncio.sleep(0)
+        joined.write(b"body")
+        assert out.parts == [b"head", b"body"]
+        out = Written()
+        joined = front.Joined(out, loop)
+        joined.write(b"head")
+        joined.close()
+        assert out.parts == [b"head", b"closed"]
+
+    asyncio.run(main())

@@ -28,7 +28,10 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + "nonsense = 1\n", "nonsense"),
         ("drain_s = -1\n" + ONE, "drain_s is -1"),
         ("lame_duck_s = nan\n" + ONE, "lame_duck_s is nan"),
-        ('listen = "8080"\n' + ONE, "use HOST:PORT"),
+        *((f'listen = "{listen}"\n' + ONE, "use HOST:PORT") for listen in ("8080", "::1:8080", "a:65536", "")),
+        (ONE + '[metrics]\nlisten = "8081"\n', "listen is '8081': use HOST:PORT"),
+        (ONE + "[admission.requests_max]\nbulk = 4\n", "add a table [tiers.bulk]"),
+        (ONE + "[tiers.default]\n", "tiers.default"),
         (ONE + "[admission]\nwait_max_s = 0\n", "wait_max_s is 0"),
         (ONE + "[state]\npoll_ms = 1\n", "poll_ms is 1"),
         (ONE + "[state]\nlost_after_s = 0\n", "lost_after_s is 0"),
@@ -68,6 +71,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_good_file(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
-    file.write_text('listen = "[::1]:9000"\n' + ONE)
+    file.write_text('listen = "[::1]:9000"\n' + ONE + "[admission.requests_max]\ndefault = 4\n")
     settings = read_file(file)
     assert settings.host_and_port == ("::1", 9000) and settings.replicas[0].shown_name == "10.0.0.1:8000"

@@ -96,6 +96,16 @@ def test_one_that_is_always_busy_is_held_for_another() -> None:
     assert [t.loads for t in outcome.replicas] == [2, 1]
 
 
+def test_the_busiest_does_not_give_way_since_it_alone_is_there() -> None:
+    """The third model takes the memory of the second one, which is wanted again while that starts, from 20.2 to 30.2 s.
+    It waits for it, though the first one could be held from 26.2 s on."""
+    two = msgspec.structs.replace(NODE, running=2)
+    busy = [call(0, float(n), output=30) for n in range(60)]
+    outcome = served([*busy, call(1, 0.5), call(2, 20.2), call(1, 21.5)], 3, two)
+    assert [t.loads for t in outcome.replicas] == [1, 2, 1]
+    assert not any(r.waited_s for r in outcome.records[11:60])
+
+
 def test_a_stopped_engine_has_no_cache() -> None:
     work = [call(n, at, shared="s", shared_tokens=90) for n, at in ((0, 0.0), (0, 20.0), (1, 40.0), (0, 60.0))]
     config = msgspec.structs.replace(PLAIN, kv_tokens=1000)
