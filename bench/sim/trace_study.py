@@ -144,7 +144,7 @@ def held_against(
     names = list(dict.fromkeys([AGAINST, *options.policy.split(",")]))
     rows = {name: results.of_seeds(point, name, seeds) for name in names}
     tried = seeds[: options.capacity_seeds]
-    carriers = [name for name in names if name != "nocont"] if tried else []
+    carriers = list(dict.fromkeys([AGAINST, *options.capacity_policy.split(",")])) if tried else []
     compared = Compared(
         case=case,
         load=found.load,
@@ -310,6 +310,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--first-seed", type=int, default=FIRST_SEED, help=f"default {FIRST_SEED}: those before chose")
     p.add_argument("--seeds", type=int, default=5, help="how many windows (default 5)")
     p.add_argument("--capacity-seeds", type=int, default=2, metavar="N", help="of them, for capacities (default 2)")
+    p.add_argument("--capacity-policy", default="mfs", metavar="A,B", help=f"of these and {AGAINST} (default mfs)")
     p.add_argument("--page", type=Path, metavar="FILE", help="its tables are written anew, with a .json beside")
     return p
 
@@ -320,6 +321,7 @@ def check(options: argparse.Namespace) -> None:
     study.check_names(options.cause, [cause for cause in CAUSES if cause != "tenants"], "--cause")
     for name in options.policy.split(","):
         policies.find(name)
+    study.check_names(options.capacity_policy, [AGAINST, *options.policy.split(",")], "--capacity-policy")
     if len({file.stem for file in options.trace}) < len(options.trace):
         raise ConfigError("--trace: two files of one name cannot be told apart on a page; rename one")
     if options.seeds < 1 or not 0 <= options.capacity_seeds <= options.seeds:

@@ -102,6 +102,7 @@ def test_where_contention_costs_less_nothing_is_compared(trace: Path, capsys: py
         (["--model", "gpt"], "--model gpt: use"),
         (["--seeds", "0"], "--seeds 0"),
         (["--capacity-seeds", "3"], "--capacity-seeds 3"),
+        (["--capacity-policy", "edf"], "--capacity-policy edf: use"),
         (["--fabric-classes", "1"], "--fabric-classes 1"),
         (["--trace", "a/x.parquet", "b/x.parquet"], "two files of one name"),
         (["--trace", "nowhere.parquet"], "nowhere.parquet: no such file"),
