@@ -156,9 +156,10 @@ def table(data: dict[str, Any]) -> str:
 def cap_words(what: dict[str, Any], against: str) -> str:
     """What `cap` in a cell is, and on which seeds it was found."""
     tried = what.get("capacity_seeds") or what["seeds"]
+    which = f"seeds {tried[0]}-{tried[-1]}" if len(tried) > 1 else f"seed {tried[0]} alone"
     return (
-        f"cap: the load up to which 90 % are met, relative to `{against}`, for which it is relative to the knee, seeds "
-        f"{tried[0]}-{tried[-1]}"
+        f"cap: the load up to which 90 % are met, relative to `{against}`, for which it is relative to the knee, "
+        f"{which}"
     )
 
 

@@ -193,8 +193,8 @@ def cases(options: argparse.Namespace, traces: Sequence[str]) -> Iterator[Case]:
 def page(data: Data) -> str:
     what = data.what
     lines = [
-        f"Simulated, not measured. {what['warmup']} + {what['requests']} requests; windows and seeds that choose: "
-        f"{CHOOSING_SEED} and up; that compare: {what['first_seed']} to {what['first_seed'] + what['seeds'] - 1} "
+        f"Simulated, not measured. {what['warmup']} + {what['requests']} requests; contention is found on seeds "
+        f"{CHOOSING_SEED} and up, orders are compared on {what['first_seed']}-{what['first_seed'] + what['seeds'] - 1} "
         f"(paired); rules of commit {', '.join(what['revisions'])}.",
         "",
         *(f"- {line}" for line in findings(data)),

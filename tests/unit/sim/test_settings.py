@@ -117,7 +117,7 @@ def test_capacities_may_be_of_some_policies_and_seeds(tmp_path: Path, capsys: py
     assert command.main([*few, *some]) == 0
     text = capsys.readouterr().out
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `") and "share" not in line}
-    assert "cap x" in rows["mfs"] and "cap" not in rows["fs"] and "cap" in rows["static"] and "seeds 11-11" in text
+    assert "cap x" in rows["mfs"] and "cap" not in rows["fs"] and "cap" in rows["static"] and "seed 11 alone" in text
     tried = [json.loads(line) for line in file.read_text().splitlines()]
     assert {r["seed"] for r in tried} == {11, 12}
     elsewhere = [r for r in tried if r["rate"] != 0.1]
