@@ -34,9 +34,9 @@ BEGIN, END = "<!-- written by bench.testbed.variants -->", "<!-- end of variants
 SEEDS = "1,2,3"
 KINDS = ("measured", "simulated")
 TITLES = {
-    "as it is": "the cluster of the tables above",
-    "no-lanes": "a fabric without classes",
-    "nccl": "collectives signaled as NCCL's",
+    "as it is": "The cluster of the tables above",
+    "no-lanes": "A fabric without classes",
+    "nccl": "Collectives signaled as NCCL's",
 }
 DOES_NOT_SIGNAL = "the simulator has no work requests: what it says is the same as above"
 
@@ -74,7 +74,7 @@ def tables(kept: Kept, found: Mapping[str, Case]) -> str:
         "seed by seed. In brackets: the simulator.",
     ]
     for name in names:
-        lines += ["", f"### {TITLES[name].capitalize()}", "", *_case(rows[name], kept.of("simulated", name))]
+        lines += ["", f"### {TITLES[name]}", "", *_case(rows[name], kept.of("simulated", name))]
         if reason := not_simulated(found[name].scenario):
             lines += ["", f"Not simulated: {reason.partition(';')[0]}."]
         if found[name].scenario.signals == "nccl":
