@@ -196,8 +196,10 @@ def cell(figure: Comparison, carried: Capacity | None = None) -> str:
         return "" if half is None else f"±{half:.{digits}f}"
 
     text = f"{figure.gain:+.1f}{spread(figure.gain_half, 1)} x{figure.ttft_ratio:.2f} x{figure.p99_ratio:.2f}"
-    if carried is None or not carried.ratio:  # 0: one of both carries nothing
+    if carried is None:
         return text
+    if not carried.ratio:  # the other one meets 90 % at no load
+        return f"{text} cap {carried.load:.2f} of the knee"
     return f"{text} cap x{carried.ratio:.2f}{spread(carried.ratio_half, 2)}"
 
 

@@ -109,6 +109,12 @@ def test_a_study_of_a_recorded_trace_says_what_each_policy_carries(
     assert settings.SETTINGS[name].workload == "qwen-a"
 
 
+def test_where_the_other_carries_nothing_a_capacity_is_relative_to_the_knee() -> None:
+    figure = compare([result(0.9, 1.0, 2.0)], [result(0.8, 1.0, 2.0)])
+    assert study.cell(figure, compare_capacity([0.5], [0.0])).endswith(" cap 0.50 of the knee")
+    assert study.cell(figure, compare_capacity([0.5], [0.25])).endswith(" cap x2.00")
+
+
 def test_capacities_may_be_of_some_policies_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "s.jsonl"
     file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9 loaded": 0.1}')
