@@ -45,6 +45,14 @@ def capacity(results: Results, point: Point, policy: str, seed: int, knee: float
     return low
 
 
+def carried_against(
+    results: Results, point: Point, names: Sequence[str], seeds: Sequence[int], knee: float, against: str
+) -> dict[str, Capacity]:
+    """What each of the policies carries, held against one of them on the same seeds."""
+    loads = {name: [capacity(results, point, name, seed, knee) for seed in seeds] for name in names}
+    return {name: compare_capacity(loads[name], loads[against]) for name in names}
+
+
 def compare_capacity(mine: Sequence[float], other: Sequence[float]) -> Capacity:
     ratios = [a / b for a, b in zip(mine, other, strict=True) if b]
     return Capacity(

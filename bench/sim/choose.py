@@ -19,35 +19,53 @@ import msgspec
 
 from bench.sim.cluster import ConfigError
 from bench.sim.compare import CHOOSING_SEED, Results, compare, revision
+from bench.sim.point import Point
 from bench.sim.settings import CHOSEN, SETTINGS, base_of, named
 
 LOADS = (0.9, 0.7, 0.5, 0.3)  # of the knee
 LEAST_MET = 50.0  # percent of the deadlines, by `static`
 
 
-def examine(results: Results, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What `static` and `nocont` do in a setting. A knee of 0: even `nocont` meets 90 % at no rate."""
-    setting = SETTINGS[name]
-    base = base_of(name, "", "", options.requests)
-    top = results.knee(base, f"choose {name} {options.requests}", setting.knee_seeds)
-    found: dict[str, Any] = {"knee": round(top, 5), "contended": False}
+class Found(msgspec.Struct, frozen=True):
+    """What `static` and `nocont` do at one load."""
+
+    knee: float  # requests/s per GPU at which `nocont` meets 90 %; 0: at none
+    contended: bool = False
+    load: float = 0.0  # of the knee
+    static: float = 0.0  # percent of the deadlines
+    nocont: float = 0.0
+    ttft_ratio: float = 0.0  # mean TTFT, `static` over `nocont`
+
+
+def contention(results: Results, base: Point, knee: str, seeds: int, points: float) -> Found:
+    """Whether contention costs `static` so many points, on `seeds` seeds that nothing is compared on. `knee`: the name
+    under which that rate is kept."""
+    top = results.knee(base, knee, seeds)
     if not top:
-        return found
-    seeds = range(CHOOSING_SEED, CHOOSING_SEED + setting.knee_seeds)
+        return Found(0.0)
+    choosing = range(CHOOSING_SEED, CHOOSING_SEED + seeds)
     for load in LOADS:
         point = msgspec.structs.replace(base, rate=round(load * top, 4))
-        static = results.of_seeds(point, "static", seeds)
-        free = compare(results.of_seeds(point, "nocont", seeds), static)
+        static = results.of_seeds(point, "static", choosing)
+        free = compare(results.of_seeds(point, "nocont", choosing), static)
         met = free.attainment - free.gain
         if met >= LEAST_MET:
             break
-    return found | {
-        "load": load,
-        "static": round(met, 1),
-        "nocont": round(free.attainment, 1),
-        "ttft_ratio": round(1 / free.ttft_ratio, 3),
-        "contended": round(free.gain, 6) >= options.points,  # a mean of shares: 3 points may be 2.9999999
-    }
+    return Found(
+        knee=round(top, 5),
+        contended=round(free.gain, 6) >= points,  # a mean of shares: 3 points may be 2.9999999
+        load=load,
+        static=round(met, 1),
+        nocont=round(free.attainment, 1),
+        ttft_ratio=round(1 / free.ttft_ratio, 3),
+    )
+
+
+def examine(results: Results, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """A setting as `chosen.json` has it. A knee of 0: even `nocont` meets 90 % at no rate."""
+    base = base_of(name, "", "", options.requests)
+    found = contention(results, base, f"choose {name} {options.requests}", SETTINGS[name].knee_seeds, options.points)
+    return dict(msgspec.to_builtins(found)) if found.knee else {"knee": found.knee, "contended": False}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.sim.classes_findings import findings
 from bench.sim.classes_rows import AGAINST, FIRST_SEED, SECTIONS, Carried, Data, Section
 from bench.sim.settings import load_of
-from bench.sim.study import cell
+from bench.sim.study import cell, plain
 
 HEAD = """# With eight classes, as it ships
 
@@ -132,13 +132,10 @@ def _named(name: str, setting: str) -> str:
 
 def _plain(data: Data, name: str, setting: str) -> str:
     figure, carried = data.against(name, setting, AGAINST), data.capacity(name, setting, AGAINST)
-    if figure is None:
-        return "-"
-    line = f"{figure.attainment:.1f}, {1e3 * figure.ttft_s:.0f} ms, {1e3 * figure.p99_s:.0f} ms"
-    return line + (f", cap {carried.load:.2f}" if carried else "")
+    return plain(figure, carried) if figure else "-"
 
 
 def _cell(data: Data, name: str, setting: str, policy: str, exact: bool) -> str:
     figure = data.against(name, setting, policy, exact)
     carried = None if exact else data.capacity(name, setting, policy)
-    return cell(figure, carried if carried and carried.ratio else None) if figure else "-"
+    return cell(figure, carried) if figure else "-"

@@ -25,6 +25,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "choose": "bench.sim.choose",
     "classes": "bench.sim.classes",
     "study": "bench.sim.study",
+    "traces": "bench.sim.trace_study",
     "overview": "bench.sim.overview",
     "sensitivity": "bench.sim.sensitivity",
     "optimality-gap": "bench.sim.optimality_gap",
@@ -45,6 +46,7 @@ examples:
   python -m bench sim choose out/choose.jsonl
   python -m bench sim study out/study.jsonl --setting contended
   python -m bench sim classes out/classes.jsonl --section served
+  python -m bench sim traces out/traces.jsonl --trace my.parquet
   python -m bench sim sensitivity out/sensitivity.jsonl --what k,error
   python -m bench sim optimality-gap --setting hot
   python -m bench sim linearity

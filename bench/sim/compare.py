@@ -103,6 +103,11 @@ class Comparison(msgspec.Struct, frozen=True):
         """Whether the whole interval of the gain is above 0: what "holds" means."""
         return self.gain_half is not None and self.gain > self.gain_half
 
+    @property
+    def below(self) -> bool:
+        """Whether the whole interval of the gain is below 0."""
+        return self.gain_half is not None and -self.gain > self.gain_half
+
     def share_of(self, gap: Comparison) -> float | None:
         """Which share of the gap to another policy is closed; None where there is none to speak of."""
         return self.gain / gap.gain if gap.gain >= 1.0 else None

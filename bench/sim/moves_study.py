@@ -30,6 +30,7 @@ class Cost(msgspec.Struct, frozen=True):
     gain: float  # points of requests in time
     gain_half: float | None
     ttft_ratio: float
+    p99_ratio: float  # of p99 TTFT
     collective_ratio: float  # mean completion time
     collective_half: float | None
     collective_p99_ratio: float
@@ -47,6 +48,7 @@ def cost(mine: Sequence[dict[str, Any]], without: Sequence[dict[str, Any]]) -> C
         gain=requests.gain,
         gain_half=requests.gain_half,
         ttft_ratio=requests.ttft_ratio,
+        p99_ratio=requests.p99_ratio,
         collective_ratio=statistics.fmean(slower("mean")),
         collective_half=half_width(slower("mean")),
         collective_p99_ratio=statistics.fmean(slower("p99")),
@@ -90,7 +92,7 @@ def cell(found: Cost) -> str:
         return f"{value:{sign}.{digits}f}" + ("" if half is None else f"±{half:.{digits}f}")
 
     return (
-        f"{of(found.gain, found.gain_half, 1, '+')} x{found.ttft_ratio:.2f}; "
+        f"{of(found.gain, found.gain_half, 1, '+')} x{found.ttft_ratio:.2f} x{found.p99_ratio:.2f}; "
         f"x{of(found.collective_ratio, found.collective_half, 3)} "
         f"x{of(found.collective_p99_ratio, found.collective_p99_half, 3)}; "
         f"{found.in_time:.0f} % {found.move_s:.2f} s"
@@ -105,7 +107,7 @@ def table(data: dict[str, Any]) -> str:
         f"seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load {what['load']:g} of the knee without moves, "
         f"which take {100 * what['share']:g} % of the prefill NICs; eight classes; rules of commit "
         f"{', '.join(what['revisions'])}. Cells, each against the same policy without moves: points of requests in "
-        "time and mean TTFT; mean and p99 completion time of collectives; moves in time and their mean duration. "
+        "time, mean and p99 TTFT; mean and p99 completion time of collectives; moves in time and their mean duration. "
         "With half of the 95 % interval.",
         "",
         "| | " + " | ".join(names) + " |",

@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from bench.sim import policies
-from bench.sim.capacity import Capacity, capacity, compare_capacity
+from bench.sim.capacity import Capacity, carried_against
 from bench.sim.cluster import FETCH, Config, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point, under
 from bench.sim.settings import GROUPS, NAMES, SETTINGS, base_of, load_of, named
 
 POLICIES = (
-    "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper,mfs,"
+    "static,alone,nocont,fs,sjf,edf,karuna,sincronia,varys,dcoflow,llf,paper-defaults,paper,dscp-size,mfs,"
     "mfs-rli,mfs-red,mfs-prune,mfs-class0,mfs-rank,mfs-collective-first"
 )
 REFERENCES = ("static", "alone", "nocont")
@@ -49,6 +49,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     wanted = list(dict.fromkeys([options.against, *REFERENCES, *options.policy.split(",")]))
+    carriers, tried = carried_of(options, wanted, seeds)
     settings: dict[str, Any] = {}
     revisions: dict[str, None] = {}
     for setting in named(options.setting):
@@ -80,20 +81,29 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             "load": load, "rate": point.rate, "model": base.config.model, "workload": Path(base.workload).name,
             "gpus": base.config.gpus, "policies": msgspec.to_builtins(figures),
         }  # fmt: skip
-        if options.capacity:
-            carried = {name: [capacity(results, base, name, seed, top) for seed in seeds] for name in wanted}
-            compared = {name: compare_capacity(carried[name], carried[options.against]) for name in wanted}
-            settings[setting]["capacity"] = msgspec.to_builtins(compared)
+        if carriers:
+            found = carried_against(results, base, carriers, tried, top, options.against)
+            settings[setting]["capacity"] = msgspec.to_builtins(found)
     if not settings:
         raise ConfigError(f"--setting {options.setting}: no rate meets 90 % of any one's deadlines; use another")
     return {
         "what": {
             "simulated": True, "requests": options.requests, "warmup": options.requests // 3,
             "fabric_classes": options.fabric_classes, "fetch": options.fetch, "seeds": list(seeds),
-            "against": options.against, "revisions": list(revisions),
+            "against": options.against, "revisions": list(revisions), "capacity_seeds": list(tried),
         },
         "settings": settings,
     }  # fmt: skip
+
+
+def carried_of(
+    options: argparse.Namespace, wanted: Sequence[str], seeds: Sequence[int]
+) -> tuple[list[str], Sequence[int]]:
+    """Whose capacity is found, and on which seeds; none without --capacity."""
+    if not options.capacity:
+        return [], ()
+    named_ = options.capacity_policy.split(",") if options.capacity_policy else wanted
+    return list(dict.fromkeys([options.against, *named_])), seeds[: options.capacity_seeds or len(seeds)]
 
 
 def table(data: dict[str, Any]) -> str:
@@ -118,22 +128,18 @@ def table(data: dict[str, Any]) -> str:
         f"{what['warmup']} + {what['requests']} requests, seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), load "
         f"{loads} of the knee; rules of commit {', '.join(what['revisions'])}. Cells: points of attainment "
         f"against `{against}` with half of the 95 % interval over seeds, mean TTFT and p99 TTFT relative to it"
-        + ("; cap: the load up to which 90 % are met, relative to it." if carried else "."),
+        + (f"; {cap_words(what, against)}." if carried else "."),
         "",
         "| | " + " | ".join(settings) + " |",
         "|---" * (len(settings) + 1) + "|",
         "| load of the knee | " + " | ".join(f"{s['load']:g}" for s in settings.values()) + " |",
         f"| `{against}`: % met, mean and p99 TTFT{', cap (of the knee)' if carried else ''} | "
-        + " | ".join(
-            f"{f[against].attainment:.1f}, {1e3 * f[against].ttft_s:.0f} ms, {1e3 * f[against].p99_s:.0f} ms"
-            + (f", {carried[setting][against].load:.2f}" if carried else "")
-            for setting, f in figures.items()
-        )
+        + " | ".join(plain(f[against], carried[s][against] if carried else None) for s, f in figures.items())
         + " |",
     ]
     for name in first:
         if name != against:
-            cells = [cell(figures[s][name], carried[s][name] if carried else None) for s in settings]
+            cells = [cell(figures[s][name], carried[s].get(name) if carried else None) for s in settings]
             lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     if "mfs" in first and against == "static":
         for bound in ("nocont", "alone"):
@@ -145,6 +151,16 @@ def table(data: dict[str, Any]) -> str:
     if "mfs" in first and against == "static" and {*FOUR, "paper"} <= {*first}:
         lines += ["", *_claims(figures)]
     return "\n".join(lines)
+
+
+def cap_words(what: dict[str, Any], against: str) -> str:
+    """What `cap` in a cell is, and on which seeds it was found."""
+    tried = what.get("capacity_seeds") or what["seeds"]
+    which = f"seeds {tried[0]}-{tried[-1]}" if len(tried) > 1 else f"seed {tried[0]} alone"
+    return (
+        f"cap: the load up to which 90 % are met, relative to `{against}`, for which it is relative to the knee, "
+        f"{which}"
+    )
 
 
 def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
@@ -169,12 +185,22 @@ def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
     return [head, "|---" * (len(figures) + 1) + "|", *body, "", WITHOUT_STATIC]
 
 
+def plain(figure: Comparison, carried: Capacity | None = None) -> str:
+    """A cell of what the others are held against."""
+    text = f"{figure.attainment:.1f}, {1e3 * figure.ttft_s:.0f} ms, {1e3 * figure.p99_s:.0f} ms"
+    return text + (f", cap {carried.load:.2f}" if carried else "")
+
+
 def cell(figure: Comparison, carried: Capacity | None = None) -> str:
     def spread(half: float | None, digits: int) -> str:
         return "" if half is None else f"±{half:.{digits}f}"
 
     text = f"{figure.gain:+.1f}{spread(figure.gain_half, 1)} x{figure.ttft_ratio:.2f} x{figure.p99_ratio:.2f}"
-    return text + (f" cap x{carried.ratio:.2f}{spread(carried.ratio_half, 2)}" if carried else "")
+    if carried is None:
+        return text
+    if not carried.ratio:  # the other one meets 90 % at no load
+        return f"{text} cap {carried.load:.2f} of the knee"
+    return f"{text} cap x{carried.ratio:.2f}{spread(carried.ratio_half, 2)}"
 
 
 def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
@@ -217,6 +243,16 @@ def check_seeded(options: argparse.Namespace) -> None:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
 
 
+def check_capacity(options: argparse.Namespace) -> None:
+    """Raises ConfigError for capacities of what is not run."""
+    if options.capacity_seeds is not None and not 1 <= options.capacity_seeds <= options.seeds:
+        raise ConfigError(f"--capacity-seeds {options.capacity_seeds}: use 1 to {options.seeds}, those that are run")
+    if options.capacity_policy:
+        check_names(
+            options.capacity_policy, [options.against, *REFERENCES, *options.policy.split(",")], "--capacity-policy"
+        )
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -253,6 +289,8 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also find the load up to which each meets 90 %% (six runs more of each)",
     )
+    p.add_argument("--capacity-policy", metavar="A,B", help="with --capacity: of these alone (default all that run)")
+    p.add_argument("--capacity-seeds", type=int, metavar="N", help="with --capacity: on the first N (default all)")
     p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
     p.add_argument("--fetch", default="loaded", choices=FETCH, help="when reused KV is asked for (default loaded)")
     p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
@@ -272,6 +310,7 @@ def main(arguments: list[str]) -> int:
         policies.find(under(Point(config=Config()), name).policy)
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
+    check_capacity(options)
     data = study(options)
     text = table(data)
     print(text)

@@ -10,25 +10,22 @@ the error of its answers alone."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import click
 import msgspec
 from rich.console import Console
 
 from bench.sim.cluster import ConfigError
-from bench.testbed import show
 from bench.testbed.build import BuildError
-from bench.testbed.leg import LegResult
+from bench.testbed.kept import Case, Kept, measure
 from bench.testbed.marks import PLANNING_SEEDS
-from bench.testbed.measure import Result, difference, forecast_error, machine, over_seeds
-from bench.testbed.modes import parse_modes, rotated
+from bench.testbed.measure import Result, difference, forecast_error, over_seeds
+from bench.testbed.modes import parse_modes
 from bench.testbed.processes import LegError
-from bench.testbed.rounds import parse_seeds, run_rounds
+from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, Scenario
 from bench.testbed.simulate import simulated
@@ -41,12 +38,6 @@ ORDER = "mfs"
 """The network's order alone: what requests add is held against it, too."""
 ASKED_SIMULATED = "asked in the simulator"
 KINDS = ("measured", "simulated", "planned", "asked", ASKED_SIMULATED)
-
-
-class Case(NamedTuple):
-    scenario: Scenario
-    modes: str
-    """The others are held against the first."""
 
 
 CASES = {
@@ -77,52 +68,6 @@ CASES = {
         "dscp,dscp-size,mfs,mfs+backlog",
     ),
 }
-
-
-class Kept:
-    """Figures of legs, written after each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.content: dict[str, Any] = {"machine": machine(), "machines": {}, **{kind: {} for kind in KINDS}}
-        if path.exists():
-            self.content |= json.loads(path.read_text())
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def of(self, kind: str, case: str) -> list[Result]:
-        found: list[Result] = self.content[kind].setdefault(case, [])
-        return found
-
-    def lacks(self, kind: str, case: str, mode: str, seed: int) -> bool:
-        return not any(row["mode"] == mode and row["seed"] == seed for row in self.of(kind, case))
-
-    def add(self, kind: str, case: str, row: Result) -> None:
-        self.of(kind, case).append(row)
-        beside = self.path.with_name(self.path.name + ".part")
-        beside.write_text(json.dumps(self.content) + "\n")
-        beside.replace(self.path)
-
-
-def measure(console: Console, kept: Kept, names: Sequence[str], seeds: Sequence[int], asked: bool) -> None:
-    """Runs the legs that are missing. `asked`: those that have a coordinator, which is asked."""
-    scale, kind = Scale(), "asked" if asked else "measured"
-    for name in names:
-        for seed in seeds:
-            modes = rotated(parse_modes(CASES[name].modes), seed)
-            missing = [
-                mode for mode in modes if kept.lacks(kind, name, mode.name, seed) and (mode.coordinator or not asked)
-            ]
-
-            def keep(result: Result, _: LegResult, name: str = name) -> None:
-                if asked:
-                    kept.content.setdefault("asked on", machine())
-                else:
-                    kept.content["machines"].setdefault(name, machine())
-                kept.add(kind, name, result)
-                console.print(show.line(result), highlight=False)
-
-            if missing:
-                run_rounds(CASES[name].scenario, [seed], missing, scale, lambda _: None, keep, oracle=asked)
 
 
 def simulate(kept: Kept, names: Sequence[str], kinds: dict[str, Sequence[int]]) -> None:
@@ -265,14 +210,14 @@ def write(kept: Kept, page: Path) -> None:
 def main(file: Path, what: str, seed: str, asked: bool, page: bool) -> None:
     """What requests add to the network on the testbed, the simulator beside it."""
     console = Console()
-    kept = Kept(file)
+    kept = Kept(file, KINDS)
 
     def inside() -> int:
         names = what.split(",")
         try:
             if unknown := [name for name in names if name not in CASES]:
                 raise ConfigError(f"--what {','.join(unknown)}: use {', '.join(CASES)}")
-            measure(console, kept, names, parse_seeds(seed), asked)
+            measure(console, kept, {name: CASES[name] for name in names}, parse_seeds(seed), asked)
         except (ConfigError, LegError, BuildError, OSError) as error:
             print(f"requests: {error}", file=sys.stderr)
             return 2
@@ -284,7 +229,7 @@ def main(file: Path, what: str, seed: str, asked: bool, page: bool) -> None:
     except SandboxError as error:
         sys.exit(f"requests: {error}")
     if page:
-        kept = Kept(file)
+        kept = Kept(file, KINDS)
         seeds = parse_seeds(seed)
         simulate(
             kept,

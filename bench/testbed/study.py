@@ -19,7 +19,7 @@ import msgspec
 from rich.console import Console
 
 from bench.sim.cluster import ConfigError
-from bench.testbed import overhead
+from bench.testbed import figures, overhead
 from bench.testbed.build import PROGRAM, BuildError
 from bench.testbed.command import run
 from bench.testbed.measure import Result, change, difference, machine, over_seeds
@@ -115,29 +115,8 @@ def _workload(workload: str, part: dict[str, Any], planned_bars: list[str] | Non
         f"{over_seeds(results, 'fifo', 'isolated_s').mean * 1e3:.0f} ms. Mean ± half of its 95 % interval over the "
         "seeds; changes against `fifo`, seed by seed. In brackets: the simulator.",
         "",
-        "| mode | TTFT, ms | change, % | p99, ms | change, % | in time, % | points | CCT, ms | change, % | early, ms |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        *figures.table(results, expected),
     ]
-    for mode in [name for name in MODES if any(r["mode"] == name for r in results)]:
-        first = mode == "fifo"
-
-        def beside(figure: str, factor: float, digits: int, mode: str = mode) -> str:
-            here, there = over_seeds(results, mode, figure), over_seeds(expected, mode, figure).mean
-            return f"{here.show(digits, factor)} ({there * factor:.{digits}f})"
-
-        cells = [
-            f"`{mode}`",
-            beside("ttft_s.mean", 1e3, 0),
-            "" if first else change(results, mode, "fifo", "ttft_s.mean").show(0, 100, sign=True),
-            over_seeds(results, mode, "ttft_s.p99").show(0, 1e3),
-            "" if first else change(results, mode, "fifo", "ttft_s.p99").show(0, 100, sign=True),
-            beside("slo_attainment", 100, 0),
-            "" if first else difference(results, mode, "fifo", "slo_attainment").show(0, 100, sign=True),
-            beside("cct_s.mean", 1e3, 1),
-            "" if first else change(results, mode, "fifo", "cct_s.mean").show(0, 100, sign=True),
-            over_seeds(results, mode, "earliness_s.non_negative_mean").show(0, 1e3),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
     return [*lines, "", *(planned_bars or _bars(workload, results)), ""]
 
 

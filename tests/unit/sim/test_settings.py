@@ -103,9 +103,35 @@ def test_a_study_of_a_recorded_trace_says_what_each_policy_carries(
     assert "mine.jsonl" in text and str(tmp_path) not in text
     line = next(line for line in text.splitlines() if line.startswith("| `dscp-size`"))
     assert "cap x" in line and line.count(" x") == 3 and "±" in line
+    assert "seeds 11-12" in text, "those of the capacities"
     workloads = {json.loads(line)["point"]["workload"] for line in file.read_text().splitlines()}
     assert workloads == {str(trace)}
     assert settings.SETTINGS[name].workload == "qwen-a"
+
+
+def test_where_the_other_carries_nothing_a_capacity_is_relative_to_the_knee() -> None:
+    figure = compare([result(0.9, 1.0, 2.0)], [result(0.8, 1.0, 2.0)])
+    assert study.cell(figure, compare_capacity([0.5], [0.0])).endswith(" cap 0.50 of the knee")
+    assert study.cell(figure, compare_capacity([0.5], [0.25])).endswith(" cap x2.00")
+
+
+def test_capacities_may_be_of_some_policies_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.jsonl"
+    file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9 loaded": 0.1}')
+    few = ["study", str(file), "--setting", "egress", "--requests", "9", "--seeds", "2", "--policy", "fs,mfs"]
+    some = ["--capacity", "--capacity-policy", "mfs", "--capacity-seeds", "1"]
+    assert command.main([*few, *some]) == 0
+    text = capsys.readouterr().out
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `") and "share" not in line}
+    assert "cap x" in rows["mfs"] and "cap" not in rows["fs"] and "cap" in rows["static"] and "seed 11 alone" in text
+    tried = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {r["seed"] for r in tried} == {11, 12}
+    elsewhere = [r for r in tried if r["rate"] != 0.1]
+    assert {(r["policy"], r["seed"]) for r in elsewhere} == {("static", 11), ("mfs", 11)}
+    assert command.main([*few, "--capacity", "--capacity-policy", "edf"]) == 2
+    assert "--capacity-policy edf: use" in capsys.readouterr().err
+    assert command.main([*few, "--capacity", "--capacity-seeds", "3"]) == 2
+    assert "--capacity-seeds 3: use 1 to 2" in capsys.readouterr().err
 
 
 def test_a_study_leaves_out_a_setting_that_no_rate_is_right_for(

@@ -21,16 +21,19 @@ from bench.testbed.study import PAGE, page
 RECORDED = json.loads((Path(__file__).resolve().parents[3] / "docs" / "testbed-results.json").read_text())
 SCALE = msgspec.convert(RECORDED["scale"], Scale)
 RECORDED_MODES = [m for m in POLICIES if any(r["mode"] == m for r in RECORDED["workloads"]["agent"]["results"])]
-SEEDS = 2  # of those recorded: the simulator's part of this test takes a few seconds
-# The simulator's links are ideal, its senders never wait for a processor; TCP and two busy cores are neither. Waiting
-# in a queue multiplies what a busy machine adds, so TTFT is further apart than collectives.
-APART_MOST = {"ttft_s.mean": 0.25, "cct_s.mean": 0.25}
-POINTS_MOST = 0.12
+SEEDS = 4  # of those recorded: the simulator's part of this test takes most of a minute
+# What was measured against what is simulated: (shorter at most, longer at most), as shares. The widest of these seeds
+# are -6 to +6 % of mean TTFT, -9 to +5 % of p99, and 5 points in time. Collectives are shorter everywhere, by 5 to 8 %
+# (conversation) and 17 to 19 % (agent), over all ten seeds, too; why was not found.
+APART_MOST = {"ttft_s.mean": (0.10, 0.10), "ttft_s.p99": (0.15, 0.15), "cct_s.mean": (0.23, 0.0)}
+POINTS_MOST = 0.08
 # The paper's rule lets last stages and reuse pass collectives. On ideal links each of them does; in the testbed the
 # data plane never holds a collective, and the wire alone lets pass. Since the simulator cuts its messages at 25 MB more
-# of them pass in time.
-PAPER_APART_MOST = {"ttft_s.mean": 0.6, "cct_s.mean": 0.5}
-PAPER_POINTS_MOST = 0.25
+# of them pass in time: collectives are 29 to 36 % shorter on the testbed, and requests faster by it.
+PAPER_APART_MOST = {"ttft_s.mean": (0.18, 0.05), "ttft_s.p99": (0.15, 0.15), "cct_s.mean": (0.42, 0.0)}
+PAPER_POINTS_MOST = 0.10
+CCT_GAINS_APART_MOST = 0.05
+"""Mean over modes of how far the two are apart in what priorities take from a collective."""
 
 
 @cache
@@ -48,9 +51,9 @@ def test_measured_and_simulated_are_close(workload: str, mode: str) -> None:
     measured, expected = both(workload, mode)
     assert [r["seed"] for r in measured] and len(measured) == len(expected)
     paper = mode == "paper"
-    for figure, most in (PAPER_APART_MOST if paper else APART_MOST).items():
+    for figure, (shorter, longer) in (PAPER_APART_MOST if paper else APART_MOST).items():
         here, there = over_seeds(measured, mode, figure).mean, over_seeds(expected, mode, figure).mean
-        assert abs(here / there - 1) <= most, f"{figure}: measured {here:.3f} s, simulated {there:.3f} s"
+        assert -shorter <= here / there - 1 <= longer, f"{figure}: measured {here:.3f} s, simulated {there:.3f} s"
     here, there = (over_seeds(r, mode, "slo_attainment").mean for r in (measured, expected))
     assert abs(here - there) <= (PAPER_POINTS_MOST if paper else POINTS_MOST), (
         f"in time: measured {here:.0%}, simulated {there:.0%}"
@@ -63,8 +66,8 @@ def test_both_say_by_how_much_priorities_shorten_collectives(workload: str) -> N
     for at in (0, 1):
         results = [r for mode in ("fifo", "dscp", "mfs") for r in both(workload, mode)[at]]
         gains.append([change(results, mode, "fifo", "cct_s.mean").mean for mode in ("dscp", "mfs")])
-    assert all(gain < -0.1 for of_one in gains for gain in of_one)
-    assert statistics.fmean(abs(a - b) for a, b in zip(*gains, strict=True)) < 0.15
+    assert all(gain < -0.3 for of_one in gains for gain in of_one)
+    assert statistics.fmean(abs(a - b) for a, b in zip(*gains, strict=True)) < CCT_GAINS_APART_MOST
 
 
 def test_the_page_shows_the_recorded_figures() -> None:
