@@ -179,7 +179,7 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 	if (gate->wire_bytes > 0.0) {
 		if (paused)
 			gate->skips_after = 0;
-		gate->judged = false;
+		gate->decided = false;
 		/* the link is not free: nothing is earned, nothing lost */
 		gate->pause_read_ns = arbiter->now_ns;
 		*at_ns = arbiter->now_ns + 1 +
@@ -187,8 +187,8 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 		return true;
 	}
 	pause_count(arbiter, gate, paused);
-	if (!gate->judged) { /* the first decision since the last message */
-		gate->judged = true;
+	if (!gate->decided) { /* the first decision since the last message */
+		gate->decided = true;
 		gate->skipped = gate->skips > 0;
 		gate->skips -= gate->skipped;
 	}

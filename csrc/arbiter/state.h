@@ -270,7 +270,7 @@ struct gate {
 	uint64_t pause_ns; /* time that the link may still be left silent between collectives */
 	uint64_t pause_read_ns;
 	bool paused;          /* it is left silent now */
-	bool judged;          /* it was decided whether there is a pause after the last message */
+	bool decided;         /* it was decided whether there is a pause after the last message */
 	bool skipped;         /* there is none */
 	uint32_t skips;       /* of so many messages to come */
 	uint32_t skips_after; /* the last pause in which no message came */

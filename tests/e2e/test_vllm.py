@@ -148,9 +148,10 @@ def test_a_malformed_objective_changes_nothing(cluster: Cluster, objective: str)
 
 
 def test_kv_goes_before_bulk(cluster: Cluster) -> None:
-    """Two bulk writes share the rate of the NIC. Each pair is one request with MFS and one without, in turns: the times are
-    reported, and vary as much as this host does. What is asserted is the order that they come from: what the daemon
-    has each program wait for a permit."""
+    """Two bulk writes share the rate of the NIC. Each pair is one request with MFS and one without, in turns.
+
+    The times are reported, and vary as much as this host does. What is asserted is the order that they come from: how
+    long the daemon has each program wait for a permit."""
     bulk = cluster.start(
         "bulk", *cluster.on_device(PYTHON, ROOT / "bench/programs/bulk_write.py", "--mib", "8", "--threads", "2")
     )
