@@ -147,11 +147,11 @@ def test_a_malformed_objective_changes_nothing(cluster: Cluster, objective: str)
     assert all(deadline_ns == 0 for _, _, _, deadline_ns, _ in cluster.messages(cluster.logged(before)))
 
 
-def test_kv_goes_before_bulk(cluster: Cluster) -> None:
+def test_bulk_is_held_beside_kv(cluster: Cluster) -> None:
     """Two bulk writes share the rate of the NIC. Each pair is one request with MFS and one without, in turns.
 
-    The times are reported, and vary as much as this host does. What is asserted is the order that they come from: how
-    long the daemon has each program wait for a permit."""
+    The times are reported, and vary as much as this host does. What is asserted is what makes the difference: that bulk
+    waits for permits."""
     bulk = cluster.start(
         "bulk", *cluster.on_device(PYTHON, ROOT / "bench/programs/bulk_write.py", "--mib", "8", "--threads", "2")
     )
@@ -162,18 +162,11 @@ def test_kv_goes_before_bulk(cluster: Cluster) -> None:
         calls = [json.loads(line) for line in lines if '"end_ns"' in line]
         return sum(call["start_ns"] > start_ns for call in calls) >= 2
 
-    def held() -> dict[bool, tuple[float, int]]:
-        """Of bulk (true) and of what vLLM moves: the seconds that tasks were held, and how many there were."""
-        sums = {True: (0.0, 0), False: (0.0, 0)}
-        for client in cluster.status().clients:
-            if not client.posted_bytes.get("p2d"):
-                continue
-            is_bulk = client.pid == bulk.pid
-            seconds, tasks = sums[is_bulk]
-            sums[is_bulk] = seconds + client.hold_s, tasks + client.permits
-        return sums
+    def held_s() -> float:
+        """How long the bulk writes' work requests were held, summed."""
+        return sum(client.hold_s for client in cluster.status().clients if client.pid == bulk.pid)
 
-    waits: dict[bool, tuple[float, int]] = {True: (0.0, 0), False: (0.0, 0)}
+    waits_s = {"enforce": 0.0, "observe": 0.0}
     try:
         times: dict[str, list[float]] = {"enforce": [], "observe": []}
         for pair in range(PAIRS):
@@ -182,12 +175,9 @@ def test_kv_goes_before_bulk(cluster: Cluster) -> None:
                 subprocess.run(control, check=True, capture_output=True)
                 switched_ns = time.monotonic_ns()
                 until(lambda: begun_since(switched_ns), "the bulk writes of this mode")  # noqa: B023
-                before = held()
+                before_s = held_s()
                 times[mode].append(cluster.disaggregated(prompt(1400, pair), tokens=1, headers=SOON)[1])
-                after = held()
-                if mode == "enforce":
-                    for one, (seconds, tasks) in waits.items():
-                        waits[one] = seconds + after[one][0] - before[one][0], tasks + after[one][1] - before[one][1]
+                waits_s[mode] += held_s() - before_s
     finally:
         subprocess.run(
             (sys.executable, "-m", "mfsd.cli.ctl", "--socket", str(cluster.socket), "mode", "enforce"), check=True
@@ -196,7 +186,6 @@ def test_kv_goes_before_bulk(cluster: Cluster) -> None:
         os.killpg(bulk.pid, 15)
         bulk.wait()
     ratios = sorted(a / b for a, b in zip(times["enforce"], times["observe"], strict=True))
-    of_bulk, of_kv = (1000 * waits[one][0] / waits[one][1] for one in (True, False))
     report = {
         "pairs": PAIRS,
         "ttft_with_s": sorted(round(one, 3) for one in times["enforce"]),
@@ -204,12 +193,12 @@ def test_kv_goes_before_bulk(cluster: Cluster) -> None:
         "ttft_mean_s": {mode: round(statistics.mean(each), 3) for mode, each in times.items()},
         "ratio_median": round(statistics.median(ratios), 3),
         "ratio_spread": [round(ratios[0], 3), round(ratios[-1], 3)],
-        "held_mean_ms": {"kv": round(of_kv, 3), "bulk": round(of_bulk, 3)},
+        "bulk_held_s": {mode: round(each, 3) for mode, each in waits_s.items()},
     }
     print(json.dumps(report))
     (ROOT / "out").mkdir(exist_ok=True)
     (ROOT / "out/e2e-vllm.json").write_text(json.dumps(report, indent=2) + "\n")
-    assert of_kv < of_bulk / 2
+    assert waits_s["observe"] < waits_s["enforce"] / 10
 
 
 def test_killing_mfsd_in_the_middle_changes_no_token(cluster: Cluster) -> None:
