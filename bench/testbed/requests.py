@@ -10,7 +10,6 @@ the error of its answers alone."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,17 +18,15 @@ import msgspec
 from rich.console import Console
 
 from bench.sim.cluster import ConfigError
-from bench.testbed.build import BuildError
+from bench.testbed import sandboxed
 from bench.testbed.kept import Case, Kept, measure
 from bench.testbed.marks import PLANNING_SEEDS
 from bench.testbed.measure import Result, difference, forecast_error, over_seeds
 from bench.testbed.modes import parse_modes
-from bench.testbed.processes import LegError
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, Scenario
 from bench.testbed.simulate import simulated
-from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "outlook.md"
 BEGIN, END = "<!-- begin of the testbed's tables -->", "<!-- end of the testbed's tables -->"
@@ -212,22 +209,13 @@ def main(file: Path, what: str, seed: str, asked: bool, page: bool) -> None:
     console = Console()
     kept = Kept(file, KINDS)
 
-    def inside() -> int:
+    def work() -> None:
         names = what.split(",")
-        try:
-            if unknown := [name for name in names if name not in CASES]:
-                raise ConfigError(f"--what {','.join(unknown)}: use {', '.join(CASES)}")
-            measure(console, kept, {name: CASES[name] for name in names}, parse_seeds(seed), asked)
-        except (ConfigError, LegError, BuildError, OSError) as error:
-            print(f"requests: {error}", file=sys.stderr)
-            return 2
-        return 0
+        if unknown := [name for name in names if name not in CASES]:
+            raise ConfigError(f"--what {','.join(unknown)}: use {', '.join(CASES)}")
+        measure(console, kept, {name: CASES[name] for name in names}, parse_seeds(seed), asked)
 
-    try:
-        if code := run_sandboxed(inside):
-            sys.exit(code)
-    except SandboxError as error:
-        sys.exit(f"requests: {error}")
+    sandboxed.run("requests", work)
     if page:
         kept = Kept(file, KINDS)
         seeds = parse_seeds(seed)

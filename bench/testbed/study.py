@@ -18,19 +18,16 @@ import click
 import msgspec
 from rich.console import Console
 
-from bench.sim.cluster import ConfigError
-from bench.testbed import figures, overhead
-from bench.testbed.build import PROGRAM, BuildError
+from bench.testbed import figures, overhead, sandboxed
+from bench.testbed.build import PROGRAM
 from bench.testbed.command import run
 from bench.testbed.measure import Result, change, difference, machine, over_seeds
 from bench.testbed.modes import MODES
 from bench.testbed.plan import RECORD, Plan, load_plan, measured_gain
-from bench.testbed.processes import LegError
 from bench.testbed.rounds import ResultFile
 from bench.testbed.scale import Scale
 from bench.testbed.show import picture
 from bench.testbed.simulate import simulated
-from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, RESULTS, PICTURE = DOCS / "testbed.md", DOCS / "testbed-results.json", DOCS / "testbed.png"
@@ -162,23 +159,15 @@ def main(trial: bool, from_results: bool) -> None:
     except (OSError, msgspec.MsgspecError) as error:
         sys.exit(f"study: {RECORD}: {error}; write it first: python -m bench.testbed.plan")
 
-    def inside() -> int:
-        try:
-            found = measure(console, plan, trial)
-        except (LegError, BuildError, ConfigError, OSError) as error:
-            print(f"study: {error}", file=sys.stderr)
-            return 2
+    def work() -> None:
+        found = measure(console, plan, trial)
         if trial:
             console.print(page(found), highlight=False, markup=False)
-            return 0
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        write_page(found)
-        return 0
+        else:
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+            write_page(found)
 
-    try:
-        sys.exit(run_sandboxed(inside))
-    except SandboxError as error:
-        sys.exit(f"study: {error}")
+    sandboxed.run("study", work)
 
 
 if __name__ == "__main__":

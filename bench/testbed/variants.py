@@ -8,7 +8,6 @@ with nothing else to do."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,17 +16,14 @@ import msgspec
 from rich.console import Console
 
 from bench.sim.cluster import ConfigError
-from bench.testbed import figures
-from bench.testbed.build import BuildError
+from bench.testbed import figures, sandboxed
 from bench.testbed.kept import Case, Kept, measure
 from bench.testbed.measure import Result, difference
 from bench.testbed.modes import MODES
 from bench.testbed.plan import DURATION_S, load_plan
-from bench.testbed.processes import LegError
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import Scale
 from bench.testbed.simulate import not_simulated, simulated
-from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testbed.md"
 BEGIN, END = "<!-- written by bench.testbed.variants -->", "<!-- end of variants -->"
@@ -114,23 +110,10 @@ def main(file: Path, what: str, seed: str, duration: float, page: bool) -> None:
             raise ConfigError(f"--what {','.join(unknown)}: use {', '.join(found)}")
         seeds = parse_seeds(seed)
     except (ConfigError, OSError, msgspec.MsgspecError) as error:
-        sys.exit(f"variants: {error}")
+        raise click.UsageError(str(error)) from error
     chosen = {name: found[name] for name in what.split(",")}
     kept = Kept(file, KINDS)
-
-    def inside() -> int:
-        try:
-            measure(console, kept, chosen, seeds)
-        except (ConfigError, LegError, BuildError, OSError) as error:
-            print(f"variants: {error}", file=sys.stderr)
-            return 2
-        return 0
-
-    try:
-        if code := run_sandboxed(inside):
-            sys.exit(code)
-    except SandboxError as error:
-        sys.exit(f"variants: {error}")
+    sandboxed.run("variants", lambda: measure(console, kept, chosen, seeds))
     kept = Kept(file, KINDS)  # what was measured was written by another process
     simulate(kept, chosen, seeds)
     text = tables(kept, found)
