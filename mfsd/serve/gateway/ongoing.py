@@ -90,10 +90,10 @@ async def until_left(
 
 def _watch(scope: Scope, receive: Receive, leaves: Callable[[], None]) -> Callable[[], object]:
     """Calls it when the client leaves, until what is returned is called."""
-    told: Left | None = scope.get(LEFT)
-    if told is not None:
-        told.then(leaves)
-        return lambda: told.then(_nothing)
+    left: Left | None = scope.get(LEFT)
+    if left is not None:
+        left.then(leaves)
+        return lambda: left.then(_nothing)
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
