@@ -68,6 +68,9 @@ def test_other_tokens_when_the_cache_is_emptied(cluster: Cluster) -> None:
 
 
 def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Cluster) -> None:
+    """On a host that is busy with other work some wait for longer than they may be held: these go without a permit, and
+    are counted so."""
+
     def granted() -> int:
         return sum(c.granted_bytes for nic in cluster.status().nics for c in nic.classes)
 
@@ -79,7 +82,7 @@ def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Clust
     names = [cluster.disaggregated(prompt(n, n), headers=DEADLINE)[2] for n in lengths]
     blocks = [-(-n // BLOCK_TOKENS) for n in lengths]
     wanted = sum(blocks) * BLOCK_TOKENS * TOKEN_BYTES
-    until(lambda: granted() - granted_before >= wanted, "the daemon's count")
+    until(lambda: posted() - posted_before >= wanted, "what the shim sees on the wire")
     messages = cluster.messages(cluster.logged(log_before))
     by_request: dict[int, Counter[int]] = defaultdict(Counter)
     for size, stage, request, deadline_ns, layer in messages:
@@ -90,17 +93,20 @@ def test_every_byte_is_accounted_for_with_stage_layer_and_request(cluster: Clust
         request_number(name): Counter(dict.fromkeys(range(LAYERS), count * BLOCK_TOKENS * TOKEN_BYTES // LAYERS))
         for name, count in zip(names, blocks, strict=True)
     }
-    assert granted() - granted_before == wanted
-    assert posted() - posted_before == wanted, "what the shim saw on the wire"
+    assert posted() - posted_before == wanted
+    let_go = 0
     for name, count in zip(names, blocks, strict=True):
         layer_bytes = count * BLOCK_TOKENS * TOKEN_BYTES // LAYERS
         number = request_number(name)
         until(lambda number=number: not cluster.account(number).open_tasks, "the last completion")
         account = cluster.account(number)
-        assert account.bypassed_bytes == account.dropped_bytes == 0
-        assert {(part.stage, part.layer): part.completed_bytes for part in account.stages} == {
+        assert account.dropped_bytes == 0
+        assert {(part.stage, part.layer): part.completed_bytes + part.bypassed_bytes for part in account.stages} == {
             ("p2d", layer): layer_bytes for layer in range(LAYERS)
         }, "what the daemon counts for the request"
+        let_go += account.bypassed_bytes
+    assert let_go < wanted
+    assert granted() - granted_before == wanted - let_go
 
 
 def test_layers_leave_while_the_prefill_computes(cluster: Cluster) -> None:
