@@ -191,6 +191,8 @@ async def leg(port: int, kind: str, due: Sequence[float]) -> list[Timed]:
         tasks.append(asyncio.create_task(client.ask(number, begin_s + at_s)))
     try:
         return list(await asyncio.wait_for(asyncio.gather(*tasks), LEFT_S))
+    except asyncio.TimeoutError as error:
+        raise Incomplete(f"no answer within {LEFT_S:g} s: {client.open()}") from error
     finally:
         client.close()
 
@@ -203,6 +205,7 @@ class Client:
         self._all: list[Connection] = []
 
     async def ask(self, number: int, due_s: float) -> Timed:
+        self._free = [one for one in self._free if not one.transport.is_closing()]  # the server ends idle ones
         if self._free:
             connection = self._free.pop()
         else:
@@ -212,6 +215,11 @@ class Client:
         first_s, end_s = await connection.ask(request(self._kind, number))
         self._free.append(connection)
         return Timed(first_s - due_s, end_s - due_s)
+
+    def open(self) -> str:
+        """What has come of the answers that are not whole."""
+        waiting = [one for one in self._all if one not in self._free]
+        return ", ".join(f"{one.read!r:.300} (closing: {one.transport.is_closing()})" for one in waiting)
 
     def close(self) -> None:
         for connection in self._all:
@@ -223,7 +231,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, kind: str) -> None:
         self._loop, self._stream = asyncio.get_running_loop(), kind == "stream"
-        self._read, self._first_s = b"", 0.0
+        self.read, self._first_s = b"", 0.0
         self._done: asyncio.Future[tuple[float, float]] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -236,21 +244,21 @@ class Connection(asyncio.Protocol):
             self._done.exception()  # a free connection has no request that reads it
 
     async def ask(self, content: bytes) -> tuple[float, float]:
-        self._read, self._first_s, self._done = b"", 0.0, self._loop.create_future()
+        self.read, self._first_s, self._done = b"", 0.0, self._loop.create_future()
         self.transport.write(content)
         return await self._done
 
     def data_received(self, data: bytes) -> None:
-        self._read += data
-        if not self._first_s and (not self._stream or b"data: " in self._read):
+        self.read += data
+        if not self._first_s and (not self._stream or b"data: " in self.read):
             self._first_s = self._loop.time()
-        chunked = self._stream or b"\r\ntransfer-encoding: chunked\r\n" in self._read
-        if not self._read.endswith(b"0\r\n\r\n" if chunked else b"}"):
+        chunked = self._stream or b"\r\ntransfer-encoding: chunked\r\n" in self.read
+        if not self.read.endswith(b"0\r\n\r\n" if chunked else b"}"):
             return
-        good = self._read.startswith(b"HTTP/1.1 200") and (DONE if self._stream else WHOLE) in self._read
+        good = self.read.startswith(b"HTTP/1.1 200") and (DONE if self._stream else WHOLE) in self.read
         if self._done.done():
             return
         if good:
             self._done.set_result((self._first_s, self._loop.time()))
         else:
-            self._done.set_exception(Incomplete(f"not the engine's answer: {self._read[:300]!r}"))
+            self._done.set_exception(Incomplete(f"not the engine's answer: {self.read[:300]!r}"))
