@@ -9,7 +9,7 @@ from typing import Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mfsd.serve.gateway.answer import problem
-from mfsd.serve.gateway.ongoing import LEFT, Left
+from mfsd.serve.gateway.ongoing import DISCONNECT, Disconnect
 from mfsd.serve.gateway.upstream import keep_watch
 
 HEAD_BYTES_MAX: Final = 65_536
@@ -38,7 +38,7 @@ class Bounded(HttpToolsProtocol):
                 timer.cancel()
         super().connection_lost(exc)
         if self.cycle is not None and self.cycle.disconnected:
-            self.cycle.scope[LEFT].gone()  # type: ignore[typeddict-item]
+            self.cycle.scope[DISCONNECT].happened()  # type: ignore[typeddict-item]
 
     # ---- the head of a request ---------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class Bounded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
-        self.scope[LEFT] = Left()  # type: ignore[typeddict-unknown-key]
+        self.scope[DISCONNECT] = Disconnect()  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -8,27 +8,27 @@ from typing import Final
 
 from mfsd.serve.gateway.answer import INTERNAL, Answer, Receive, Refused, Scope
 
-LEFT: Final = "mfs.left"
-"""Of a request's scope: its `Left`, where the web server has one. A task that asks it for messages costs more."""
+DISCONNECT: Final = "mfs.disconnect"
+"""Of a request's scope: its `Disconnect`, where the web server has one. A task that asks it for messages costs more."""
 
 
-class Left:
+class Disconnect:
     """Tells once that the client has left."""
 
-    __slots__ = ("_gone", "_then")
+    __slots__ = ("_then", "has_happened")
 
     def __init__(self) -> None:
-        self._gone = False
+        self.has_happened = False
         self._then: Callable[[], object] = _nothing
 
     def then(self, call: Callable[[], object]) -> None:
         """At once where it has; in place of what was to be called before."""
         self._then = call
-        if self._gone:
+        if self.has_happened:
             call()
 
-    def gone(self) -> None:
-        self._gone = True
+    def happened(self) -> None:
+        self.has_happened = True
         self._then()
 
 
@@ -90,10 +90,10 @@ async def until_left(
 
 def _watch(scope: Scope, receive: Receive, leaves: Callable[[], None]) -> Callable[[], object]:
     """Calls it when the client leaves, until what is returned is called."""
-    left: Left | None = scope.get(LEFT)
-    if left is not None:
-        left.then(leaves)
-        return lambda: left.then(_nothing)
+    disconnect: Disconnect | None = scope.get(DISCONNECT)
+    if disconnect is not None:
+        disconnect.then(leaves)
+        return lambda: disconnect.then(_nothing)
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":

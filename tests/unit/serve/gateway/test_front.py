@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from mfsd.serve.gateway import front
 from mfsd.serve.gateway.front import HEAD_BYTES_MAX, Bounded
-from mfsd.serve.gateway.ongoing import LEFT
+from mfsd.serve.gateway.ongoing import DISCONNECT
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -123,15 +123,15 @@ def test_a_client_that_leaves_is_told_of_also_where_none_asked_yet() -> None:
         async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
             _, writer = await connect()
             writer.write(b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
-            left = (await arrived)[LEFT]
+            disconnect = (await arrived)[DISCONNECT]
             if asked:
-                left.then(gone.set)
+                disconnect.then(gone.set)
             writer.close()
             await writer.wait_closed()
-            while not (asked or left._gone):
+            while not (asked or disconnect.has_happened):
                 await asyncio.sleep(0.001)
             if not asked:
-                left.then(gone.set)
+                disconnect.then(gone.set)
             await gone.wait()
 
         await within(app, work)
