@@ -70,6 +70,8 @@ CASES: dict[str, tuple[tuple[str, str], ...]] = {
         ("slow in observe, MB/s", "slow_mb_s_observe"),
         ("enforce", "slow_mb_s_enforce"),
         ("", "slow_verdict"),
+        ("NCCL in observe, ms", "collective_ms_observe"),
+        ("enforce", "collective_ms_enforce"),
     ),
 }
 """Columns of the benchmarks that measure cases: heading, and the path of the figure in a case's row."""

@@ -175,6 +175,20 @@ class Cluster:
         (account,) = reply.requests
         return account
 
+    def let_go(self, request_id: int, kv_bytes: int) -> int:
+        """Waits until the daemon has counted a request's KV to the last byte. How much of it went without a permit:
+        what waits for longer than its hold budget, on a machine that is busy."""
+        until(lambda: self._counted(request_id) == (kv_bytes, 0), "the daemon's count")
+        account = self.account(request_id)
+        assert account.dropped_bytes == 0
+        return account.bypassed_bytes
+
+    def _counted(self, request_id: int) -> tuple[int, int]:
+        """Bytes that have arrived, and tasks that have not."""
+        account = self.account(request_id)
+        kv = [part for part in account.stages if part.stage == "p2d"]
+        return sum(part.completed_bytes + part.bypassed_bytes for part in kv), account.open_tasks
+
     def healthy(self, name: str) -> bool:
         for process in self.processes:
             assert process.poll() is None, f"{process.args!r} ended: see {self.folder}"

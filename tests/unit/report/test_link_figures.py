@@ -69,6 +69,11 @@ def test_free_destinations_are_held_against_observe() -> None:
     dead = window.row(case, 125.0, window.Figures(108.0, 0.0), window.Figures(107.0, 0.0))
     assert (dead["free_verdict"], dead["slow_verdict"]) == ("met", "nothing to judge")
     assert window.summary({"a": row, "b": dead})["free_share_min"] == 0.037
+    assert "collective_ms_observe" not in row
+    observe, enforce = window.Figures(72.0, 12.0, 38.0, 29.8), window.Figures(54.0, 12.0, 52.0, 4.6)
+    beside = window.row(case._replace(nccl_pace_ms=5.0), 125.0, observe, enforce)
+    assert (beside["collective_ms_observe"], beside["collective_ms_enforce"]) == (29.8, 4.6)
+    assert beside["free_share"] == round(54 / (72 - 14), 3)
 
 
 def test_the_cases_of_an_option_list_are_all_combinations() -> None:
@@ -85,6 +90,8 @@ def test_quick_leaves_what_was_chosen() -> None:
     window.add_options(parser)
     options = window.quicker(parser.parse_args(["--quick", "--slow", "0.5", "--seconds", "2"]))
     assert (options.slow, options.seconds, options.fan_in) == ([0.5], 2.0, [2])
+    names = [case.name for case in window.cases_of(options)]
+    assert names[-1] == "write, slow path 0.5 of the rate, 256 KiB, NCCL every 20 ms" and len(names) == 5
 
 
 @pytest.mark.parametrize(
