@@ -186,7 +186,7 @@ BARS = (
         "",
         0.9,
         False,
-        why=ANOTHER_MACHINE,
+        why="internals/window.md#measured",
     ),
     Bar("window", "slow_share_min", "slow destinations, worst case, enforce / observe", "", 0.9, False),
     Bar(
