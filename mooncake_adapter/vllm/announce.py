@@ -1,8 +1,9 @@
 """What still queues at this engine, announced to the node's daemon by what has changed. No vLLM in here.
 
 The coordinator adds up at each port what waiting requests will fetch there and push into it, in the order of their
-engines; only who moves it can tell. A tick looks at nothing while nothing has changed, says at most :data:`ANNOUNCED_PER_TICK` things, and
-those :data:`EVERY_S` after the ones before. A request that leaves the queue is withdrawn at once: no tick may follow.
+engines; only who moves it can tell. A tick looks at nothing while nothing has changed, says at most
+:data:`ANNOUNCED_PER_TICK` things, and those :data:`EVERY_S` after the ones before. A request that leaves the queue is
+withdrawn at once: no tick may follow.
 """
 
 from __future__ import annotations
