@@ -212,6 +212,18 @@ SECTIONS = {
         (CONVERSATIONS,),
         (*FEWER_RULES, Row("`mfs`, `slo`, 50 ms old", "mfs", aged("slo", MEASURED_AGE_S))),
     ),
+    "timeouts": Section(
+        "Time-outs beside it: conversations and shorter prompts",
+        (
+            CONVERSATIONS._replace(rate=0.4414),
+            QWEN["hot"]._replace(rate=0.1996),
+            QWEN["egress"]._replace(rate=0.1648),
+            QWEN["bursts"]._replace(rate=0.0953),
+            PROMPTS[-1]._replace(rate=0.6528),
+        ),  # at the loads of the sections above
+        (Row("`mfs`, always fetched"), *TIMEOUTS, Row("`mfs`, `slo`", "mfs", _reuse("slo"))),
+        seeds=3,
+    ),
     "static": Section(
         "Fixed priorities beside it, everything fetched",
         (*PROMPTS, *SERVED, CONVERSATIONS),

@@ -58,7 +58,7 @@ class Waiting(NamedTuple):
     relegated: bool = False
     """The engine has put it behind the others itself: it is served as a pruned request is."""
     flows: tuple[Flow, ...] = ()
-    """What it will fetch before it runs, and from where."""
+    """What it will fetch before it runs, and from where; and what it will push when it has, and where to."""
 
 
 class Outlook(NamedTuple):

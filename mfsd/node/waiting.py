@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from mfsd._native import RequestFlag, RequestSnapshot
+from mfsd._native import Direction, RequestFlag, RequestSnapshot
 from mfsd.node.addresses import PortNames, address_of_gid
 from mfsd.node.control import QueuedFetch, QueuedRequest, QueueReply, QueueRequest
 from mfsd.node.link_interface import PortDemand, WaitingSummary
@@ -88,7 +88,11 @@ class WaitingRequests:
             request.tokens_left,
             bool(request.flags & RequestFlag.RELEGATED),
             request.pruned,
-            [QueuedFetch(address_of_gid(d.peer), names.get(d.nic, ""), d.bytes_left) for d in request.demands],
+            [
+                QueuedFetch(address_of_gid(d.peer), names.get(d.nic, ""), d.bytes_left)
+                for d in request.demands
+                if d.direction == Direction.IN
+            ],
         )
 
     def _replace(self, client_id: int, requests: Sequence[RequestSnapshot]) -> None:
@@ -127,6 +131,6 @@ class WaitingRequests:
         names = self._nic_names()
         for d in request.demands:
             if d.bytes_left and d.nic in names:
-                for port in self._ports.flow(names[d.nic], d.peer, incoming=d.direction == 1):
+                for port in self._ports.flow(names[d.nic], d.peer, incoming=d.direction == Direction.IN):
                     size[port] += d.bytes_left
         return (PortDemand(port, left) for port, left in size.items())

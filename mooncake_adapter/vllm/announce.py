@@ -1,8 +1,9 @@
 """What still queues at this engine, announced to the node's daemon by what has changed. No vLLM in here.
 
-The coordinator adds up at each port what waiting requests will fetch there, in the order of their engines; only who
-reads can tell. A tick looks at nothing while nothing has changed, says at most :data:`ANNOUNCED_PER_TICK` things, and
-those :data:`EVERY_S` after the ones before. A request that leaves the queue is withdrawn at once: no tick may follow.
+The coordinator adds up at each port what waiting requests will fetch there and push into it, in the order of their
+engines; only who moves it can tell. A tick looks at nothing while nothing has changed, says at most
+:data:`ANNOUNCED_PER_TICK` things, and those :data:`EVERY_S` after the ones before. A request that leaves the queue is
+withdrawn at once: no tick may follow.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from mfsd.client.types import Flow, Waiting
-from mooncake_adapter.session import STAGE_REUSE
+from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE
 from mooncake_adapter.slo import monotonic_ns
 from mooncake_adapter.vllm.ranks import Ranks
-from mooncake_adapter.vllm.requests import Progress, Requests
+from mooncake_adapter.vllm.requests import Progress, RequestInfo, Requests
 from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -174,12 +175,22 @@ class Announcer:
             self._number[name] = progress.info.number
             self._due_ns[name] = monotonic_ns(progress.info.deadline_unix_ns)
         rank, (fetch_tokens, tokens_left), relegated = now
-        flows = self._flows(progress.info.loads, fetch_tokens)
+        flows = self._fetches(progress.info, fetch_tokens) + self._pushes(progress)
         return Waiting(self._number[name], rank, self._due_ns[name], tokens_left, relegated, flows)
 
-    def _flows(self, from_prefill: bool, tokens: int) -> tuple[Flow, ...]:
+    def _pushes(self, progress: Progress) -> tuple[Flow, ...]:
+        """KV of the whole prompt, to a decode instance: through this node's port, and into that one's where the router
+        has named it. Until it runs: then its batch says so."""
+        size_bytes = int(progress.prompt_tokens * self._source.bytes_of_token.own) if progress.info.sends else 0
+        if not size_bytes:
+            return ()
+        return (Flow(STAGE_P2D, progress.info.decode_nic, size_bytes, self._source.nic),)
+
+    def _fetches(self, info: RequestInfo, tokens: int) -> tuple[Flow, ...]:
         owners, share = self._source.owners, self._share(tokens)
-        if from_prefill or not owners:
+        if info.loads and info.decode_nic:
+            return ()  # the prefill instance was told, too, and counts it at this node's port: once is enough
+        if info.loads or not owners:
             # a prefill instance tells its own daemon what it still has to send: this node's port alone is announced
             owners, share = ("",), int(tokens * self._source.bytes_of_token.own)
         if not share:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mfsd.client.checking import gid
+from mfsd.serve.headers import first_given
 from mooncake_adapter.metadata import request_number
 from mooncake_adapter.protocol import tested
 from mooncake_adapter.slo import Defaults, promise_of
@@ -17,6 +19,10 @@ TESTED_CONNECTORS = (
 )
 BY_PARAMETERS = ("MooncakeConnector", "NixlConnector", "NixlPushConnector")
 """These load what a request's own parameters name, and nothing else."""
+
+DECODE_NIC = "decode_nic"
+"""Of `kv_transfer_params`, for routers that choose the decode instance before the prefill: the address of the NIC by
+which it gets its KV. vLLM's own parameters name hosts of side channels, which need not be on that network."""
 
 
 def supported_version(version: str, once: WarnOnce) -> bool:
@@ -49,6 +55,8 @@ class RequestInfo:
     """Its KV goes to a decode instance."""
     loads: bool = False
     """Its KV comes from somewhere."""
+    decode_nic: str = ""
+    """Address of the NIC by which the decode instance gets its KV, where the router has said so to both instances."""
 
 
 class Chunk(NamedTuple):
@@ -149,11 +157,21 @@ class Requests:
             int((promise.ttft_slo_ms or 0.0) * 1e6),
             bool(parameters.get("do_remote_decode")),
             bool(parameters.get("do_remote_prefill")),
+            self._decode_nic(parameters),
         )
         self._progress[request.request_id] = progress = Progress(info, int(request.num_prompt_tokens))
         self.waiting[request.request_id] = progress
         self.changed = True
         return info
+
+    def _decode_nic(self, parameters: Mapping[str, Any]) -> str:
+        """What the router says; "" with one warning where it is no address."""
+        value = first_given([parameters], DECODE_NIC)
+        if value is None or (isinstance(value, str) and gid(value) is not None):
+            return value or ""
+        text = '%s=%r is no address of a NIC, such as "10.0.0.7"; the decode instance\'s port is not known'
+        self.once.warn("decode-nic", text, DECODE_NIC, value)
+        return ""
 
     def cached(self, request: Any, tokens: int) -> None:
         """So many tokens of the request's prompt are cached here already."""

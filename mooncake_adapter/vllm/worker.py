@@ -140,7 +140,7 @@ class Steps:
         flows = []
         if info.sends and size_bytes:
             made = range(self.layers) if self.pushes is not None else (self.layers - 1,)
-            flows = [Flow(STAGE_P2D, "", size_bytes // len(made), layer=layer) for layer in made]
+            flows = [Flow(STAGE_P2D, info.decode_nic, size_bytes // len(made), layer=layer) for layer in made]
         flows += [Flow(STAGE_REUSE, "", size_bytes, incoming=True)] if info.loads and size_bytes else []
         deadline_ns = self.metadata(info).deadline_ns
         return Request(info.number, deadline_ns, info.budget_ns, info.program_id, tuple(flows))

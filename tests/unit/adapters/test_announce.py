@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfsd.client import Waiting
-from mooncake_adapter.session import STAGE_REUSE
+from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE
 from mooncake_adapter.slo import Defaults
 from mooncake_adapter.vllm.announce import ANNOUNCED_MAX, ANNOUNCED_PER_TICK, ASK_S, EVERY_S, Announcer, Source
 from mooncake_adapter.vllm.ranks import RANK_MAX, Ranks
@@ -151,9 +151,49 @@ def test_what_a_prefill_instance_sends_counts_at_this_nodes_port_alone() -> None
     assert announced.tokens_left == 0
 
 
+DECODE = "10.0.0.7"
+
+
+@pytest.mark.parametrize("words", [{}, {"decode_nic": DECODE}, {"mfs": {"decode_nic": DECODE}}])
+def test_what_it_will_push_is_announced_until_it_runs(words: dict[str, Any]) -> None:
+    world = World(Source(TokenBytes(TOKEN_BYTES, 8 * TOKEN_BYTES), 3, ("10.0.0.1",)))
+    world.arrive("a", parameters={"do_remote_decode": True, **words})
+    world.requests.found("a", 900)
+    world.tick()
+    announced = world.known("a")
+    assert announced is not None and announced.tokens_left == 100
+    assert [(f.stage, f.peer, f.size_bytes, f.nic, f.incoming) for f in announced.flows] == [
+        (STAGE_REUSE, "10.0.0.1", 900 * 8 * TOKEN_BYTES, 3, True),
+        (STAGE_P2D, DECODE if words else "", 1000 * TOKEN_BYTES, 3, False),
+    ]
+    assert world.announcer.announced_bytes("a") == 900 * 8 * TOKEN_BYTES, "of what it fetches"
+    world.run(a=100)
+    world.announcer.tick()
+    assert world.daemon.known == {}, "now its batch says so"
+
+
+def test_what_both_instances_were_told_counts_once() -> None:
+    world = World()
+    world.arrive("a", parameters={"do_remote_prefill": True, "decode_nic": DECODE})
+    world.tick()
+    announced = world.known("a")
+    assert announced is not None and announced.flows == (), "the prefill instance counts it"
+
+
+@pytest.mark.parametrize("wrong", ["decode-7", "10.0.0.7:14000", 7, "", [DECODE], True])
+def test_what_is_no_address_of_a_decode_instance_is_reported_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.arrive("a", "b", parameters={"do_remote_decode": True, "decode_nic": wrong})
+    world.arrive("c", parameters={"do_remote_prefill": True, "decode_nic": wrong})
+    world.tick()
+    assert {f.peer for one in world.daemon.known.values() for f in one.flows} == {""}
+    assert all(one.flows for one in world.daemon.known.values()), "this node's port still counts it"
+    assert caplog.text.count("is no address of a NIC") == 1
+
+
 def test_a_size_that_is_not_known_is_not_announced() -> None:
     world = World(Source(TokenBytes(0, 0)))
-    world.arrive("a")
+    world.arrive("a", parameters={"do_remote_decode": True})
     world.requests.found("a", 900)
     world.tick()
     announced = world.known("a")

@@ -119,7 +119,7 @@ def test_a_batch_has_its_requests_deadlines_and_every_layer_once(
     assert reported["deadline_ns"] == b.deadline_ns
     assert a.budget_ns == 500_000_000
     assert a.program_id == request_number("s")
-    assert [(f.stage, f.size_bytes) for f in a.flows] == [(3, 2 * 4 * BLOCK)]
+    assert [(f.stage, f.peer, f.size_bytes) for f in a.flows] == [(3, "", 2 * 4 * BLOCK)]
 
 
 def test_a_batch_lasts_until_its_requests_have_sent(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
@@ -153,6 +153,16 @@ def test_a_batch_does_not_outlast_a_request_that_was_aborted(
     steps.aborted({request_number(named)})
     assert session.batches[0][1].ended
     assert steps.known("a") is None
+
+
+def test_a_batch_names_the_decode_instance_that_the_router_has_named(
+    steps: Steps, requests: Requests, session: ScriptedSession
+) -> None:
+    one = request("a")
+    one.kv_transfer_params["decode_nic"] = "10.0.0.7"
+    requests.arrived(one)
+    steps.begin(requests.chunks(output({"a": (0, [1, 2])}, {}, a=32)))
+    assert [(f.stage, f.peer) for f in session.batches[0][0]["requests"][0].flows] == [(3, "10.0.0.7")]
 
 
 def test_layer_wise_flows_go_layer_by_layer(steps: Steps, requests: Requests, session: ScriptedSession) -> None:
