@@ -20,7 +20,7 @@ from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.ports import LINES, SILENT_S, WATCH, PortRows, incoming
 from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import State, key_in
-from mfsd.serve.gateway.upstream import in_a_line, own_problem
+from mfsd.serve.gateway.upstream import in_a_line, own_problem, refused
 
 TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
@@ -186,7 +186,7 @@ class Poller:
                 self.no_socket(own)
                 return
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
-            if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
+            if failures < FAILURES_MAX and not refused(error) and replica.healthy:
                 return
             problem = in_a_line(error)
             if replica.down(problem) or failures == 1:
