@@ -33,6 +33,8 @@ FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
 MODELS_EVERY: Final = 10
 """Polls, of which one reads the models again: engines load adapters while they serve."""
+UNUSABLE: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
+"""What a poll without a usable answer ends with; the last one for JSON with more brackets than calls may be deep."""
 NO_SOCKET_S: Final = 60.0
 """Without one, until the next is news."""
 NO_SOCKET_REMEDY: Final = (
@@ -179,7 +181,7 @@ class Poller:
             for one in found:
                 if isinstance(one, BaseException):
                     raise one
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+        except UNUSABLE as error:
             if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
                 return
             if own := own_problem(error):
