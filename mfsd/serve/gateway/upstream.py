@@ -18,6 +18,7 @@ from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 CONNECT_S: Final = 3.0
+"""Until there is a connection, the look-up of its name included."""
 PROBE_S: Final = 10
 """A connection without bytes is probed so often, and ends after three probes without an answer."""
 UNANSWERED_MS: Final = 60_000
@@ -153,7 +154,7 @@ def session() -> aiohttp.ClientSession:
             limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10, socket_factory=_socket
         ),
         cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and its engine: they pass, and none is kept
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
     )

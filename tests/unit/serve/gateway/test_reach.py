@@ -166,3 +166,18 @@ def test_connections_of_one_burst_count_once_and_those_of_an_engine_that_answers
         assert replica.not_connected(now_s()) and replica.unconnected == 2
 
     run(work)
+
+
+def test_a_name_whose_look_up_does_not_end_holds_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async def never(*_: object, **__: object) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", never)
+        replica = LiveReplica(ReplicaSettings("http://engine.invalid:8000"))
+        async with upstream.session() as calls:
+            with pytest.raises(upstream.NotSent) as error:
+                await upstream.Upstream(calls).post(replica, "/v1/completions", b"{}", [], "id")
+            assert not error.value.refused
+
+    run(work)
