@@ -94,6 +94,11 @@ class Admission:
         self._ended_s = now_s
         self.wake()
 
+    def give_back(self, place: Place, call: Call, prompt: Prompt) -> None:
+        """One that nothing was sent by."""
+        place.replica.leave(prompt.tokens)
+        self.ended(place, call)
+
     def wake(self) -> None:
         """Gives places to those that wait, as far as there are any. Also for when a replica comes back or goes."""
         full: set[tuple[str, str, Role, Among]] = set()
@@ -168,9 +173,7 @@ class Admission:
             done, _ = await asyncio.wait({waiter.place}, timeout=most_s)
         except asyncio.CancelledError:  # the client has left
             if waiter.place.done() and waiter.place.exception() is None:
-                place = waiter.place.result()
-                place.replica.leave(prompt.tokens)
-                self.ended(place, call)
+                self.give_back(waiter.place.result(), call, prompt)
             raise
         finally:
             if waiter in self._queue:

@@ -8,6 +8,7 @@ import gc
 import math
 import signal
 import socket
+import traceback
 from collections.abc import AsyncIterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ from mfsd.serve.gateway.upstream import session
 if TYPE_CHECKING:
     from mfsd.serve.gateway.picker import Picker
 
+PROBLEMS_MAX = 16
+"""Of the gateway's own polls, that are logged, each once."""
 LAST_WORD_S = 2
 """For the errors by which requests end that have not ended in time."""
 
@@ -110,11 +113,19 @@ def _model(name: str, card: Card) -> dict[str, object]:
 
 
 async def _poll(gateway: Gateway) -> None:
+    """For as long as there is a gateway, also where it fails itself: without it none that is down comes back."""
+    logged = set[str]()
     while True:
         await asyncio.sleep(gateway.settings.state.poll_ms / 1e3)
-        await gateway.poller.once()
-        gateway.residents.tick()
-        gateway.admission.wake()
+        try:
+            await gateway.poller.once()
+            gateway.residents.tick()
+            gateway.admission.wake()
+        except Exception as error:
+            problem = "".join(traceback.format_exception_only(error)).strip()
+            if problem not in logged and len(logged) < PROBLEMS_MAX:
+                logged.add(problem)
+                gateway.log.warning("poll-failed", problem=problem)
 
 
 class _Server(uvicorn.Server):

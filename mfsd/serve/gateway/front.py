@@ -65,6 +65,11 @@ class Bounded(HttpToolsProtocol):
         super().on_headers_complete()
         self.cycle.transport = Joined(self.transport, self.loop)  # type: ignore[assignment]
 
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if not self.pipeline:  # a large body stops reading, by which a client that leaves would not be noticed
+            self.flow.resume_reading()
+
     def _refuse_head(self) -> None:
         text = f"the head of the request has more than {HEAD_BYTES_MAX} bytes, which is the limit"
         body = problem(text, "invalid_request_error", "head_too_large", limit=HEAD_BYTES_MAX)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -22,7 +22,7 @@ from mfsd.policy.route import Call, Refusal, Role, Router
 from mfsd.proto import ext_proc_pb2 as pb
 from mfsd.proto.certificates import Certificates, server_credentials
 from mfsd.serve.gateway import picked
-from mfsd.serve.gateway.admission import NoPlace
+from mfsd.serve.gateway.admission import NoPlace, Place
 from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.exchange import PATHS, Exchange, NotUsable, object_of, too_large
@@ -43,7 +43,6 @@ SPARE_BYTES: Final = 1 << 20
 NO_UPSTREAM: Final = (b"502", b"503", b"504")
 
 Context = grpc.aio.ServicerContext[bytes, pb.ProcessingResponse]
-T = TypeVar("T")
 
 
 class _Left(Exception):
@@ -139,9 +138,10 @@ class _Request:
         except DecodeError:
             raise _Foreign("a message is no ProcessingRequest") from None
 
-    async def _unless_left(self, waits: Coroutine[Any, Any, T]) -> T:
-        """_Left, by which what waits is withdrawn."""
-        task = asyncio.ensure_future(waits)
+    async def _place(self, call: Call, prompt: Prompt) -> Place:
+        """NoPlace; _Left, by which what waits is withdrawn."""
+        admission = self._gateway.admission
+        task = asyncio.ensure_future(admission.place(call, prompt, Role.BOTH, self._among))
         try:
             while not task.done():
                 if self._read is None:
@@ -153,6 +153,10 @@ class _Request:
                         raise _Left
                     self._ahead.append(message)
             return task.result()
+        except (asyncio.CancelledError, _Left):
+            if task.done() and not task.cancelled() and task.exception() is None:  # it was given in the same moment
+                admission.give_back(task.result(), call, prompt)
+            raise
         finally:
             if not task.done():
                 task.cancel()
@@ -239,7 +243,7 @@ class _Request:
         exchange.read(gateway)
         call, prompt = exchange.call, exchange.prompt
         try:
-            place = await self._unless_left(gateway.admission.place(call, prompt, Role.BOTH, self._among))
+            place = await self._place(call, prompt)
         except NoPlace as error:
             refused = exchange.refused(gateway, error)
             if error.choice.refused is Refusal.MODEL and self._among is not None:

@@ -20,7 +20,7 @@ from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.ports import LINES, SILENT_S, WATCH, PortRows, incoming
 from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
 from mfsd.serve.gateway.settings import State, key_in
-from mfsd.serve.gateway.upstream import in_a_line, own_problem
+from mfsd.serve.gateway.upstream import in_a_line, own_problem, refused
 
 TIMEOUT_S: Final = 2.0
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
@@ -33,6 +33,8 @@ FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
 MODELS_EVERY: Final = 10
 """Polls, of which one reads the models again: engines load adapters while they serve."""
+UNUSABLE: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
+"""What a poll without a usable answer ends with; the last one for JSON with more brackets than calls may be deep."""
 NO_SOCKET_S: Final = 60.0
 """Without one, until the next is news."""
 NO_SOCKET_REMEDY: Final = (
@@ -179,14 +181,14 @@ class Poller:
             for one in found:
                 if isinstance(one, BaseException):
                     raise one
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+        except UNUSABLE as error:
             if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
                 return
             if own := own_problem(error):
                 self.no_socket(own)
                 return
             failures = self._failures[replica.name] = self._failures.get(replica.name, 0) + 1
-            if failures < FAILURES_MAX and not isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
+            if failures < FAILURES_MAX and not refused(error) and replica.healthy:
                 return
             problem = in_a_line(error)
             if replica.down(problem) or failures == 1:

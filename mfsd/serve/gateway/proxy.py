@@ -124,7 +124,7 @@ class Proxy:
             except NotSent as error:
                 turn.end(failed=True)
                 gateway.metrics.sent_elsewhere.labels(place.replica.name).inc()
-                gateway.down(place.replica, str(error))
+                gateway.reach.failed(place.replica, error)
                 continue
             except FAILED:
                 turn.end(failed=True)

@@ -20,6 +20,8 @@ ERRORS_MAX: Final = 3
 """Errors in a row by which a replica goes behind the others: one that fails at once is always the least loaded."""
 BEHIND_S: Final = 10.0
 """Then its next answer decides."""
+UNCONNECTED_MAX: Final = 2
+"""Connections in a row that could not be made, by which a replica is down."""
 
 
 class Stage(str, Enum):
@@ -84,6 +86,10 @@ class LiveReplica:
         """Answers with 500 or more, in a row."""
         self.behind_s = -math.inf
         """Until when it gets only what no other replica serves."""
+        self.unconnected = 0
+        """Connections in a row that could not be made. It is behind the others then, too."""
+        self._unconnected_s = -math.inf
+        """When the last of them had failed."""
         self.sent = self.failed = 0
         """Calls so far; those of them that ended with an error of the connection."""
 
@@ -123,6 +129,22 @@ class LiveReplica:
         news, self.behind_s = now_s >= self.behind_s, now_s + BEHIND_S
         return news
 
+    def not_connected(self, began_s: float) -> bool:
+        """Whether it is down by that. Connections that were all begun before one of them failed are the same burst, and
+        count once; one during which anything came from its engine says that it is only busy."""
+        if began_s >= self._unconnected_s:
+            answers = began_s <= self.seen_s < math.inf
+            self.unconnected = 1 if answers else self.unconnected + 1
+            self._unconnected_s = asyncio.get_running_loop().time()
+        return self.unconnected >= UNCONNECTED_MAX
+
+    def connected(self) -> None:
+        self.unconnected = 0
+
+    def behind(self, now_s: float) -> bool:
+        """It gets only what no other replica serves."""
+        return self.unconnected > 0 or self.behind_s > now_s
+
     def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
         foreign = max(0, waiting + running - self._most)
         self.foreign_waiting = min(foreign, max(0, waiting - self.waiting))
@@ -158,7 +180,7 @@ class LiveReplica:
     def down(self, problem: str) -> bool:
         """Whether that is news. What its engine had cached is gone with it."""
         news, self.healthy, self.problem = self.healthy, False, problem
-        self.foreign_waiting = self.foreign_running = 0
+        self.foreign_waiting = self.foreign_running = self.unconnected = 0
         self.prefixes.forget()
         return news
 
@@ -222,9 +244,9 @@ class ReplicaSet:
 
     def in_front(self, among: Collection[str] | None, now_s: float) -> Collection[str] | None:
         """Those of them that are not behind the others."""
-        if not any(replica.behind_s > now_s for replica in self.all):
+        if not any(replica.behind(now_s) for replica in self.all):
             return among
-        names = {replica.name for replica in self.all if replica.behind_s <= now_s}
+        names = {replica.name for replica in self.all if not replica.behind(now_s)}
         return names if among is None else names.intersection(among)
 
     def view(self, prompt: Prompt, among: Collection[str] | None = None) -> Sequence[Replica]:

@@ -18,6 +18,7 @@ from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 CONNECT_S: Final = 3.0
+"""Until there is a connection, the look-up of its name included."""
 PROBE_S: Final = 10
 """A connection without bytes is probed so often, and ends after three probes without an answer."""
 UNANSWERED_MS: Final = 60_000
@@ -42,6 +43,11 @@ def in_a_line(error: BaseException) -> str:
 class NotSent(Exception):
     """No connection was made."""
 
+    def __init__(self, text: str, refused: bool, began_s: float) -> None:
+        """refused: nothing listens there. began_s: when it was tried, by the loop's clock."""
+        super().__init__(text)
+        self.refused, self.began_s = refused, began_s
+
 
 class NoSocket(Exception):
     """The gateway itself can make no connection, which says nothing of the engine."""
@@ -63,6 +69,11 @@ def own_problem(error: BaseException) -> str:
         except OSError as own:
             return os.strerror(own.errno or 0)
     return ""
+
+
+def refused(error: BaseException) -> bool:
+    """Nothing listens there."""
+    return isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
 
 
 class Upstream:
@@ -90,6 +101,7 @@ class Upstream:
         carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent_on]
         if not any(name == "x-request-id" for name, _ in carried):
             carried.append(("x-request-id", request_id))
+        began_s = asyncio.get_running_loop().time()
         try:
             return await self._session.request(
                 method,
@@ -101,7 +113,20 @@ class Upstream:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             if problem := own_problem(error):
                 raise NoSocket(problem) from error
-            raise NotSent(in_a_line(error)) from error
+            raise NotSent(in_a_line(error), refused(error), began_s) from error
+
+
+async def connect(replica: LiveReplica) -> None:
+    """Makes a connection and ends it. NotSent, NoSocket."""
+    host, _, port = replica.endpoint.rpartition(":")
+    began_s = asyncio.get_running_loop().time()
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), CONNECT_S)
+    except (OSError, asyncio.TimeoutError) as error:
+        if isinstance(error, OSError) and error.errno in OWN:
+            raise NoSocket(os.strerror(error.errno)) from error
+        raise NotSent(in_a_line(error), refused(error), began_s) from error
+    writer.close()
 
 
 def keep_watch(connection: socket.socket | TransportSocket) -> None:
@@ -129,7 +154,7 @@ def session() -> aiohttp.ClientSession:
             limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10, socket_factory=_socket
         ),
         cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and its engine: they pass, and none is kept
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
     )

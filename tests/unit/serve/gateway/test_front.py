@@ -11,9 +11,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from mfsd.serve.gateway import front
+from mfsd.serve.gateway.answer import read_body
 from mfsd.serve.gateway.front import HEAD_BYTES_MAX, Bounded
 from mfsd.serve.gateway.ongoing import DISCONNECT
 
+LARGE = 200_000
+"""Bytes of a body; the web server reads on below 65,536."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -138,6 +141,54 @@ def test_a_client_that_leaves_is_told_of_also_where_none_asked_yet() -> None:
 
     for asked in (True, False):
         asyncio.run(main(asked))
+
+
+def test_a_client_that_leaves_after_a_large_body_is_told_of() -> None:
+    async def main() -> None:
+        arrived, gone = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            arrived.set_result(len(await read_body(receive, LARGE)))
+            scope[DISCONNECT].then(gone.set)
+            await gone.wait()
+
+        async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+            _, writer = await connect()
+            writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % LARGE + b"b" * LARGE)
+            assert await arrived == LARGE
+            writer.close()
+            await gone.wait()
+
+        await within(app, work)
+
+    asyncio.run(main())
+
+
+def test_requests_that_wait_for_others_of_their_connection_are_answered_in_turn() -> None:
+    async def main() -> None:
+        first, asked = asyncio.Event(), list[str]()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await read_body(receive, LARGE)
+            asked.append(scope["path"])
+            await first.wait()
+            await answers(scope, receive, send)
+
+        async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+            reader, writer = await connect()
+            head = b"POST /%d HTTP/1.1\r\ncontent-length: %d\r\n\r\n"
+            writer.write(b"".join(head % (number, LARGE) + b"b" * LARGE for number in range(3)))
+            while not asked:
+                await asyncio.sleep(0.001)
+            first.set()
+            for _ in range(3):
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            assert asked == ["/0", "/1", "/2"]
+            writer.close()
+
+        await within(app, work)
+
+    asyncio.run(main())
 
 
 class Written(asyncio.Transport):

@@ -220,3 +220,25 @@ def test_a_proxy_that_only_watches_is_not_answered() -> None:
         assert not stream.sent and not outcomes(made)
 
     with_gateway(work)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_place_that_is_given_as_its_stream_is_cancelled_is_free_again(turns: int) -> None:
+    """By the proxy, at the moment at which the place comes: so many turns of the loop after it was given."""
+
+    async def work(made: Gateway, picker: Picker) -> None:
+        (a, b) = made.replicas.all
+        a.foreign_running = b.foreign_running = a.settings.requests_max
+        stream = Stream(request(*ASKED), ends=False)
+        task = asyncio.create_task(picker.process(None, stream))  # type: ignore[arg-type]
+        while not len(made.admission):
+            await asyncio.sleep(0)
+        a.foreign_running = 0
+        made.admission.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    with_gateway(work)

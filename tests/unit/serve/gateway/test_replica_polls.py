@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from bench.ports import free_port
+from mfsd.serve.gateway.app import _poll
+from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.poll import MODELS_EVERY, Poller
 from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet
 from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings, State
@@ -36,6 +39,8 @@ class Engine:
         self.port, self.key, self.asked = free_port(), "", list[str]()
         self.models: list[dict[str, Any]] = [{"id": "base", "max_model_len": 100, "created": 7}]
         self.metrics = ""
+        self.models_text = ""
+        """In place of them."""
         self.status: dict[str, int] = {}
         """Of pages, in place of 200."""
         self.silent: set[str] = set()
@@ -49,6 +54,8 @@ class Engine:
             return web.Response(status=401)
         if status := self.status.get(request.path):
             return web.Response(status=status)
+        if request.path == "/v1/models" and self.models_text:
+            return web.Response(text=self.models_text)
         if request.path == "/v1/models":
             return web.json_response({"data": self.models})
         return web.Response(text=self.metrics)
@@ -132,6 +139,44 @@ def test_models_that_cannot_be_read_are_reported_once_with_the_remedy() -> None:
         engine.status.clear()
         await poller.once()
         assert replica.models == ("base",)
+
+    polled(check)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "{}", '{"data": [[]]}'])
+def test_models_that_are_none_end_no_poll(text: str) -> None:
+    async def check(engine: Engine, poller: Poller, replica: LiveReplica, log: Log) -> None:
+        engine.models_text = text
+        await poller.once()
+        engine.models_text = ""
+        await poller.once()
+        assert replica.healthy
+
+    polled(check)
+
+
+def test_an_error_of_the_gateways_own_polls_is_logged_once_and_does_not_end_them() -> None:
+    async def check(engine: Engine, poller: Poller, replica: LiveReplica, log: Log) -> None:
+        settings = GatewaySettings(
+            replicas=[ReplicaSettings(f"http://127.0.0.1:{engine.port}")], state=State(poll_ms=10)
+        )
+        async with session() as calls:
+            made = Gateway(settings, calls, log)
+            polls, once = list[int](), made.poller.once
+
+            async def fails() -> None:
+                polls.append(1)
+                if len(polls) < 3:
+                    raise RuntimeError("a mistake")
+                await once()
+
+            made.poller.once = fails  # type: ignore[method-assign]
+            task = asyncio.create_task(_poll(made))
+            while not made.replicas.all[0].healthy:
+                assert not task.done()
+                await asyncio.sleep(0.001)
+            task.cancel()
+        assert log.count("RuntimeError: a mistake") == 1
 
     polled(check)
 
