@@ -2,6 +2,7 @@
 
 stress: knobs that exaggerate (KV times 4 to 32, half of all prefixes on one NIC, caches that keep nothing they fetch).
 They say what an order does under contention, not how often there is any.
+qwen-b: the base of them with the short prompts of another workload.
 tiers: two of them with requests whose deadlines differ in length and worth (`weighted_attainment` of a point).
 node: Llama3-8B inside one server whose eight GPUs share 100 or 200 Gbit/s, the KV of the model as it is; its caches,
 too, keep nothing they fetch.
@@ -73,6 +74,7 @@ SETTINGS |= {
     f"{name}-tiers": Setting(group="tiers", knobs={**SETTINGS[name].knobs, "slo_tiers": TIERS})
     for name in ("fan-in", "bursts")
 }
+SETTINGS["base-qwen-b"] = Setting(group="qwen-b", knobs=OWNERS, workload="qwen-b")
 CHOSEN = "data/chosen.json"  # written by `choose`
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.sim import choose, command, settings, study
@@ -28,6 +29,9 @@ def test_every_setting_can_be_built_and_none_but_stress_scales_kv() -> None:
 
 def test_groups_stand_for_their_settings() -> None:
     assert settings.named("node,hot,hot") == [*(n for n in settings.SETTINGS if n.startswith("node-")), "hot"]
+    assert settings.named("qwen-b") == ["base-qwen-b"]
+    base, short = (settings.base_of(name, "dbrx", "qwen-a", 30) for name in ("base", "base-qwen-b"))
+    assert short == msgspec.structs.replace(base, workload="qwen-b"), "nothing but the prompts differs"
     assert len(settings.named("node")) == 6 and len(settings.named("stress")) == 7
     served = settings.named("served")
     assert len({n.split(".")[0] for n in served}) >= 3 and len({n.split(".")[1] for n in served}) >= 3
