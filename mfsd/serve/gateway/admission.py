@@ -101,9 +101,11 @@ class Admission:
 
     def wake(self) -> None:
         """Gives places to those that wait, as far as there are any. Also for when a replica comes back or goes."""
-        full: set[tuple[str, str, Role, Among]] = set()
+        longest = self._replicas.longest_prompts()
+        full: set[tuple[str, str, Role, Among, int]] = set()
         for waiter in list(self._queue):
-            kind = (waiter.call.model, waiter.call.tier, waiter.role, waiter.among)
+            too_small = bisect.bisect_left(longest, waiter.prompt.tokens_least)  # replicas: its kind may have the others
+            kind = (waiter.call.model, waiter.call.tier, waiter.role, waiter.among, too_small)
             if kind in full or waiter.place.done():
                 continue
             choice, place = self._try(waiter.call, waiter.prompt, waiter.role, waiter.among, waiter.since_s)

@@ -268,6 +268,10 @@ class ReplicaSet:
             for replica, own in zip(some, cached, strict=True)
         ]
 
+    def longest_prompts(self) -> list[int]:
+        """In tokens, of the replicas that have a limit, the shortest first."""
+        return sorted(replica.prompt_max for replica in self.all if replica.prompt_max is not None)
+
     def models(self) -> dict[str, Card]:
         """Of those that are healthy, or will be when one of their models is wanted: the longest prompt that any of them
         takes, and when the first one had the model."""

@@ -51,6 +51,7 @@ class Turn:
         if self._prompt.chunks:
             replica.prefixes.sent(self._prompt.chunks)
         replica.turns.add(self)
+        self._gateway.admission.wake()  # there is a place at the one that it had
 
     def answered(self, status: int) -> None:
         """The head of its answer has come."""

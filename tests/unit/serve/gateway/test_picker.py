@@ -122,6 +122,39 @@ def test_the_load_moves_to_the_endpoint_that_answers_and_ends_with_the_answer() 
     with_gateway(work)
 
 
+def test_the_place_that_a_move_leaves_goes_to_who_waits() -> None:
+    async def work(made: Gateway, picker: Picker) -> None:
+        a, b = made.replicas.all
+        most = a.settings.requests_max
+        a.foreign_running = b.foreign_running = most - 1
+        others_wait = asyncio.Event()
+
+        class Late(Stream):
+            async def read(self) -> object:
+                if len(self._messages) == 1:  # the answer's head
+                    await others_wait.wait()
+                return await super().read()
+
+        moves = Late(request(*ASKED, served("[fd00::2]:80", answer_head())), ends=False)
+        waits = Stream(request(*ASKED), ends=False)
+        tasks = [asyncio.create_task(picker.process(None, moves))]  # type: ignore[arg-type]
+        while not a.waiting:
+            await asyncio.sleep(0)
+        b.foreign_running = most
+        tasks.append(asyncio.create_task(picker.process(None, waits)))  # type: ignore[arg-type]
+        while not len(made.admission):
+            await asyncio.sleep(0)
+        others_wait.set()
+        while not b.waiting:
+            await asyncio.sleep(0)
+        assert not len(made.admission) and a.waiting == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    with_gateway(work)
+
+
 def test_an_error_of_the_proxys_own_is_no_answer() -> None:
     async def work(made: Gateway, picker: Picker) -> None:
         doubted: list[str] = []
