@@ -101,10 +101,10 @@ class Admission:
 
     def wake(self) -> None:
         """Gives places to those that wait, as far as there are any. Also for when a replica comes back or goes."""
-        longest = self._replicas.longest_prompts()
+        longest = self._replicas.longest_prompts()  # where short ones have a place, long ones may have none
         full: set[tuple[str, str, Role, Among, int]] = set()
         for waiter in list(self._queue):
-            too_small = bisect.bisect_left(longest, waiter.prompt.tokens_least)  # replicas: its kind may have the others
+            too_small = bisect.bisect_left(longest, waiter.prompt.tokens_least)
             kind = (waiter.call.model, waiter.call.tier, waiter.role, waiter.among, too_small)
             if kind in full or waiter.place.done():
                 continue

@@ -14,7 +14,7 @@ from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.metrics import Metrics
 from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.poll import Log, Poller
-from mfsd.serve.gateway.reach import Reach
+from mfsd.serve.gateway.reconnect import Reconnect
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.residents import Residents
 from mfsd.serve.gateway.responses import Responses
@@ -44,7 +44,7 @@ class Gateway:
         self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
         self.admission.starts = self.residents.wanted
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
-        self.reach = Reach(log, self.down, self.admission.wake)
+        self.reconnect = Reconnect(log, self.down, self.admission.wake)
         self.ongoing: set[Ongoing] = set()
         """Requests that have no answer yet, or not all of it."""
         self.stopping = False

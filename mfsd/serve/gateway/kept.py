@@ -59,7 +59,7 @@ async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer:
         gateway.poller.no_socket(str(error))
         await answer.failed(no_socket(str(error)))
     except NotSent as error:
-        gateway.reach.failed(replica, error)
+        gateway.reconnect.failed(replica, error)
         await answer.failed(_away(replica, str(error)))
     except FAILED as error:
         await answer.failed(_away(replica, in_a_line(error)))

@@ -124,7 +124,7 @@ class Proxy:
             except NotSent as error:
                 turn.end(failed=True)
                 gateway.metrics.sent_elsewhere.labels(place.replica.name).inc()
-                gateway.reach.failed(place.replica, error)
+                gateway.reconnect.failed(place.replica, error)
                 continue
             except FAILED:
                 turn.end(failed=True)

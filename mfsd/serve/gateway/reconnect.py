@@ -19,7 +19,7 @@ PAUSE_MAX_S: Final = 2.0
 """Between two trials; each may take as long as a call's connection."""
 
 
-class Reach:
+class Reconnect:
     def __init__(self, log: Log, down: Callable[[LiveReplica, str], None], wake: Callable[[], None]) -> None:
         """wake: is called when calls that wait may have a chance."""
         self._log, self._down, self._wake = log, down, wake

@@ -111,13 +111,13 @@ def test_a_burst_that_finds_the_only_replica_full_is_served_by_it(monkeypatch: p
         full = Listener()
         full.fill()
         async with replicas(full) as (made, (a,)):
-            failed = made.reach.failed
+            failed = made.reconnect.failed
 
             def has_room(replica: LiveReplica, error: upstream.NotSent) -> None:
                 full.has_room()
                 failed(replica, error)
 
-            monkeypatch.setattr(made.reach, "failed", has_room)
+            monkeypatch.setattr(made.reconnect, "failed", has_room)
             burst = [Client(made) for _ in range(20)]
             await until(lambda: a.failed > 0)
             await full.accept()
