@@ -234,7 +234,7 @@ def test_a_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.Capt
     assert command.main(arguments) == 0 and file.read_text() == points, "nothing runs twice"
     assert command.main(["study", str(file), "--setting", "home"]) == 2
     assert (
-        "--setting home: use stress, node, tiers, served, contended for all of a group, or base, hot"
+        "--setting home: use stress, node, tiers, qwen-b, served, contended for all of a group, or base, hot"
         in capsys.readouterr().err
     )
     file.write_text("not a point\n")
