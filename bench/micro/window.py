@@ -31,6 +31,7 @@ from bench.micro.link_command import (
     verdict,
 )
 from bench.micro.loads import Collectives, perftest
+from bench.micro.nccl_wheel import nccl_net_arguments
 from mfsd.playground.program import Program
 
 CAGED = True
@@ -257,6 +258,12 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
         **tally(rows, ("free_verdict", "slow_verdict")),
         "cases": rows,
     }
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Outside of the namespaces, from which no wheel can be downloaded."""
+    if options.nccl_pace_ms:
+        nccl_net_arguments(NCCL)
 
 
 def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

@@ -64,8 +64,10 @@ def test_window_measures_free_and_slow_destinations_of_writes_and_reads(tmp_path
     results = measured(tmp_path / "window.json", "window", "--slow", "0.1", "--fan-in", "2")
     rows = list(results["cases"].values())
     assert [(row["operation"], row["senders"], row["slow_share"]) for row in rows] == [
-        (operation, *path) for operation in ("write", "read") for path in ((1, 0.1), (2, None))
+        *((operation, *path) for operation in ("write", "read") for path in ((1, 0.1), (2, None))),
+        ("write", 1, 0.1),
     ]
+    assert rows[-1]["nccl_pace_ms"] == 20.0 and rows[-1]["collective_ms_enforce"] > 0
     for row in rows:
         assert row["free_mb_s_observe"] > row["rate_mb_s"] / 100 and row["slow_mb_s_observe"] > 0
         assert row["free_mb_s_enforce"] >= SHARE_LEAST * row["free_mb_s_observe"]
