@@ -222,7 +222,7 @@ SECTIONS = {
             PROMPTS[-1]._replace(rate=0.6528),
         ),  # at the loads of the sections above
         (Row("`mfs`, always fetched"), *TIMEOUTS, Row("`mfs`, `slo`", "mfs", _reuse("slo"))),
-        seeds=3,
+        seeds=10,
     ),
     "static": Section(
         "Fixed priorities beside it, everything fetched",
