@@ -55,4 +55,4 @@ def transfer_cost(call: Call, replica: Replica, port_ns: int) -> Cost:
 
 
 def owed_cost(replica: Replica, port_ns: int) -> Cost:
-    return port_ns // OWED_STEP_NS, replica.requests, 1.0 - replica.kv_free_share
+    return port_ns // OWED_STEP_NS, replica.requests + replica.expected, 1.0 - replica.kv_free_share

@@ -28,6 +28,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Requests that wait there."""
     running: int = 0
+    expected: int = 0
+    """Requests that will decode there once they are prefilled. They hold no place there yet."""
     waiting_tokens: int = 0
     """Prompt tokens that are still to compute there."""
     wait_ns: int = 0

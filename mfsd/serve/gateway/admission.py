@@ -73,10 +73,26 @@ class Admission:
     def __len__(self) -> int:
         return len(self._queue)
 
-    async def place(self, call: Call, prompt: Prompt, role: Role, among: Among = None) -> Place:
-        """NoPlace. The place must be given back by `ended`."""
+    def intend(self, call: Call, prompt: Prompt) -> LiveReplica | None:
+        """The decode instance of a call that is yet to be prefilled, where it goes by what ports owe: its KV counts at
+        that port from now on. The call has no place there by that, for it would take it from those that decode now.
+        None: the choice is left for later. Its `expected` is the caller's to take back."""
+        if self._route.decode is not Router.OWED:
+            return None
+        choice = self._choose(Router.OWED, call, prompt, Role.DECODE, None)
+        replica = None if choice.replica is None else self._replicas.by_name[choice.replica]
+        if replica is None or not replica.settings.port:
+            return None
+        replica.owed.send(call.kv_bytes, self._now_s())
+        replica.expected += 1
+        return replica
+
+    async def place(
+        self, call: Call, prompt: Prompt, role: Role, among: Among = None, intended: LiveReplica | None = None
+    ) -> Place:
+        """intended: taken where it can have the call at once. NoPlace. The place must be given back by `ended`."""
         since_s = self._now_s()
-        choice, place = self._try(call, prompt, role, among, since_s)
+        choice, place = self._try(call, prompt, role, among, since_s, intended)
         if place is not None:
             return place
         if choice.refused is not Refusal.SATURATED:
@@ -138,13 +154,21 @@ class Admission:
             left = [one for one in left if one.name != choice.replica]
         return found
 
-    def _try(self, call: Call, prompt: Prompt, role: Role, among: Among, since_s: float) -> tuple[Choice, Place | None]:
+    def _try(
+        self,
+        call: Call,
+        prompt: Prompt,
+        role: Role,
+        among: Among,
+        since_s: float,
+        intended: LiveReplica | None = None,
+    ) -> tuple[Choice, Place | None]:
         most = self._settings.requests_max.get(call.tier or NO_TIER)
         if most is not None and self.of_tier[call.tier] >= most:
             reason = f"tier {call.tier or NO_TIER} has {most} requests at engines, as many as it may"
             return Choice(replica=None, reason=reason, refused=Refusal.SATURATED), None
         router: Router = self._route.decode if role is Role.DECODE else self._route.router
-        choice = self._choose(router, call, prompt, role, among)
+        choice = self._choose(router, call, prompt, role, among, intended)
         if choice.replica is None:
             if choice.refused is Refusal.UNHEALTHY and self.starts(call, prompt, role, among):
                 return STARTS, None
@@ -152,12 +176,27 @@ class Admission:
         replica = self._replicas.by_name[choice.replica]
         replica.begin(prompt.tokens)
         replica.used_s = self._now_s()
+        if role is Role.DECODE and replica is not intended:
+            replica.owed.send(call.kv_bytes, replica.used_s)
         self.of_tier[call.tier] += 1
         return choice, Place(replica, choice, self._now_s() - since_s)
 
-    def _choose(self, router: Router, call: Call, prompt: Prompt, role: Role, among: Among) -> Choice:
+    def _choose(
+        self,
+        router: Router,
+        call: Call,
+        prompt: Prompt,
+        role: Role,
+        among: Among,
+        intended: LiveReplica | None = None,
+    ) -> Choice:
         """One that fails what it is given gets only what no other may have: not even what others have no place for."""
         in_front = self._replicas.in_front(among, self._now_s())
+        here = intended is not None and self._replicas.by_name.get(intended.name) is intended
+        if intended is not None and here and (in_front is None or intended.name in in_front):
+            choice = choose(router, call, [intended.view(prompt)], self._programs, self._config, role)
+            if choice.replica is not None:
+                return choice
         choice = choose(router, call, self._replicas.view(prompt, in_front), self._programs, self._config, role)
         if choice.replica is not None or choice.refused is Refusal.SATURATED or in_front is among:
             return choice

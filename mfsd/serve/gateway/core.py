@@ -104,7 +104,8 @@ class Gateway:
             metrics.up.labels(replica.name).set(replica.healthy)
             metrics.load.labels(replica.name, "waiting").set(replica.waiting + replica.foreign_waiting)
             metrics.load.labels(replica.name, "running").set(replica.running + replica.foreign_running)
-            metrics.owed.labels(replica.name).set(math.nan if replica.owed_bytes is None else replica.owed_bytes)
+            read_bytes = replica.owed.read_bytes
+            metrics.owed.labels(replica.name).set(math.nan if read_bytes is None else read_bytes)
         return metrics.text()
 
 
@@ -124,7 +125,7 @@ def _status(replica: LiveReplica) -> ReplicaStatus:
         waiting_tokens=replica.waiting_tokens,
         kv_used_share=replica.kv_used_share,
         token_us=replica.token_ns / 1e3,
-        owed_bytes=replica.owed_bytes,
+        owed_bytes=replica.owed.read_bytes,
         sent=replica.sent,
         failed=replica.failed,
     )

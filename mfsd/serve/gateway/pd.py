@@ -9,6 +9,8 @@ from mfsd.serve.gateway.settings import Connector, ReplicaSettings
 PATHS: Final = ("/v1/completions", "/v1/chat/completions")
 """Only these can be split."""
 PARAMETERS: Final = "kv_transfer_params"
+DECODE_NIC: Final = "decode_nic"
+"""Read by `MfsConnector`: a prefill instance announces what it will push for that port, too."""
 _NIXL: Final[dict[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -19,12 +21,13 @@ _NIXL: Final[dict[str, Any]] = {
 }
 
 
-def prefill(body: dict[str, Any], connector: Connector, transfer: str) -> dict[str, Any]:
-    """Computes the prompt and keeps its KV for a decode instance. transfer: a name that no other request has."""
+def prefill(body: dict[str, Any], connector: Connector, transfer: str, decode_nic: str = "") -> dict[str, Any]:
+    """Computes the prompt and keeps its KV for a decode instance. transfer: a name that no other request has.
+    decode_nic: address of the NIC that the KV will come in by; empty: not known yet."""
     parameters = dict(_NIXL)
     if connector is Connector.MOONCAKE:
         parameters = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
-    one = {**body, "stream": False, "max_tokens": 1, PARAMETERS: _with_words(body, parameters)}
+    one = {**body, "stream": False, "max_tokens": 1, PARAMETERS: _with_words(body, parameters, decode_nic)}
     if "max_completion_tokens" in body:
         one["max_completion_tokens"] = 1
     for word in ("stream_options", "min_tokens"):
@@ -33,9 +36,15 @@ def prefill(body: dict[str, Any], connector: Connector, transfer: str) -> dict[s
 
 
 def decode(
-    body: dict[str, Any], connector: Connector, transfer: str, answer: dict[str, Any], prefilled: ReplicaSettings
+    body: dict[str, Any],
+    connector: Connector,
+    transfer: str,
+    answer: dict[str, Any],
+    prefilled: ReplicaSettings,
+    decode_nic: str = "",
 ) -> dict[str, Any]:
-    """answer: of the prefill. Where it names no KV (a prompt shorter than a block), the whole request is computed."""
+    """answer: of the prefill. Where it names no KV (a prompt shorter than a block), the whole request is computed.
+    decode_nic: as the prefill had it; empty: it had another one, or none."""
     if connector is Connector.MOONCAKE:
         parameters: Any = {
             "do_remote_decode": False,
@@ -48,9 +57,12 @@ def decode(
         parameters = answer.get(PARAMETERS)
     if not isinstance(parameters, dict):
         return {word: value for word, value in body.items() if word != PARAMETERS}
-    return {**body, PARAMETERS: _with_words(body, parameters)}
+    return {**body, PARAMETERS: _with_words(body, parameters, decode_nic)}
 
 
-def _with_words(body: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+def _with_words(body: dict[str, Any], parameters: dict[str, Any], decode_nic: str) -> dict[str, Any]:
+    """A client cannot know the instance: its own word of it is dropped."""
     given = body.get(PARAMETERS)
-    return {**given, **parameters} if isinstance(given, dict) else parameters
+    words = {**given, **parameters} if isinstance(given, dict) else dict(parameters)
+    words.pop(DECODE_NIC, None)
+    return {**words, DECODE_NIC: decode_nic} if decode_nic else words

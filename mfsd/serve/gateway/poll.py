@@ -314,7 +314,7 @@ class Poller:
     def _expire(self) -> None:
         if asyncio.get_running_loop().time() > self._ports_s:
             for replica in self._replicas.all:
-                replica.owed_bytes = None
+                replica.owed.forget()
 
     def _log_coordinator(self, url: str, error: Exception) -> None:
         if self.coordinator == url:
@@ -322,14 +322,14 @@ class Poller:
 
     def _take(self, rows: PortRows) -> None:
         by_name = {row.name: row for row in rows.ports}
-        self._ports_s = asyncio.get_running_loop().time() + rows.ttl_ms / 1e3
+        now_s = asyncio.get_running_loop().time()
+        self._ports_s = now_s + rows.ttl_ms / 1e3
         for replica in self._replicas.all:
             port = replica.settings.port
             if not port:
                 continue
             row = by_name.get(incoming(port))
             if row is None:
-                replica.owed_bytes = None
+                replica.owed.forget()
             else:
-                replica.port_rate_bytes_per_s = row.rate_bytes_per_s
-                replica.owed_bytes = row.owed_bytes
+                replica.owed.read(row.owed_bytes, row.rate_bytes_per_s, now_s)

@@ -10,6 +10,7 @@ WATCH: Final = "/v1/ports?watch=1"
 LINES: Final = "application/x-ndjson"
 SILENT_S: Final = 5.0
 """A coordinator that has said nothing for so long is asked again: it says something each third of a heartbeat."""
+_IN: Final = "/in"
 
 
 class PortRow(msgspec.Struct):
@@ -30,4 +31,9 @@ class PortRows(msgspec.Struct):
 
 def incoming(port: str) -> str:
     """The name of a port in the direction that fetches and pushed KV come in by."""
-    return port if port.endswith("/in") else f"{port}/in"
+    return port if port.endswith(_IN) else f"{port}{_IN}"
+
+
+def address(port: str) -> str:
+    """Of the NIC."""
+    return port.removesuffix(_IN)

@@ -37,7 +37,9 @@ from mfsd.serve.gateway.exchange import (
     too_large,
     too_slow,
 )
+from mfsd.serve.gateway.halves import Body, Halves
 from mfsd.serve.gateway.ongoing import Ongoing, until_left
+from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.gateway.turn import Turn
 from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
 
@@ -95,7 +97,7 @@ class Proxy:
                 gateway.metrics.refused.labels("path").inc()
                 await answer.failed(not_in_two(self._path))
                 return "refused"
-            return await self._whole(gateway, exchange, answer, ongoing, Role.BOTH, exchange.body)
+            return await self._whole(gateway, exchange, answer, ongoing, Role.BOTH, lambda _: exchange.body)
         except NoPlace as error:
             await answer.failed(exchange.refused(gateway, error))
             return "refused"
@@ -106,17 +108,24 @@ class Proxy:
             return "refused"
 
     async def _sent(
-        self, gateway: Gateway, exchange: Exchange, ongoing: Ongoing, role: Role, body: dict[str, Any]
+        self,
+        gateway: Gateway,
+        exchange: Exchange,
+        ongoing: Ongoing,
+        role: Role,
+        body: Body,
+        intended: LiveReplica | None = None,
     ) -> Turn:
-        """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED."""
+        """The call's turn, with the head of the response. intended: where it goes if
+        it can. NoPlace, NoSocket, FAILED."""
         loop = asyncio.get_running_loop()
         among = self._among(gateway, exchange)
         for _ in range(len(gateway.replicas.all) + 1):
-            place = await gateway.admission.place(exchange.call, exchange.prompt, role, among)
+            place = await gateway.admission.place(exchange.call, exchange.prompt, role, among, intended)
             turn = Turn(gateway, place, exchange.call, exchange.prompt, ongoing)
             try:
                 waited_s = loop.time() - exchange.began_s
-                content = exchange.for_engine(body, waited_s)
+                content = exchange.for_engine(body(place.replica), waited_s)
                 gateway.metrics.overhead.observe(max(0.0, loop.time() - exchange.began_s - place.waited_s))
                 turn.response = await gateway.upstream.post(
                     place.replica, exchange.path, content, exchange.headers, exchange.request_id
@@ -150,10 +159,11 @@ class Proxy:
         answer: Answer,
         ongoing: Ongoing,
         role: Role,
-        body: dict[str, Any],
+        body: Body,
+        intended: LiveReplica | None = None,
     ) -> str:
         try:
-            turn = await self._sent(gateway, exchange, ongoing, role, body)
+            turn = await self._sent(gateway, exchange, ongoing, role, body, intended)
         except FAILED as error:
             return await self._failed(answer, error)
         failed = True
@@ -198,31 +208,32 @@ class Proxy:
     # ---- prefill and decode apart ------------------------------------------------------------------------------------
 
     async def _in_two(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
-        connector, transfer = gateway.settings.disaggregation.connector, f"mfs-{exchange.request_id}"
+        halves = Halves(gateway, exchange)
         try:
-            body = pd.prefill(exchange.body, connector, transfer)
-            turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, body)
-        except FAILED as error:
-            return await self._failed(answer, error)
-        response = turn.response
-        assert response is not None
-        failed = False
-        try:
-            turn.first_byte(learn=True)
-            content = await response.read()
-        except FAILED as error:
-            failed = True
-            return await self._failed(answer, error)
+            try:
+                turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, halves.prefill)
+            except FAILED as error:
+                return await self._failed(answer, error)
+            response = turn.response
+            assert response is not None
+            failed = False
+            try:
+                turn.first_byte(learn=True)
+                content = await response.read()
+            except FAILED as error:
+                failed = True
+                return await self._failed(answer, error)
+            finally:
+                turn.end(failed)
+            found = _object(content) if response.status == 200 else None
+            if found is None:  # the engine's own refusal
+                status = response.status if response.status != 200 else 502
+                await answer.whole(status, headers_back(response, turn.replica), content)
+                return "answered"
+            decode = halves.decode(found, turn.replica)
+            return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, decode, halves.intended)
         finally:
-            turn.end(failed)
-        found = _object(content) if response.status == 200 else None
-        if found is None:  # the engine's own refusal
-            status = response.status if response.status != 200 else 502
-            await answer.whole(status, headers_back(response, turn.replica), content)
-            return "answered"
-        settings = turn.replica.settings
-        body = pd.decode(exchange.body, connector, transfer, found, settings)
-        return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, body)
+            halves.end()
 
 
 def _object(content: bytes) -> dict[str, Any] | None:

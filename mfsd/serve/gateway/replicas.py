@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from mfsd.policy.route import Replica, Role
+from mfsd.serve.gateway.owed import Owed
 from mfsd.serve.gateway.prefixes import Prefixes
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
@@ -64,14 +65,15 @@ class LiveReplica:
         """Tokens in its KV memory."""
         self.waiting = self.running = self.waiting_tokens = 0
         """Calls of this gateway: before and after their first byte, and prompt tokens of the former."""
+        self.expected = 0
+        """Calls of this gateway that will decode here, if they can, once they are prefilled."""
         self.foreign_waiting = self.foreign_running = 0
         """Of others, when it was polled last."""
         self._most = 0
         """Calls of this gateway at a time since then: an engine may still count those that have just ended."""
         self.kv_used_share = 0.0
         self.token_ns = 0
-        self.port_rate_bytes_per_s = 0
-        self.owed_bytes: int | None = None
+        self.owed = Owed()
         self.prefixes = Prefixes()
         self.turns: set[Losable] = set()
         """The calls of this gateway that are there."""
@@ -194,6 +196,7 @@ class LiveReplica:
             healthy=self.healthy and not self.held,
             waiting=self.waiting + self.foreign_waiting,
             running=self.running + self.foreign_running,
+            expected=self.expected,
             waiting_tokens=self.waiting_tokens,
             wait_ns=self.waiting_tokens * self.token_ns,
             token_ns=self.token_ns,
@@ -203,8 +206,8 @@ class LiveReplica:
             cached_tokens=cached,
             fetch_tokens=fetch,
             fetch_bytes=fetch * kv_bytes_per_token,
-            port_rate_bytes_per_s=self.port_rate_bytes_per_s,
-            owed_bytes=self.owed_bytes,
+            port_rate_bytes_per_s=self.owed.rate_bytes_per_s,
+            owed_bytes=self.owed.expected_bytes,
         )
 
 

@@ -75,14 +75,14 @@ def test_ports_as_they_change_and_polls_where_a_coordinator_answers_once() -> No
 
         async def reach(found: int | None) -> None:
             async with asyncio.timeout(60) if hasattr(asyncio, "timeout") else contextlib.nullcontext():
-                while a.owed_bytes != found:
+                while a.owed.read_bytes != found:
                     await asyncio.sleep(0.001)
 
         async with session() as calls:
             poller = Poller(replicas, settings.state, calls, log)
             watching = asyncio.create_task(poller.watch())
             await poller.once()
-            assert (a.owed_bytes, poller.watched) == (GB, ""), "it knows no stream"
+            assert (a.owed.read_bytes, poller.watched) == (GB, ""), "it knows no stream"
             leads.lines = parts
             line = json.dumps(rows(60_000)).encode()
             more = line.replace(b"500000000", b"250000000")
@@ -92,19 +92,19 @@ def test_ports_as_they_change_and_polls_where_a_coordinator_answers_once() -> No
             assert poller.watched == leads.url
             leads.body = rows(60_000)
             await poller.once()
-            assert a.owed_bytes == GB // 2, "it is not asked as well"
+            assert a.owed.read_bytes == GB // 2, "it is not asked as well"
             leads.lines = None
             parts.put_nowait(b"[]\n")
             while poller.watched:
                 await asyncio.sleep(0.001)
             await poller.once()
-            assert a.owed_bytes == GB and "coordinator-silent" in log.events
+            assert a.owed.read_bytes == GB and "coordinator-silent" in log.events
             leads.lines = parts
             parts.put_nowait(json.dumps(rows(0)).encode() + b"\n")
             while not poller.watched:
                 await asyncio.sleep(0.001)
             await poller.once()
-            assert a.owed_bytes is None, "what is too old is not believed while it says nothing"
+            assert a.owed.read_bytes is None, "what is too old is not believed while it says nothing"
             watching.cancel()
             await asyncio.wait({watching})
         await runner.cleanup()
@@ -187,17 +187,18 @@ def test_ports_of_the_coordinator_that_leads_and_none_once_they_are_too_old() ->
             poller = Poller(replicas, settings.state, calls, log)
             await poller.once()
             assert poller.coordinator == leads.url + "/"
-            assert (a.owed_bytes, a.port_rate_bytes_per_s, b.owed_bytes, c.owed_bytes) == (GB, 2 * GB, None, None)
+            assert (a.owed.read_bytes, a.owed.rate_bytes_per_s) == (GB, 2 * GB)
+            assert b.owed.read_bytes is None and c.owed.read_bytes is None
             assert not a.healthy and "replica-down" in log.events, "a wrong address is reported"
             leads.body = {"ports": "?"}
             await poller.once()
-            assert (poller.coordinator, a.owed_bytes) == ("", GB), "what is known holds for its time"
+            assert (poller.coordinator, a.owed.read_bytes) == ("", GB), "what is known holds for its time"
             assert "coordinator-silent" in log.events
             leads.body = rows(-1)
             await poller.once()
             leads.status = 503
             await poller.once()
-            assert (poller.coordinator, a.owed_bytes) == ("", None)
+            assert (poller.coordinator, a.owed.read_bytes) == ("", None)
         for runner in runners:
             await runner.cleanup()
 
