@@ -94,7 +94,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of the longest prompt that it takes; unset: its `max_model_len` and the KV memory in its `/metrics`."""
     port: str = ""
     """Name of its NIC port in the coordinator's `/v1/ports`, for example `10.1.0.7`; empty: unknown. Where prefill and
-    decode instances have one, the decode instance is chosen first, and its NIC is named to both: both must run with MFS."""
+    decode instances have one, the decode instance is chosen first, and its NIC is named to both: they must run with
+    MFS."""
     api_key_file: str = ""
     """File with the key that the engine asks for (vLLM's `--api-key`), for what the gateway asks it itself, such as
     `/v1/models`; requests have their clients' keys. Read with each poll."""
