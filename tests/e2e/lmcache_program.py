@@ -288,7 +288,7 @@ def server() -> Counted:
     return Counted(in_bytes=ROUNDS * size_bytes)
 
 
-KINDS = {"p2p": p2p, "pd": pd, "pd_async": pd_async, "server": server}
+KINDS = {"pd": pd, "pd_async": pd_async, "server": server, "p2p": p2p}
 
 
 def main(how: str) -> None:
