@@ -85,12 +85,11 @@ KEPT: list[Any] = []
 where it is collected before them."""
 
 
+@dataclass
 class Loop:
-    """An event loop in a thread of its own, as LMCache's engine has one."""
+    """An event loop that runs in another thread."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+    loop: asyncio.AbstractEventLoop
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(100)
@@ -144,7 +143,8 @@ class Controller:
 
     def __init__(self) -> None:
         self.urls = {name: f"{HOST}:{free_port()}" for name in ("pull", "reply", "heartbeat")}
-        self.loop = Loop()
+        self.loop = Loop(asyncio.new_event_loop())
+        threading.Thread(target=self.loop.loop.run_forever, daemon=True).start()
         self.loop.run(self._start())
 
     async def _start(self) -> None:
@@ -153,7 +153,11 @@ class Controller:
 
 
 class Instance:
-    """The parts of an instance that keep KV and share it."""
+    """The parts of an instance that keep KV and share it, all on the loop of its worker.
+
+    An engine has another loop for its backends. Both use the worker's one socket then, whose reader stays in the first,
+    too (pyzmq), so that an answer may wake nobody.
+    """
 
     def __init__(self, name: str, controller: Controller) -> None:
         own = config(
@@ -170,10 +174,10 @@ class Instance:
             controller_reply_url=controller.urls["reply"],
         )
         PinMonitor.GetOrCreate(own)  # as the engine does, one for the process
-        self.loop = Loop()
         worker = LMCacheWorker(own, metadata(), None)
+        self.loop = Loop(worker.loop)
         self.cpu = LocalCPUBackend(own, metadata(), "cpu", worker)
-        self.p2p = P2PBackend(own, metadata(), self.loop.loop, self.cpu, worker)
+        self.p2p = P2PBackend(own, metadata(), worker.loop, self.cpu, worker)
 
     def loads(self, request: str, wanted: list[Any]) -> list[Any]:
         """As a lookup of this request by its engine does."""
