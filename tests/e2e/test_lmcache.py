@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,16 @@ from mfsd.node.control import RequestsReply, RequestsRequest, StatusReply
 from mfsd.node.control_client import ask
 from mfsd.policy.types import Stage
 from mooncake_adapter.metadata import request_number
-from tests.e2e.cluster import PYTHON, ROOT
-from tests.e2e.test_nixl import NIXL
+from tests.e2e.cluster import DSCP, PYTHON, ROOT
+from tests.e2e.test_nixl import NIXL, TRANSPORTS
 from tests.support.daemon import Daemon
+from tests.support.fabric import marked_with
 from tests.support.waiting import eventually
 
 LMCACHE = ROOT / "build/e2e-vllm/lmcache"
 pytestmark = [
     pytest.mark.skipif("MFS_E2E" not in os.environ, reason="needs LMCache, torch and vLLM: make e2e-nixl"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
 ]
 BATCH_BYTES = 3 * 512 << 10
 """Three chunks, which LMCache moves by one handle."""
@@ -45,39 +47,44 @@ class Run:
 
 
 @functools.cache
-def ran(how: str) -> Run:
+def ran(how: str, transport: str) -> Run:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MFS_")}
-    with tempfile.TemporaryDirectory(prefix="mfs-e2e-", dir="/tmp") as folder, Daemon(Path(folder)) as daemon:
-        environment = {
-            **clean,
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, LMCACHE, NIXL))),
-            "MFS_SOCKET": str(daemon.socket),
-            "MFS_NIXL": "1",
-            "UCX_TLS": "tcp",
-            "UCX_NET_DEVICES": "lo",
-            "NIXL_LOG_LEVEL": "ERROR",
-            "LMCACHE_TRACK_USAGE": "false",
-            "HF_HUB_OFFLINE": "1",
-        }
-        program = (PYTHON, ROOT / "tests/e2e/lmcache_program.py", how)
-        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=500)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-        eventually(lambda: not daemon.status().clients, "the end of its session")
-        requests = ask(daemon.control, RequestsRequest())
-        assert isinstance(requests, RequestsReply)
-        return Run(json.loads(done.stdout.splitlines()[-1]), daemon.status(), requests)
+    with tempfile.TemporaryDirectory(prefix="mfs-e2e-", dir="/tmp") as name:
+        folder = Path(name)
+        with Daemon(folder, marked_with(folder, DSCP) if transport == "rdma" else "") as daemon:
+            environment = {
+                **clean,
+                "PYTHONPATH": os.pathsep.join(map(str, (ROOT, LMCACHE, NIXL))),
+                "MFS_SOCKET": str(daemon.socket),
+                "MFS_NIXL": "1",
+                "UCX_TLS": TRANSPORTS[transport],
+                "NIXL_LOG_LEVEL": "ERROR",
+                "LMCACHE_TRACK_USAGE": "false",
+                "HF_HUB_OFFLINE": "1",
+            }
+            program = (PYTHON, ROOT / "tests/e2e/lmcache_program.py", how)
+            device = (sys.executable, "-m", "mfsd.soft_roce.launcher", "--address", "127.0.0.1", "--")
+            shim = (sys.executable, "-m", "nccl_shim.run", "--socket", daemon.socket, "--")
+            command = (*device, *shim, *program) if transport == "rdma" else program
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+            assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+            eventually(lambda: not daemon.status().clients, "the end of its session")
+            requests = ask(daemon.control, RequestsRequest())
+            assert isinstance(requests, RequestsReply)
+            return Run(json.loads(done.stdout.splitlines()[-1]), daemon.status(), requests)
 
 
-@pytest.fixture(params=["log", "quiet"])
+@pytest.fixture(params=[("log", "tcp"), ("quiet", "tcp"), ("log", "rdma")], ids=" ".join)
 def run(request: pytest.FixtureRequest) -> Run:
-    return ran(request.param)
+    return ran(*request.param)
 
 
-def test_what_lmcaches_own_backends_move_has_its_stage_and_request() -> None:
+@pytest.mark.parametrize("transport", ["tcp", "rdma"])
+def test_what_lmcaches_own_backends_move_has_its_stage_and_request(transport: str) -> None:
     """Of each kind two rounds."""
     load, move = [Stage.REUSE, LOADING, BATCH_BYTES], [Stage.BACKGROUND, 0, BATCH_BYTES]
     hand_over, fetch = [Stage.P2D, 0, BATCH_BYTES], [Stage.REUSE, 0, BATCH_BYTES]
-    assert {kind: one["messages"] for kind, one in ran("log").found.items()} == {
+    assert {kind: one["messages"] for kind, one in ran("log", transport).found.items()} == {
         "p2p": [load, move] * 2,
         "pd": [hand_over, fetch] * 2,
         "pd_async": [hand_over] * 2,
