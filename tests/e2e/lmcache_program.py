@@ -156,7 +156,7 @@ class Instance:
     """The parts of an instance that keep KV and share it, all on the loop of its worker.
 
     An engine has another loop for its backends. Both use the worker's one socket then, whose reader stays in the first,
-    too (pyzmq), so that an answer may wake nobody.
+    too (pyzmq), so that an answer may not wake what waits for it.
     """
 
     def __init__(self, name: str, controller: Controller) -> None:
