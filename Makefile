@@ -71,7 +71,7 @@ e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under
 
 e2e-nixl: setup ## vLLM, prefill and decode apart, with NIXL over RDMA and over TCP under MFS (installs 4 GB, ten minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
-	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e/test_nixl.py tests/e2e/test_nixl_push.py tests/integration/test_nixl_plugin.py tests/integration/test_nixl_lanes.py
+	MFS_E2E=1 $(BIN)/python -m pytest -q -s tests/e2e/test_nixl.py tests/e2e/test_nixl_push.py tests/e2e/test_lmcache.py tests/integration/test_nixl_plugin.py tests/integration/test_nixl_lanes.py
 
 types: setup
 	$(BIN)/mypy

@@ -198,9 +198,12 @@ def lmcache(world: World) -> None:
         own.add_remote_agent(peer.get_agent_metadata())
         peer.add_remote_agent(own.get_agent_metadata())
         world.session.tasks.clear()
-        lists = [own.get_xfer_descs([(world.areas[one].ctypes.data, MIB, 0)], "DRAM") for one in (module, "peer")]
-        asyncio.run(made[0]._handle_batched_lookup_and_get("chat-7", *lists, "peer"))
-        asyncio.run(made[0]._handle_batched_lookup_and_put("10.0.0.7", *lists, "peer"))
+        lists = [
+            own.prep_xfer_dlist(agent_name, [(world.areas[area].ctypes.data, MIB, 0)], "DRAM")
+            for agent_name, area in (("", module), ("peer", "peer"))
+        ]
+        asyncio.run(made[0]._handle_batched_lookup_and_get("chat-7", *lists))
+        asyncio.run(made[0]._handle_batched_lookup_and_put("10.0.0.7", *lists))
         tasks = [task.transfer for task in world.session.tasks]
         assert [(one.stage, one.request_id) for one in tasks] == expected, module
         assert [one.incoming for one in tasks] == [False, True]

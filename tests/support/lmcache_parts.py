@@ -1,4 +1,7 @@
-"""Stand-ins for the parts of LMCache 0.5.6 that make NIXL's agents and start their transfers, under their own names."""
+"""Stand-ins for the parts of LMCache 0.5.6 that make NIXL's agents and start their transfers, under their own names.
+
+For each version of NIXL without torch, which LMCache itself needs: tests/e2e/test_lmcache.py runs that.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,18 @@ class NixlChannel:
     def __init__(self, agent_class, name, config):
         self.nixl_agent = agent_class(name, config)
 
-    async def async_batched(self, operation, local, remote, peer):
-        handle = self.nixl_agent.initialize_xfer(operation, local, remote, peer)
+    async def async_batched_write(self, *lists):
+        await self._moved("WRITE", *lists)
+
+    async def async_batched_read(self, *lists):
+        await self._moved("READ", *lists)
+
+    async def _moved(self, operation, local, remote):
+        handle = self.nixl_agent.make_prepped_xfer(operation, local, [0], remote, [0])
         self.nixl_agent.transfer(handle)
         while (status := self.nixl_agent.check_xfer_state(handle)) == "PROC":
             await asyncio.sleep(0)
-        assert status == "DONE", status
-        self.nixl_agent.release_xfer_handle(handle)
+        assert status == "DONE", status  # and the handle is left to be collected
 """
 BACKEND = """
 class Backend:
@@ -26,10 +34,10 @@ class Backend:
         self.transfer_channel = channel_class(*arguments)
 
     async def _handle_batched_lookup_and_get(self, lookup_id, *lists):
-        await self.transfer_channel.async_batched("WRITE", *lists)
+        await self.transfer_channel.async_batched_write(*lists)
 
     async def _handle_batched_lookup_and_put(self, sender_id, *lists):
-        await self.transfer_channel.async_batched("READ", *lists)
+        await self.transfer_channel.async_batched_read(*lists)
 """
 
 
