@@ -116,9 +116,10 @@ async def _poll(gateway: Gateway) -> None:
     """For as long as there is a gateway, also where it fails itself: without it none that is down comes back."""
     logged = set[str]()
     while True:
-        await asyncio.sleep(gateway.settings.state.poll_ms / 1e3)
+        pause_s = gateway.settings.state.poll_ms / 1e3
+        await asyncio.sleep(pause_s)
         try:
-            await gateway.poller.once()
+            await gateway.poller.once(most_s=pause_s)
             gateway.residents.tick()
             gateway.admission.wake()
         except Exception as error:

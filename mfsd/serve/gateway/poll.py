@@ -113,6 +113,7 @@ class Poller:
         self._forget, self._resolve, self._unresolved = forget, resolve, set[str]()
         self._replicas, self._state, self._session, self._log = replicas, state, session, log
         self._failures: dict[str, int] = {}
+        self._asked: dict[LiveReplica, asyncio.Task[None]] = {}
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         self._ports_s = -math.inf
         """Until when what ports owe may be believed."""
@@ -127,14 +128,20 @@ class Poller:
         self.watched = ""
         """That tells of each change; empty: none does, so that it is asked."""
 
-    async def once(self) -> None:
+    async def once(self, most_s: float | None = None) -> None:
+        """most_s: the longest wait for replicas. Those that are late do not hold up the next poll of the others: what
+        they were asked goes on, and they are asked nothing else meanwhile."""
         began_s = asyncio.get_running_loop().time()
+        asked = [asyncio.create_task(self.replica(replica)) for replica in self._replicas.all]
         several = range(len(self._replicas.several))
-        await asyncio.gather(
-            *(self.replica(replica) for replica in self._replicas.all),
-            *(self._addresses(number) for number in several),
-            self._ports(),
-        )
+        try:
+            await asyncio.gather(*(self._addresses(number) for number in several), self._ports())
+            if asked:
+                done, _ = await asyncio.wait(asked, timeout=most_s)
+                await asyncio.gather(*done)
+        finally:
+            for task in asked:
+                task.cancel()
         self._lose(began_s)
 
     def _lose(self, began_s: float) -> None:
@@ -171,6 +178,14 @@ class Poller:
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
     async def replica(self, replica: LiveReplica) -> None:
+        """Whoever asks while it is being asked waits for the same answer."""
+        task = self._asked.get(replica)
+        if task is None:
+            task = self._asked[replica] = asyncio.create_task(self._ask(replica))
+            task.add_done_callback(lambda _: self._asked.pop(replica, None))
+        await asyncio.shield(task)
+
+    async def _ask(self, replica: LiveReplica) -> None:
         if replica.away:
             return
         try:

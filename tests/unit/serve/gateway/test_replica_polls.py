@@ -164,11 +164,11 @@ def test_an_error_of_the_gateways_own_polls_is_logged_once_and_does_not_end_them
             made = Gateway(settings, calls, log)
             polls, once = list[int](), made.poller.once
 
-            async def fails() -> None:
+            async def fails(most_s: float | None = None) -> None:
                 polls.append(1)
                 if len(polls) < 3:
                     raise RuntimeError("a mistake")
-                await once()
+                await once(most_s)
 
             made.poller.once = fails  # type: ignore[method-assign]
             task = asyncio.create_task(_poll(made))
@@ -227,3 +227,30 @@ def test_an_engine_is_down_when_its_health_page_says_so_and_not_for_want_of_one(
         assert replica.healthy
 
     polled(check)
+
+
+def test_a_silent_engine_holds_up_no_other_and_is_asked_nothing_else_meanwhile() -> None:
+    async def main() -> None:
+        engines = [Engine(), Engine()]
+        settings = GatewaySettings(
+            replicas=[
+                ReplicaSettings(f"http://127.0.0.1:{engine.port}", name=name, models=["base"])
+                for engine, name in zip(engines, ("silent", "answers"), strict=True)
+            ]
+        )
+        replicas = ReplicaSet(settings)
+        async with engines[0].serves(), engines[1].serves(), session() as calls:
+            poller = Poller(replicas, settings.state, calls, Log())
+            await poller.once()
+            engines[0].silent = {"/metrics", "/health"}
+            before = [len(engine.asked) for engine in engines]
+            until = 0
+            for _ in range(3):
+                until += 2
+                while len(engines[1].asked) < before[1] + until:
+                    await poller.once(most_s=0.01)
+            assert len(engines[0].asked) == before[0] + 2, "one poll of it, that goes on"
+            await asyncio.gather(poller.once(), poller.replica(replicas.all[0]))
+            assert len(engines[0].asked) == before[0] + 2, "both have waited for that one"
+
+    asyncio.run(main())
