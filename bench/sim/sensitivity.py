@@ -27,7 +27,10 @@ WHAT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         (f"critical below {s:g} of the budget", {"policy": {"critical_laxity_share": s}}) for s in (0.0, 0.02, 0.1)
     ],
     "error": [(f"compute believed within {e:.0%}", {"belief_error": e}) for e in (0.2, 0.5)],
-    "hold": [(f"K = 8, held for {s:g} s at most", {"fabric_classes": 8, "max_hold_s": s}) for s in (0.25, 1.0)],
+    "hold": [
+        ("K = 8, held for ever", {"fabric_classes": 8}),
+        *((f"K = 8, held for {s:g} s at most", {"fabric_classes": 8, "max_hold_s": s}) for s in (0.25, 1.0)),
+    ],
     "delay": [(f"coordinator {d * 1e3:g} ms late", {"coordinator_delay_s": d}) for d in (0.001, 0.01, 0.05)],
 }
 BEGIN, END = "<!-- begin of generated sensitivities -->", "<!-- end of generated sensitivities -->"
