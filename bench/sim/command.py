@@ -285,6 +285,12 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
         "--bypass-burst-ms", type=float, default=50.0, metavar="T", help="mean length of its bursts (default 50)"
     )
     fabric.add_argument(
+        "--max-hold",
+        type=float,
+        metavar="S",
+        help="with --fabric-classes: KV stands still for permits so long, then goes without (default: for ever)",
+    )
+    fabric.add_argument(
         "--bypass-read-ms",
         type=float,
         metavar="T",
@@ -353,6 +359,7 @@ def configuration(options: argparse.Namespace) -> Config:
         counter_delay_s=options.counter_delay_ms / 1e3,
         bypass_share=options.bypass_share,
         bypass_burst_s=options.bypass_burst_ms / 1e3,
+        max_hold_s=options.max_hold,
         bypass_read_s=None if options.bypass_read_ms is None else options.bypass_read_ms / 1e3,
         policy=parameters(options.set),
     )

@@ -14,10 +14,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bench.sim.hold import Hold
 from bench.sim.moves import Move
 from bench.sim.network import SharedNetwork
 from bench.sim.states import QUEUED
 from mfsd._native import ROOM_DESTINATION_FULL, ROOM_NIC_FULL, Passage, Rmlq, Window
+from mfsd.client.types import class_without_permit
 from mfsd.policy import PolicyConfig
 from mfsd.policy.native import native_policy
 from mfsd.policy.types import Stage
@@ -44,10 +46,13 @@ class RmlqNetwork(SharedNetwork):
         window_messages: float = WINDOW_MESSAGES,
         needed_ns: Callable[[Flow], int] = lambda _: 0,
         bypass: BypassLoad | None = None,
+        hold: Hold | None = None,
     ) -> None:
-        """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown."""
+        """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown.
+        hold: None: messages are held for ever."""
         super().__init__(topology)
         self.bypass = bypass
+        self.hold = hold
         self.needed_ns = needed_ns
         self.classes = config.classes
         self.policy = native_policy(config)
@@ -60,12 +65,13 @@ class RmlqNetwork(SharedNetwork):
         self.checks: list[tuple[int, int]] = []  # a heap of times at which a NIC has room again
         self.check_ns: dict[int, int] = {}  # of each NIC the latest of these that was set
         self.waiting: dict[int, tuple[Flow, float, int, int]] = {}  # by cookie: flow, bytes, layer, handle
-        self.posted: dict[int, tuple[Flow, int, int, Passage]] = {}  # by fluid number: flow, handle, layer, passage
+        self.posted: dict[int, tuple[Flow, int, int, Passage | None]] = {}  # by fluid number
         self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
         self.left: dict[Flow, float] = {}  # bytes not yet posted
         self.messages: dict[Flow, int] = {}  # waiting or in flight
         self.announced: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
         self.cookie = 0
+        self.under_way: dict[Flow, int] = {}  # messages
 
     def priority(self, flow: Flow) -> int:
         return flow.wire_class
@@ -100,6 +106,11 @@ class RmlqNetwork(SharedNetwork):
         self.messages[flow] = self.messages.get(flow, 0) + parts
         for _ in range(parts):
             self._enqueue(flow, size / parts, layer)
+        if self.hold is not None:
+            if self.hold.spent(flow):
+                self._let_go(flow)
+            elif not self.under_way.get(flow):
+                self.hold.stands(flow, self.fluid.now)
         return parts
 
     def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
@@ -150,13 +161,35 @@ class RmlqNetwork(SharedNetwork):
                 continue
             queue.pick(now_ns)
             passage = window.enter(pick.destination, pick.bytes, now_ns)
-            flow, size, layer, _ = self.waiting.pop(pick.cookie)
-            self.left[flow] -= size
-            number = self.fluid.add(flow.path.native, pick.wire_class, size, flow.path.weight)
-            self.posted[number] = (flow, pick.handle, layer, passage)
+            self._post(pick.cookie, pick.wire_class, passage)
+
+    def _post(self, cookie: int, wire_class: int, passage: Passage | None) -> None:
+        """passage: None: it goes without a permit."""
+        flow, size, layer, handle = self.waiting.pop(cookie)
+        self.left[flow] -= size
+        number = self.fluid.add(flow.path.native, wire_class, size, flow.path.weight)
+        self.posted[number] = (flow, handle, layer, passage)
+        self.under_way[flow] = self.under_way.get(flow, 0) + 1
+        if self.hold is not None:
+            self.hold.goes(flow, self.fluid.now)
+
+    def _let_go(self, flow: Flow) -> None:
+        """All of it that waits, without permits."""
+        nic = flow.path.source
+        for cookie, what in list(self.waiting.items()):
+            if what[0] is flow:
+                place = self.queues[nic].place(what[3])
+                self.queues[nic].cancel(what[3])
+                self.windows[nic].give(place.destination)
+                self._post(cookie, class_without_permit(self.classes), None)
 
     def next(self) -> float:
-        return min(self.fluid.next(), self.checks[0][0] / NS) if self.checks else self.fluid.next()
+        times = [self.fluid.next()]
+        if self.checks:
+            times.append(self.checks[0][0] / NS)
+        if self.hold is not None:
+            times.append(self.hold.next_s())
+        return min(times)
 
     def target(self, flow: Flow) -> int:
         """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
@@ -177,12 +210,18 @@ class RmlqNetwork(SharedNetwork):
             flow, handle, layer, passage = self.posted.pop(number)
             self.fluid.remove(number)
             nic = flow.path.source
-            self.queues[nic].complete(handle)
-            self.windows[nic].complete(passage, self.now_ns())
-            self.windows[nic].give(passage.destination)
-            self.queues[nic].open_destination(passage.destination)
+            if passage is not None:
+                self.queues[nic].complete(handle)
+                self.windows[nic].complete(passage, self.now_ns())
+                self.windows[nic].give(passage.destination)
+                self.queues[nic].open_destination(passage.destination)
             self.messages[flow] -= 1
+            self.under_way[flow] -= 1
             last = not self.messages[flow]
+            if not self.under_way[flow]:
+                del self.under_way[flow]
+                if not last and self.hold is not None:
+                    self.hold.stands(flow, now)
             if last:
                 del self.messages[flow], self.left[flow]
             if flow.stage == 1:
@@ -192,6 +231,9 @@ class RmlqNetwork(SharedNetwork):
             due.add(nic)
         for nic in sorted(due):
             self._pump(nic)
+        if self.hold is not None:
+            for flow in self.hold.over(now):
+                self._let_go(flow)
         return done
 
     def _in_order(self, flow: Flow, layer: int) -> list[Flow]:
@@ -210,6 +252,8 @@ class RmlqNetwork(SharedNetwork):
 
     def end(self, flow: Flow) -> None:
         self.awaited.pop(flow, None)
+        if self.hold is not None:
+            self.hold.end(flow)
         if flow.stage == 2:
             super().end(flow)
 

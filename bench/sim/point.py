@@ -63,6 +63,8 @@ def described(point: Point) -> dict[str, Any]:
     if not point.config.bypass_share:
         for name in ("bypass_share", "bypass_burst_s", "bypass_read_s"):
             del content["config"][name]
+    if point.config.max_hold_s is None:
+        del content["config"]["max_hold_s"]
     if not point.config.moves_share:
         for name in ("moves_share", "moves_gb_per_nic", "moves_due", "moves_as"):
             del content["config"][name]

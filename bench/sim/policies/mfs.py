@@ -12,6 +12,7 @@ import msgspec
 
 import mfsd.policy as rules
 from bench.sim.altered_queue import AlteredNetwork
+from bench.sim.hold import Hold
 from bench.sim.host_queue import RmlqNetwork
 from bench.sim.load import Load, bottleneck_rho
 from bench.sim.pace import Pace
@@ -224,8 +225,14 @@ class Mfs(Policy):
         if self.variant == "paper":
             self.queues = AlteredNetwork(topology, self.config, self.rank_alone)
         else:
-            bypass = self.simulation.bypass
-            self.queues = RmlqNetwork(topology, self.config, needed_ns=self.needed_ns, bypass=bypass)
+            most_s = self.simulation.cluster.config.max_hold_s
+            self.queues = RmlqNetwork(
+                topology,
+                self.config,
+                needed_ns=self.needed_ns,
+                bypass=self.simulation.bypass,
+                hold=None if most_s is None else Hold(most_s),
+            )
         return self.queues
 
     def tell(self, batch: Batch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from bench.sim.cluster import Cluster, Config, Request
+from bench.sim.cluster import Cluster, Config, ConfigError, Request
+from bench.sim.hold import Hold
 from bench.sim.host_queue import NS, RmlqNetwork
 from bench.sim.network import HostQueuedNetwork
 from bench.sim.states import QUEUED, Batch, Chunk, Flow, State
@@ -145,3 +148,46 @@ def test_other_policies_wait_at_the_sender_in_exact_order() -> None:
     assert finish_order(network) == [streams[2], streams[1], streams[0]]
     assert network.fluid.now == pytest.approx(3 * SIZE / 2 / 25e9)
     assert int(NS * network.fluid.now) > 0
+
+
+def test_what_has_stood_still_for_its_budget_goes_without_permits_behind_what_is_scheduled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A NIC's window is full of one flow's messages for two milliseconds; the other may wait for half of one."""
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), hold=Hold(0.0005))
+    post, classes = network._post, set()
+
+    def seen(cookie: int, wire_class: int, passage: Any) -> None:
+        if passage is None:
+            classes.add(wire_class)
+        post(cookie, wire_class, passage)
+
+    monkeypatch.setattr(network, "_post", seen)
+    soon, _ = flows(state(1, 1.0), 1)
+    late, _ = flows(state(2, 9.0), 2)
+    network.send(soon, 4 * SIZE)
+    network.send(late, 2 * SIZE)
+    waiting = [what[0] for what in network.waiting.values()]
+    assert late in waiting
+    while network.fluid.now < 0.0005 - 1e-9:
+        network.advance(min(network.next(), 0.0005))
+    assert late not in [what[0] for what in network.waiting.values()], "all of it goes"
+    assert classes == {6}
+    network.send(late, SIZE)
+    assert late not in [what[0] for what in network.waiting.values()], "its budget is spent"
+    done = finish_order(network)
+    assert set(done) == {soon, late} and not network.posted and not network.under_way and not network.messages
+
+
+def test_a_flow_that_is_served_now_and_then_spends_no_budget_while_it_is_under_way() -> None:
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), hold=Hold(0.0005))
+    alone, _ = flows(state(1, 1.0), 1)
+    network.send(alone, 40 * SIZE)
+    assert finish_order(network) == [alone] and network.fluid.now > 0.01
+    assert network.hold is not None and not network.hold.spent(alone)
+
+
+@pytest.mark.parametrize("given", [{"max_hold_s": 0.0, "fabric_classes": 8}, {"max_hold_s": 0.25}])
+def test_a_hold_that_cannot_be_is_named(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="--max-hold"):
+        Config(model="dbrx", gpus=128, **given)

@@ -1,0 +1,62 @@
+"""For how long KV may stand still for permits in all, as production's `max_hold`: then what waits of it goes without,
+in the lowest class but one. In the class which the queue would give it then it stood in the way of what could still be
+in time: agents in hot, 10 points of one seed."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from bench.sim.states import Flow
+
+CLOSE_S: Final = 1e-9
+
+
+class Hold:
+    """One budget for each flow: reuse of a request, or what a batch sends of one. It stands still while messages wait
+    and none is under way."""
+
+    def __init__(self, most_s: float) -> None:
+        self.most_s = most_s
+        self._since: dict[Flow, float] = {}
+        self._stood: dict[Flow, float] = {}
+        self._spent: set[Flow] = set()
+        self._ends: list[tuple[float, int, Flow]] = []
+        self._number = 0
+
+    def spent(self, flow: Flow) -> bool:
+        return flow in self._spent
+
+    def stands(self, flow: Flow, now_s: float) -> None:
+        if flow in self._since or flow in self._spent:
+            return
+        self._since[flow] = now_s
+        self._number += 1
+        heapq.heappush(self._ends, (now_s + self.most_s - self._stood.get(flow, 0.0), self._number, flow))
+
+    def goes(self, flow: Flow, now_s: float) -> None:
+        since = self._since.pop(flow, None)
+        if since is not None:
+            self._stood[flow] = self._stood.get(flow, 0.0) + now_s - since
+
+    def end(self, flow: Flow) -> None:
+        self._since.pop(flow, None)
+        self._stood.pop(flow, None)
+        self._spent.discard(flow)
+
+    def next_s(self) -> float:
+        while self._ends and self._ends[0][2] not in self._since:
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else math.inf
+
+    def over(self, now_s: float) -> list[Flow]:
+        """Those whose budget is spent by now."""
+        found = []
+        while self.next_s() <= now_s + CLOSE_S:
+            flow = heapq.heappop(self._ends)[2]
+            if self._stood.get(flow, 0.0) + now_s - self._since[flow] >= self.most_s - 2 * CLOSE_S:
+                self._spent.add(flow)
+                found.append(flow)
+        return found
