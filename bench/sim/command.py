@@ -35,6 +35,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "bypass": "bench.sim.bypass_study",
     "moves": "bench.sim.moves_study",
     "full-size": "bench.sim.full_size",
+    "paper": "bench.sim.paper_page",
 }
 EXAMPLES = """
 examples:
