@@ -34,6 +34,8 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "routers": "bench.sim.router_study",
     "bypass": "bench.sim.bypass_study",
     "moves": "bench.sim.moves_study",
+    "full-size": "bench.sim.full_size",
+    "paper": "bench.sim.paper_page",
 }
 EXAMPLES = """
 examples:
