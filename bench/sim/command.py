@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     fabric = p.add_argument_group("cluster and contention; the same for every policy")
     _fabric_options(fabric)
     _serving_options(fabric)
+    _queue_options(fabric)
     out = p.add_argument_group("output")
     out.add_argument(
         "--json",
@@ -276,6 +277,15 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
         metavar="T",
         help="age of rho (policy paper), as when read from counters",
     )
+
+
+def _queue_options(fabric: argparse._ArgumentGroup) -> None:
+    fabric.add_argument(
+        "--max-hold",
+        type=float,
+        metavar="S",
+        help="with --fabric-classes: KV stands still for permits so long, then goes without (default: for ever)",
+    )
     fabric.add_argument(
         "--bypass-share",
         type=float,
@@ -285,12 +295,6 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
     )
     fabric.add_argument(
         "--bypass-burst-ms", type=float, default=50.0, metavar="T", help="mean length of its bursts (default 50)"
-    )
-    fabric.add_argument(
-        "--max-hold",
-        type=float,
-        metavar="S",
-        help="with --fabric-classes: KV stands still for permits so long, then goes without (default: for ever)",
     )
     fabric.add_argument(
         "--bypass-read-ms",
