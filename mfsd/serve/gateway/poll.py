@@ -178,7 +178,7 @@ class Poller:
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
     async def replica(self, replica: LiveReplica) -> None:
-        """Whoever asks while it is being asked waits for the same answer."""
+        """A caller that comes while it is being asked waits for the same answer."""
         task = self._asked.get(replica)
         if task is None:
             task = self._asked[replica] = asyncio.create_task(self._ask(replica))
