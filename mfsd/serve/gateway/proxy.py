@@ -120,8 +120,11 @@ class Proxy:
         it can. NoPlace, NoSocket, FAILED."""
         loop = asyncio.get_running_loop()
         among = self._among(gateway, exchange)
+        missed: LiveReplica | None = None
         for _ in range(len(gateway.replicas.all) + 1):
             place = await gateway.admission.place(exchange.call, exchange.prompt, role, among, intended)
+            if missed is not None and missed is not place.replica:
+                gateway.metrics.sent_elsewhere.labels(missed.name).inc()
             turn = Turn(gateway, place, exchange.call, exchange.prompt, ongoing)
             try:
                 waited_s = loop.time() - exchange.began_s
@@ -132,7 +135,7 @@ class Proxy:
                 )
             except NotSent as error:
                 turn.end(failed=True)
-                gateway.metrics.sent_elsewhere.labels(place.replica.name).inc()
+                missed = place.replica
                 gateway.reconnect.failed(place.replica, error)
                 continue
             except FAILED:

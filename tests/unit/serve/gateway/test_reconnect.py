@@ -89,6 +89,12 @@ async def ask(made: Gateway) -> int:
     return client.status
 
 
+def elsewhere(made: Gateway) -> dict[str, float]:
+    """Calls, by the replica that they had been meant for."""
+    (family,) = made.metrics.sent_elsewhere.collect()
+    return {s.labels["replica"]: s.value for s in family.samples if s.name.endswith("_total")}
+
+
 def test_a_full_backlog_sends_calls_elsewhere_until_it_has_room() -> None:
     async def work() -> None:
         full, other = Listener(), Listener()
@@ -98,6 +104,7 @@ def test_a_full_backlog_sends_calls_elsewhere_until_it_has_room() -> None:
             assert [await ask(made), a.healthy, b.sent] == [200, True, 1]
             a.seen_s = asyncio.get_running_loop().time() + 3600  # polls are answered, by connections that are kept
             assert [await ask(made), a.failed, b.sent] == [200, 1, 2], "it is not tried by calls meanwhile"
+            assert elsewhere(made) == {"a": 1.0}
             await full.accept()
             await until(lambda: not a.unconnected)
             assert a.healthy and await ask(made) == 200
@@ -123,6 +130,7 @@ def test_a_burst_that_finds_the_only_replica_full_is_served_by_it(monkeypatch: p
             await full.accept()
             await asyncio.gather(*(one.task for one in burst))
             assert {one.status for one in burst} == {200} and a.healthy and full.asked == 20
+            assert not elsewhere(made), "they were sent there again"
 
     run(work)
 
