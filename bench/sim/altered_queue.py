@@ -10,6 +10,7 @@ from bench.sim.host_queue import RmlqNetwork
 from mfsd._native import Rmlq
 
 if TYPE_CHECKING:
+    from bench.sim.hold import Hold
     from bench.sim.topology import Topology
     from mfsd.policy import PolicyConfig
 
@@ -32,8 +33,8 @@ class _Told:
 
 
 class AlteredNetwork(RmlqNetwork):
-    def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell) -> None:
-        super().__init__(topology, config)
+    def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell, hold: Hold | None = None) -> None:
+        super().__init__(topology, config, hold=hold)
         self.tell_queue = tell
 
     def queue(self, nic: int) -> Rmlq:

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from bench.sim.cluster import Config
     from bench.sim.states import Flow
 
 CLOSE_S: Final = 1e-9
@@ -20,6 +21,7 @@ class Hold:
 
     def __init__(self, most_s: float) -> None:
         self.most_s = most_s
+        self._under_way: dict[Flow, int] = {}  # messages
         self._since: dict[Flow, float] = {}
         self._stood: dict[Flow, float] = {}
         self._spent: set[Flow] = set()
@@ -29,17 +31,28 @@ class Hold:
     def spent(self, flow: Flow) -> bool:
         return flow in self._spent
 
-    def stands(self, flow: Flow, now_s: float) -> None:
-        if flow in self._since or flow in self._spent:
+    def waits(self, flow: Flow, now_s: float) -> None:
+        """Some of it, from now on or still."""
+        if flow in self._under_way or flow in self._since or flow in self._spent:
             return
         self._since[flow] = now_s
         self._number += 1
         heapq.heappush(self._ends, (now_s + self.most_s - self._stood.get(flow, 0.0), self._number, flow))
 
     def goes(self, flow: Flow, now_s: float) -> None:
+        """A message of it."""
+        self._under_way[flow] = self._under_way.get(flow, 0) + 1
         since = self._since.pop(flow, None)
         if since is not None:
             self._stood[flow] = self._stood.get(flow, 0.0) + now_s - since
+
+    def arrives(self, flow: Flow, now_s: float, more: bool) -> None:
+        """A message of it; more: others wait or are under way."""
+        self._under_way[flow] -= 1
+        if not self._under_way[flow]:
+            del self._under_way[flow]
+            if more:
+                self.waits(flow, now_s)
 
     def end(self, flow: Flow) -> None:
         self._since.pop(flow, None)
@@ -55,8 +68,13 @@ class Hold:
         """Those whose budget is spent by now."""
         found = []
         while self.next_s() <= now_s + CLOSE_S:
-            flow = heapq.heappop(self._ends)[2]
+            flow = heapq.heappop(self._ends)[2]  # perhaps of an earlier time that it stood still
             if self._stood.get(flow, 0.0) + now_s - self._since[flow] >= self.most_s - 2 * CLOSE_S:
                 self._spent.add(flow)
                 found.append(flow)
         return found
+
+
+def hold_of(config: Config) -> Hold | None:
+    """None: for ever."""
+    return None if config.max_hold_s is None else Hold(config.max_hold_s)

@@ -71,7 +71,6 @@ class RmlqNetwork(SharedNetwork):
         self.messages: dict[Flow, int] = {}  # waiting or in flight
         self.announced: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
         self.cookie = 0
-        self.under_way: dict[Flow, int] = {}  # messages
 
     def priority(self, flow: Flow) -> int:
         return flow.wire_class
@@ -109,8 +108,8 @@ class RmlqNetwork(SharedNetwork):
         if self.hold is not None:
             if self.hold.spent(flow):
                 self._let_go(flow)
-            elif not self.under_way.get(flow):
-                self.hold.stands(flow, self.fluid.now)
+            else:
+                self.hold.waits(flow, self.fluid.now)
         return parts
 
     def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
@@ -169,7 +168,6 @@ class RmlqNetwork(SharedNetwork):
         self.left[flow] -= size
         number = self.fluid.add(flow.path.native, wire_class, size, flow.path.weight)
         self.posted[number] = (flow, handle, layer, passage)
-        self.under_way[flow] = self.under_way.get(flow, 0) + 1
         if self.hold is not None:
             self.hold.goes(flow, self.fluid.now)
 
@@ -216,12 +214,9 @@ class RmlqNetwork(SharedNetwork):
                 self.windows[nic].give(passage.destination)
                 self.queues[nic].open_destination(passage.destination)
             self.messages[flow] -= 1
-            self.under_way[flow] -= 1
             last = not self.messages[flow]
-            if not self.under_way[flow]:
-                del self.under_way[flow]
-                if not last and self.hold is not None:
-                    self.hold.stands(flow, now)
+            if self.hold is not None:
+                self.hold.arrives(flow, now, not last)
             if last:
                 del self.messages[flow], self.left[flow]
             if flow.stage == 1:

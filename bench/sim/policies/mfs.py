@@ -12,7 +12,7 @@ import msgspec
 
 import mfsd.policy as rules
 from bench.sim.altered_queue import AlteredNetwork
-from bench.sim.hold import Hold
+from bench.sim.hold import hold_of
 from bench.sim.host_queue import RmlqNetwork
 from bench.sim.load import Load, bottleneck_rho
 from bench.sim.pace import Pace
@@ -221,17 +221,16 @@ class Mfs(Policy):
             return None
         self.at_layers = self.reuse_by_layer = False
         self.tick_s = None
-        topology = self.simulation.cluster.topology
+        cluster = self.simulation.cluster
         if self.variant == "paper":
-            self.queues = AlteredNetwork(topology, self.config, self.rank_alone)
+            self.queues = AlteredNetwork(cluster.topology, self.config, self.rank_alone, hold_of(cluster.config))
         else:
-            most_s = self.simulation.cluster.config.max_hold_s
             self.queues = RmlqNetwork(
-                topology,
+                cluster.topology,
                 self.config,
                 needed_ns=self.needed_ns,
                 bypass=self.simulation.bypass,
-                hold=None if most_s is None else Hold(most_s),
+                hold=hold_of(cluster.config),
             )
         return self.queues
 

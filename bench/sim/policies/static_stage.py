@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.sim.altered_queue import AlteredNetwork
+from bench.sim.hold import hold_of
 from bench.sim.network import Network, SharedNetwork
 from bench.sim.policies import Policy, pack, register
 from mfsd.policy import EarlyOrder, PolicyConfig
@@ -45,7 +46,7 @@ class StaticStageAware(Policy):
         config = PolicyConfig(
             classes=cluster.config.fabric_classes, early_order=EarlyOrder.RANK, critical_laxity_share=0.0
         )
-        self.queues = AlteredNetwork(cluster.topology, config, by_deadline_alone)
+        self.queues = AlteredNetwork(cluster.topology, config, by_deadline_alone, hold_of(cluster.config))
         return self.queues
 
     def batch_began(self, batch: Batch) -> None:

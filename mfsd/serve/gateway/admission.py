@@ -191,12 +191,12 @@ class Admission:
         intended: LiveReplica | None = None,
     ) -> Choice:
         """One that fails what it is given gets only what no other may have: not even what others have no place for."""
-        in_front = self._replicas.in_front(among, self._now_s())
-        here = intended is not None and self._replicas.by_name.get(intended.name) is intended
-        if intended is not None and here and (in_front is None or intended.name in in_front):
+        now_s = self._now_s()
+        if intended is not None and intended in self._replicas.all and not intended.behind(now_s):
             choice = choose(router, call, [intended.view(prompt)], self._programs, self._config, role)
             if choice.replica is not None:
                 return choice
+        in_front = self._replicas.in_front(among, now_s)
         choice = choose(router, call, self._replicas.view(prompt, in_front), self._programs, self._config, role)
         if choice.replica is not None or choice.refused is Refusal.SATURATED or in_front is among:
             return choice

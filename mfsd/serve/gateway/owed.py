@@ -11,30 +11,33 @@ ANNOUNCED_S: Final = 0.1
 
 
 class Owed:
-    __slots__ = ("_read_s", "_sent", "rate_bytes_per_s", "read_bytes")
+    __slots__ = ("_sent", "_sent_bytes", "rate_bytes_per_s", "read_bytes")
 
     def __init__(self) -> None:
         self.rate_bytes_per_s = 0
         self.read_bytes: int | None = None
         """None: unknown."""
-        self._read_s = 0.0
         self._sent: deque[tuple[float, int]] = deque()
+        self._sent_bytes = 0
+        """Of all of them."""
 
     def read(self, size_bytes: int, rate_bytes_per_s: int, now_s: float) -> None:
-        self.read_bytes, self.rate_bytes_per_s, self._read_s = size_bytes, rate_bytes_per_s, now_s
+        self.read_bytes, self.rate_bytes_per_s = size_bytes, rate_bytes_per_s
         while self._sent and self._sent[0][0] < now_s - ANNOUNCED_S:
-            self._sent.popleft()
+            self._sent_bytes -= self._sent.popleft()[1]
 
     def forget(self) -> None:
         self.read_bytes = None
         self._sent.clear()
+        self._sent_bytes = 0
 
     def send(self, size_bytes: int, now_s: float) -> None:
         """A call with so much KV goes there. Where nothing is read there is nothing to add it to."""
         if self.read_bytes is not None and size_bytes > 0:
             self._sent.append((now_s, size_bytes))
+            self._sent_bytes += size_bytes
 
     @property
     def expected_bytes(self) -> int | None:
         """With what was sent since."""
-        return None if self.read_bytes is None else self.read_bytes + sum(size for _, size in self._sent)
+        return None if self.read_bytes is None else self.read_bytes + self._sent_bytes

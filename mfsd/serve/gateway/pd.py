@@ -65,4 +65,6 @@ def _with_words(body: dict[str, Any], parameters: dict[str, Any], decode_nic: st
     given = body.get(PARAMETERS)
     words = {**given, **parameters} if isinstance(given, dict) else dict(parameters)
     words.pop(DECODE_NIC, None)
+    if isinstance(own := words.get("mfs"), dict):
+        words["mfs"] = {word: value for word, value in own.items() if word != DECODE_NIC}
     return {**words, DECODE_NIC: decode_nic} if decode_nic else words

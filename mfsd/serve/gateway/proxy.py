@@ -116,8 +116,9 @@ class Proxy:
         body: Body,
         intended: LiveReplica | None = None,
     ) -> Turn:
-        """The call's turn, with the head of the response. intended: where it goes if
-        it can. NoPlace, NoSocket, FAILED."""
+        """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED.
+
+        intended: where it goes if it can."""
         loop = asyncio.get_running_loop()
         among = self._among(gateway, exchange)
         missed: LiveReplica | None = None
@@ -213,30 +214,35 @@ class Proxy:
     async def _in_two(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
         halves = Halves(gateway, exchange)
         try:
-            try:
-                turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, halves.prefill)
-            except FAILED as error:
-                return await self._failed(answer, error)
-            response = turn.response
-            assert response is not None
-            failed = False
-            try:
-                turn.first_byte(learn=True)
-                content = await response.read()
-            except FAILED as error:
-                failed = True
-                return await self._failed(answer, error)
-            finally:
-                turn.end(failed)
-            found = _object(content) if response.status == 200 else None
-            if found is None:  # the engine's own refusal
-                status = response.status if response.status != 200 else 502
-                await answer.whole(status, headers_back(response, turn.replica), content)
-                return "answered"
-            decode = halves.decode(found, turn.replica)
-            return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, decode, halves.intended)
+            return await self._both(gateway, exchange, answer, ongoing, halves)
         finally:
             halves.end()
+
+    async def _both(
+        self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing, halves: Halves
+    ) -> str:
+        try:
+            turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, halves.prefill)
+        except FAILED as error:
+            return await self._failed(answer, error)
+        response = turn.response
+        assert response is not None
+        failed = False
+        try:
+            turn.first_byte(learn=True)
+            content = await response.read()
+        except FAILED as error:
+            failed = True
+            return await self._failed(answer, error)
+        finally:
+            turn.end(failed)
+        found = _object(content) if response.status == 200 else None
+        if found is None:  # the engine's own refusal
+            status = response.status if response.status != 200 else 502
+            await answer.whole(status, headers_back(response, turn.replica), content)
+            return "answered"
+        decode = halves.decode(found, turn.replica)
+        return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, decode, halves.intended)
 
 
 def _object(content: bytes) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from bench.sim import policies
 from bench.sim.altered_queue import AlteredNetwork
 from bench.sim.cluster import Cluster, Config, Request
 from bench.sim.engine import Simulation
+from bench.sim.host_queue import RmlqNetwork
 from bench.sim.network import SharedNetwork
 from bench.sim.point import Point, prepare
 from bench.sim.policies.dcoflow import DCoflow
@@ -46,6 +47,14 @@ def test_senders_mark_once_and_nothing_waits(policy: str, used: dict[int, set[in
         marks.setdefault(flow, set()).add(flow.wire_class)
     assert all(len(of_flow) == 1 for of_flow in marks.values())
     assert {stage: {f.wire_class for f in marks if f.stage == stage} for stage in (1, 2, 3)} == used
+
+
+@pytest.mark.parametrize("policy", ["static", "paper", "mfs"])
+def test_all_that_wait_in_the_production_queue_are_held_as_long(policy: str) -> None:
+    for most_s in (None, 0.25):
+        network = simulation(policy, fabric_classes=8, max_hold_s=most_s).network
+        assert isinstance(network, RmlqNetwork)
+        assert (None if network.hold is None else network.hold.most_s) == most_s
 
 
 def test_smaller_transfers_have_the_higher_classes() -> None:

@@ -176,7 +176,7 @@ def test_what_has_stood_still_for_its_budget_goes_without_permits_behind_what_is
     network.send(late, SIZE)
     assert late not in [what[0] for what in network.waiting.values()], "its budget is spent"
     done = finish_order(network)
-    assert set(done) == {soon, late} and not network.posted and not network.under_way and not network.messages
+    assert set(done) == {soon, late} and not network.posted and not network.messages
 
 
 def test_a_flow_that_is_served_now_and_then_spends_no_budget_while_it_is_under_way() -> None:

@@ -11,8 +11,9 @@ from aiohttp import web
 
 from bench.ports import free_port
 from mfsd.policy.route import Role
+from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.settings import GatewaySettings, Kv, ReplicaSettings
+from mfsd.serve.gateway.settings import Connector, GatewaySettings, Kv, ReplicaSettings
 from tests.support.ext_proc import gateway
 from tests.unit.serve.gateway.test_proxy import Client, until
 
@@ -153,3 +154,18 @@ def test_without_ports_of_both_the_decode_instance_is_chosen_after_the_prefill(p
         assert name == "right" and "decode_nic" not in engines.prefills[0] and "decode_nic" not in words
 
     served(work, **ports)
+
+
+def test_a_clients_own_word_of_the_instance_is_dropped() -> None:
+    given = {"decode_nic": "10.9.9.9", "tenant": "t", "mfs": {"decode_nic": "10.9.9.9", "session": "s"}}
+    body = {"prompt": "one", "kv_transfer_params": given}
+    replica = ReplicaSettings("http://127.0.0.1:1")
+    for nic in ("", "10.0.0.1"):
+        for made in (
+            pd.prefill(body, Connector.NIXL, "x", nic),
+            pd.decode(body, Connector.NIXL, "x", {"kv_transfer_params": {"remote_host": "h"}}, replica, nic),
+        ):
+            words = made["kv_transfer_params"]
+            assert words.get("decode_nic", "") == nic
+            assert (words["tenant"], words["mfs"]) == ("t", {"session": "s"})
+    assert given["decode_nic"], "the client's body is as it was"
