@@ -65,25 +65,29 @@ def models(port: int) -> list[str]:
 
 
 def test_prefill_and_decode_behind_the_gateway(tmp_path: Path) -> None:
+    """Once with the decode instance chosen after the prefill, and once before it, by ports."""
     with started(NixlCluster, "tcp") as cluster:
-        prefill = replicas(f"http://127.0.0.1:{cluster.ports['P']}", role="prefill")
-        decode = replicas(f"http://127.0.0.1:{cluster.ports['D']}", role="decode").replace('"a"', '"d"')
         lengths = (40, 200, 500, 900)
-        prompts = [prompt(length, seed) for seed, length in enumerate(lengths)]
-        wanted = [cluster.alone(one) for one in prompts]
-        before = cluster.granted()[0]
         size = sum(-(-n // BLOCK_TOKENS) * BLOCK_TOKENS * TOKEN_BYTES for n in lengths)
-        with gateway(tmp_path, prefill + decode) as front:
-            until(lambda: all(one["healthy"] for one in front.status()["replicas"]), "both in the gateway")
-            found = [asked(front.port, "tiny", one) for one in prompts]
-            assert found == [(tokens, "d") for tokens in wanted]
-            until(lambda: cluster.granted()[0] - before >= size, "the daemon's count")
-            assert cluster.granted()[0] - before == size, "all of the cache, once"
-            with ThreadPoolExecutor(len(prompts)) as pool:
-                together = list(pool.map(lambda one: asked(front.port, "tiny", one)[0], prompts))
-            assert together == wanted
-            assert [one["sent"] for one in front.status()["replicas"]] == [2 * len(prompts)] * 2
-            assert not any(one["failed"] for one in front.status()["replicas"])
+        for first, ports in enumerate(({"P": "", "D": ""}, {"P": "10.0.0.1", "D": "10.0.0.2"})):
+            prefill = replicas(f"http://127.0.0.1:{cluster.ports['P']}", role="prefill", port=ports["P"])
+            decode = replicas(f"http://127.0.0.1:{cluster.ports['D']}", role="decode", port=ports["D"])
+            prompts = [prompt(length, seed + 10 * first) for seed, length in enumerate(lengths)]
+            wanted = [cluster.alone(one) for one in prompts]
+            before = cluster.granted()[0]
+            folder = tmp_path / str(first)
+            folder.mkdir()
+            with gateway(folder, prefill + decode.replace('"a"', '"d"')) as front:
+                until(lambda front=front: all(one["healthy"] for one in front.status()["replicas"]), "both")
+                found = [asked(front.port, "tiny", one) for one in prompts]
+                assert found == [(tokens, "d") for tokens in wanted]
+                until(lambda before=before: cluster.granted()[0] - before >= size, "the daemon's count")
+                assert cluster.granted()[0] - before == size, "all of the cache, once"
+                with ThreadPoolExecutor(len(prompts)) as pool:
+                    together = list(pool.map(lambda one, at=front.port: asked(at, "tiny", one)[0], prompts))
+                assert together == wanted
+                assert [one["sent"] for one in front.status()["replicas"]] == [2 * len(prompts)] * 2
+                assert not any(one["failed"] for one in front.status()["replicas"])
 
 
 # ---- engines that start and stop -------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Admission:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def intend(self, call: Call, prompt: Prompt) -> LiveReplica | None:
+    def choose_decode(self, call: Call, prompt: Prompt) -> LiveReplica | None:
         """The decode instance of a call that is yet to be prefilled, where it goes by what ports owe: its KV counts at
         that port from now on. The call has no place there by that, for it would take it from those that decode now.
         None: the choice is left for later. Its `expected` is the caller's to take back."""

@@ -37,9 +37,9 @@ from mfsd.serve.gateway.exchange import (
     too_large,
     too_slow,
 )
-from mfsd.serve.gateway.halves import Body, Halves
 from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.replicas import LiveReplica
+from mfsd.serve.gateway.split import Body, SplitRequest
 from mfsd.serve.gateway.turn import Turn
 from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
 
@@ -212,17 +212,17 @@ class Proxy:
     # ---- prefill and decode apart ------------------------------------------------------------------------------------
 
     async def _in_two(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
-        halves = Halves(gateway, exchange)
+        split = SplitRequest(gateway, exchange)
         try:
-            return await self._both(gateway, exchange, answer, ongoing, halves)
+            return await self._split(gateway, exchange, answer, ongoing, split)
         finally:
-            halves.end()
+            split.end()
 
-    async def _both(
-        self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing, halves: Halves
+    async def _split(
+        self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing, split: SplitRequest
     ) -> str:
         try:
-            turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, halves.prefill)
+            turn = await self._sent(gateway, exchange, ongoing, Role.PREFILL, split.prefill)
         except FAILED as error:
             return await self._failed(answer, error)
         response = turn.response
@@ -241,8 +241,8 @@ class Proxy:
             status = response.status if response.status != 200 else 502
             await answer.whole(status, headers_back(response, turn.replica), content)
             return "answered"
-        decode = halves.decode(found, turn.replica)
-        return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, decode, halves.intended)
+        decode = split.decode(found, turn.replica)
+        return await self._whole(gateway, exchange, answer, ongoing, Role.DECODE, decode, split.intended)
 
 
 def _object(content: bytes) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ Body = Callable[[LiveReplica], dict[str, Any]]
 """What a call says, by where it goes."""
 
 
-class Halves:
+class SplitRequest:
     """Where both instances have ports, which are of nodes with MFS, the decode instance is chosen as the prefill is
     sent, and its NIC is named to both: the prefill instance announces for that port what its queue will send there."""
 
@@ -29,7 +29,7 @@ class Halves:
 
     def prefill(self, replica: LiveReplica) -> dict[str, Any]:
         if self.intended is None and replica.settings.port:
-            self.intended = self._gateway.admission.intend(self._exchange.call, self._exchange.prompt)
+            self.intended = self._gateway.admission.choose_decode(self._exchange.call, self._exchange.prompt)
             self._expected = self.intended is not None
         return pd.prefill(self._exchange.body, self._connector, self._transfer, self._nic(replica))
 
