@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -117,7 +118,7 @@ async def _serve(policy: str) -> None:
     )
     engine = AsyncLLM.from_engine_args(arguments)
     answers_to = os.fdopen(int(os.environ["MFS_LIVE_FD"]), "w", buffering=1)
-    print(json.dumps({"ready": policy}), file=answers_to)
+    print(json.dumps({"ready": policy, "vllm": metadata.version("vllm")}), file=answers_to)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         wanted = json.loads(line)
@@ -279,15 +280,21 @@ def compare(
 
 
 def summary(results: Sequence[dict[str, Any]], base: str, other: str) -> dict[str, float]:
-    """The other against the base: of all pairs together, and the median of the pairs' ratios."""
+    """The other against the base: of all pairs together, and the median of the pairs' ratios.
+
+    Of tokens per second also the mean and its standard error: an engine beside another of its kind
+    (`--policy fcfs,fcfs`) differs by a tenth from pair to pair."""
     of = {policy: [row for row in results if row["policy"] == policy] for policy in (base, other)}
     pairs = list(zip(of[base], of[other], strict=True))
     late = [statistics.fmean(row["important_late"] for row in of[policy]) for policy in (base, other)]
+    speeds = [b["tokens_per_s"] / a["tokens_per_s"] for a, b in pairs]
     return {
         f"important_late_{base}": late[0],
         f"important_late_{other}": late[1],
         "important_late_ratio": late[1] / late[0] if late[0] else 1.0,
-        "throughput_ratio": statistics.median(b["tokens_per_s"] / a["tokens_per_s"] for a, b in pairs),
+        "throughput_ratio": statistics.median(speeds),
+        "throughput_ratio_mean": statistics.fmean(speeds),
+        "throughput_ratio_stderr": statistics.stdev(speeds) / len(speeds) ** 0.5 if len(speeds) > 1 else 0.0,
         "important_ttft_ratio": statistics.median(b["important_ttft_s"] / a["important_ttft_s"] for a, b in pairs),
         "other_ttft_ratio": statistics.median(b["other_ttft_s"] / a["other_ttft_s"] for a, b in pairs),
         "tokens_identical": statistics.fmean(row["tokens_identical"] for row in of[other]),
@@ -337,6 +344,8 @@ def main(arguments: list[str]) -> int:
     if not (FOLDER / "venv").exists():
         print(f"bench requests live: no vLLM in {FOLDER}; install it with tools/e2e-vllm-setup {FOLDER}")
         return 2
+    from bench.micro.command import machine  # not there in vLLM's own environment
+
     logs = ROOT / "out"
     logs.mkdir(exist_ok=True)
     if options.record:
@@ -344,14 +353,15 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-    config = {name: getattr(options, name) for name in ("policy", "pairs", "requests", "load", "seed", "at_once")}
+    asked = ("policy", "pairs", "requests", "load", "seed", "at_once")
+    config: dict[str, Any] = {name: getattr(options, name) for name in asked}
     servers: dict[str, Server] = {}
     try:
         for at, policy in enumerate(policies):
             name = policy if policy not in servers else f"{policy}-{at}"
             servers[name] = Server(policy, logs / f"live-{name}.log")
         for server in servers.values():
-            server.answer()
+            config["machine"] = {**machine(), "vllm": server.answer()["vllm"]}
         pairs = compare(servers, options.pairs, options.requests, options.load, options.seed, options.at_once)
         result = collect(pairs, config, options.json, *servers)
     finally:

@@ -68,6 +68,24 @@ def test_each_pair_has_a_row_of_each_policy_and_the_second_one_says_whether_its_
     assert made["summary"]["important_ttft_ratio"] == 1 / 200
 
 
+def test_tokens_per_second_have_the_standard_error_of_their_pairs() -> None:
+    def row(policy: str, tokens_per_s: float) -> dict[str, Any]:
+        return {
+            "policy": policy,
+            "important_late": 0.5,
+            "important_ttft_s": 1.0,
+            "other_ttft_s": 1.0,
+            "tokens_per_s": tokens_per_s,
+            "tokens_identical": 1.0,
+        }
+
+    results = [row(*one) for one in (("fcfs", 100.0), ("mfs", 90.0), ("fcfs", 50.0), ("mfs", 55.0))]
+    made = live.summary(results, "fcfs", "mfs")
+    assert made["throughput_ratio_mean"] == pytest.approx(1.0)
+    assert made["throughput_ratio_stderr"] == pytest.approx(0.1)
+    assert live.summary(results[:2], "fcfs", "mfs")["throughput_ratio_stderr"] == 0.0
+
+
 def test_pairs_that_have_ended_are_in_the_file_when_one_is_stopped(tmp_path: Path) -> None:
     path = tmp_path / "live.json"
     servers = {"fcfs": Table(2.0, SAME), "mfs": Table(1.0, SAME, stops_after=2)}  # the warming and one pair
