@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -103,6 +102,7 @@ async def _one(
 
 async def _serve(policy: str) -> None:
     """One line of JSON in, one out: {"seed", "count", "per_s", "slo_s"} -> a row for each request."""
+    import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -118,7 +118,7 @@ async def _serve(policy: str) -> None:
     )
     engine = AsyncLLM.from_engine_args(arguments)
     answers_to = os.fdopen(int(os.environ["MFS_LIVE_FD"]), "w", buffering=1)
-    print(json.dumps({"ready": policy, "vllm": metadata.version("vllm")}), file=answers_to)
+    print(json.dumps({"ready": policy, "vllm": vllm.__version__}), file=answers_to)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         wanted = json.loads(line)

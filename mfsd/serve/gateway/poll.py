@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import math
 import urllib.parse
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,7 @@ from mfsd.serve.gateway.settings import State, key_in
 from mfsd.serve.gateway.upstream import in_a_line, own_problem, refused
 
 TIMEOUT_S: Final = 2.0
+PORTS: Final = "/v1/ports"
 WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
 KV_USED, CACHE = "vllm:kv_cache_usage_perc", "vllm:cache_config_info"
 READ: Final = (WAITING, RUNNING, KV_USED, CACHE)
@@ -113,7 +115,8 @@ class Poller:
         self._forget, self._resolve, self._unresolved = forget, resolve, set[str]()
         self._replicas, self._state, self._session, self._log = replicas, state, session, log
         self._failures: dict[str, int] = {}
-        self._asked: dict[LiveReplica, asyncio.Task[None]] = {}
+        self._asked: dict[Hashable, asyncio.Task[None]] = {}
+        """What has not answered yet: replicas, numbers of names that are looked up, the coordinators' path."""
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         self._ports_s = -math.inf
         """Until when what ports owe may be believed."""
@@ -129,16 +132,18 @@ class Poller:
         """That tells of each change; empty: none does, so that it is asked."""
 
     async def once(self, most_s: float | None = None) -> None:
-        """most_s: the longest wait for replicas. Those that are late do not hold up the next poll of the others: what
-        they were asked goes on, and they are asked nothing else meanwhile."""
+        """most_s: the longest wait. What is late (a replica, the coordinators, the addresses of a name) does not hold
+        up the next poll of the others: what it was asked goes on, and it is asked nothing else meanwhile."""
         began_s = asyncio.get_running_loop().time()
-        asked = [asyncio.create_task(self.replica(replica)) for replica in self._replicas.all]
         several = range(len(self._replicas.several))
+        asked = [
+            *(asyncio.create_task(self.replica(replica)) for replica in self._replicas.all),
+            *(asyncio.create_task(self._one_at_a_time(n, partial(self._addresses, n))) for n in several),
+            asyncio.create_task(self._one_at_a_time(PORTS, self._ports)),
+        ]
         try:
-            await asyncio.gather(*(self._addresses(number) for number in several), self._ports())
-            if asked:
-                done, _ = await asyncio.wait(asked, timeout=most_s)
-                await asyncio.gather(*done)
+            done, _ = await asyncio.wait(asked, timeout=most_s)
+            await asyncio.gather(*done)
         finally:
             for task in asked:
                 task.cancel()
@@ -178,11 +183,14 @@ class Poller:
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
     async def replica(self, replica: LiveReplica) -> None:
+        await self._one_at_a_time(replica, partial(self._ask, replica))
+
+    async def _one_at_a_time(self, whom: Hashable, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A caller that comes while it is being asked waits for the same answer."""
-        task = self._asked.get(replica)
+        task = self._asked.get(whom)
         if task is None:
-            task = self._asked[replica] = asyncio.create_task(self._ask(replica))
-            task.add_done_callback(lambda _: self._asked.pop(replica, None))
+            task = self._asked[whom] = asyncio.create_task(ask())
+            task.add_done_callback(lambda _: self._asked.pop(whom, None))
         await asyncio.shield(task)
 
     async def _ask(self, replica: LiveReplica) -> None:
@@ -313,7 +321,7 @@ class Poller:
             return
         for url in self._state.coordinators:
             try:
-                async with self._session.get(url.rstrip("/") + "/v1/ports", timeout=self._timeout) as answer:
+                async with self._session.get(url.rstrip("/") + PORTS, timeout=self._timeout) as answer:
                     if answer.status != 200:  # it does not lead
                         continue
                     rows = msgspec.json.decode(await answer.read(), type=PortRows)

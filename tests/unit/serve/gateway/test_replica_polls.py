@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from bench.ports import free_port
+from mfsd.serve.gateway import poll
 from mfsd.serve.gateway.app import _poll
 from mfsd.serve.gateway.core import Gateway
 from mfsd.serve.gateway.poll import MODELS_EVERY, Poller
@@ -252,5 +253,57 @@ def test_a_silent_engine_holds_up_no_other_and_is_asked_nothing_else_meanwhile()
             assert len(engines[0].asked) == before[0] + 2, "one poll of it, that goes on"
             await asyncio.gather(poller.once(), poller.replica(replicas.all[0]))
             assert len(engines[0].asked) == before[0] + 2, "both have waited for that one"
+
+    asyncio.run(main())
+
+
+def test_a_silent_coordinator_and_a_name_that_is_looked_up_for_long_hold_up_no_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poll, "TIMEOUT_S", 60.0)
+
+    async def main() -> None:
+        engine = Engine()
+        looked_up, found = 0, asyncio.Event()
+
+        async def resolve(host: str) -> list[str]:
+            nonlocal looked_up
+            looked_up += 1
+            await found.wait()
+            return ["127.0.0.1"]
+
+        connections = 0
+        closed = asyncio.Event()
+
+        async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            await closed.wait()
+            writer.close()
+
+        coordinator = await asyncio.start_server(says_nothing, "127.0.0.1", 0)
+        port = coordinator.sockets[0].getsockname()[1]
+        settings = GatewaySettings(
+            replicas=[
+                ReplicaSettings(f"http://127.0.0.1:{engine.port}", name="answers", models=["base"]),
+                ReplicaSettings(f"http://engines:{engine.port}", name="named", models=["base"], each_address=True),
+            ],
+            state=State(coordinators=[f"http://127.0.0.1:{port}"]),
+        )
+        replicas = ReplicaSet(settings)
+        async with engine.serves(), session() as calls:
+            poller = Poller(replicas, settings.state, calls, Log(), resolve=resolve)
+            until = 0
+            for _ in range(3):
+                until += 2
+                while len(engine.asked) < until or not connections:
+                    await poller.once(most_s=0.01)
+            assert (looked_up, connections) == (1, 1), "what has not answered is asked nothing else"
+            assert len(replicas.all) == 1
+            found.set()
+            closed.set()
+            coordinator.close()
+            await poller.once()
+            assert len(replicas.all) == 2 and all(replica.healthy for replica in replicas.all)
 
     asyncio.run(main())
