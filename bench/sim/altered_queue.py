@@ -33,8 +33,8 @@ class _Told:
 
 
 class AlteredNetwork(RmlqNetwork):
-    def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell, hold: Hold | None = None) -> None:
-        super().__init__(topology, config, hold=hold)
+    def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell, hold: Hold | None, reads: bool) -> None:
+        super().__init__(topology, config, hold=hold, reads=reads)
         self.tell_queue = tell
 
     def queue(self, nic: int) -> Rmlq:

@@ -81,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     bypass_burst_s: float = 0.05  # mean length of its bursts
     bypass_read_s: float | None = None  # how often the counters of a port are read for it; None: never
     max_hold_s: float | None = None  # KV stands still so long for permits at most, see bench.sim.hold; None: for ever
+    reads: bool = False  # reuse waits in the queue of the NIC that it reaches, as one-sided reads; else of its owner's
     moves_share: float = (
         0.0  # of the prefill NICs' rate, taken by weights and swapped KV that move, see bench.sim.moves
     )
@@ -114,6 +115,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--max-hold {self.max_hold_s}: use a number of seconds above 0")
         if self.max_hold_s is not None and not self.fabric_classes:
             raise ConfigError("--max-hold needs production's queue: give --fabric-classes, too")
+        if self.reads and not self.fabric_classes:
+            raise ConfigError("--reads needs production's queue: give --fabric-classes, too")
         if not 0 <= self.hot_fraction <= 1:
             raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
         if self.slo_tiers and abs(sum(tier.share for tier in self.slo_tiers) - 1) > 1e-9:

@@ -287,6 +287,11 @@ def _queue_options(fabric: argparse._ArgumentGroup) -> None:
         help="with --fabric-classes: KV stands still for permits so long, then goes without (default: for ever)",
     )
     fabric.add_argument(
+        "--reads",
+        action="store_true",
+        help="with --fabric-classes: reuse waits in the queue of the NIC that it reaches, as one-sided reads do",
+    )
+    fabric.add_argument(
         "--bypass-share",
         type=float,
         default=0.0,
@@ -366,6 +371,7 @@ def configuration(options: argparse.Namespace) -> Config:
         bypass_share=options.bypass_share,
         bypass_burst_s=options.bypass_burst_ms / 1e3,
         max_hold_s=options.max_hold,
+        reads=options.reads,
         bypass_read_s=None if options.bypass_read_ms is None else options.bypass_read_ms / 1e3,
         policy=parameters(options.set),
     )

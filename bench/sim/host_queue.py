@@ -3,7 +3,7 @@ which message goes next.
 
 A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers
 at once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel
-group move together), is posted when the windows of production have room for it (csrc/queue/window.c: the NIC's
+group move together), or, with `reads`, reused KV in the queue of the NIC that it reaches, is posted when the windows of production have room for it (csrc/queue/window.c: the NIC's
 own, and that of the NIC where it goes), keeps the wire class it was posted with, and meets other traffic in a fabric
 that knows only those classes. Collectives never wait."""
 
@@ -47,10 +47,12 @@ class RmlqNetwork(SharedNetwork):
         needed_ns: Callable[[Flow], int] = lambda _: 0,
         bypass: BypassLoad | None = None,
         hold: Hold | None = None,
+        reads: bool = False,
     ) -> None:
         """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown.
-        hold: None: messages are held for ever."""
+        hold: None: messages are held for ever. reads: reuse is posted by who wants it, as one-sided reads are."""
         super().__init__(topology)
+        self.reads = reads
         self.bypass = bypass
         self.hold = hold
         self.needed_ns = needed_ns
@@ -84,13 +86,17 @@ class RmlqNetwork(SharedNetwork):
     def now_ns(self) -> int:
         return int(self.fluid.now * NS)
 
+    def poster(self, flow: Flow) -> int:
+        """The link in whose queue its messages wait."""
+        return self.entry(flow) if self.reads and flow.stage == 1 else flow.path.source
+
     # -- messages
 
     def send(self, flow: Flow, size: float) -> None:
         if flow.stage == 2:
             super().send(flow, size)
             return
-        nic = flow.path.source
+        nic = self.poster(flow)
         if flow.stage != 1:
             self._submit(flow, size, flow.layer)
         elif flow not in self.awaited:
@@ -113,7 +119,7 @@ class RmlqNetwork(SharedNetwork):
         return parts
 
     def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
-        nic = flow.path.source
+        nic = self.poster(flow)
         stage, request, batch, deadline_ns = self._facts(flow)
         self.cookie += 1
         handle = self.queue(nic).submit(
@@ -136,20 +142,22 @@ class RmlqNetwork(SharedNetwork):
     def joined(self, flow: Flow) -> None:
         """The reuse of a request whose batch begins: what still waits is asked for again, with the batch."""
         mine = [(cookie, what) for cookie, what in self.waiting.items() if what[0] is flow]
+        nic = self.poster(flow)
         for cookie, (_, size, layer, handle) in mine:
             del self.waiting[cookie]
-            self.windows[flow.path.source].give(self.queues[flow.path.source].place(handle).destination)
-            self.queues[flow.path.source].cancel(handle)
+            self.windows[nic].give(self.queues[nic].place(handle).destination)
+            self.queues[nic].cancel(handle)
             self._enqueue(flow, size, layer)
 
     def _pump(self, nic: int) -> None:
         queue, window, now_ns = self.queues[nic], self.windows[nic], self.now_ns()
-        if self.bypass is not None:
+        sends = nic < self.nics
+        if self.bypass is not None and sends:
             window.set_drain(self.rate - self.bypass.rate(nic, now_ns), now_ns)
         while pick := queue.peek(now_ns):
             room, at_ns = window.room(pick.destination, pick.bytes, now_ns, pick.tier)
             if room == ROOM_NIC_FULL:
-                if self.bypass is not None:
+                if self.bypass is not None and sends:
                     at_ns = min(at_ns, now_ns + TICK_NS)
                 if at_ns != self.check_ns.get(nic):
                     self.check_ns[nic] = at_ns
@@ -173,7 +181,7 @@ class RmlqNetwork(SharedNetwork):
 
     def _let_go(self, flow: Flow) -> None:
         """All of it that waits, without permits."""
-        nic = flow.path.source
+        nic = self.poster(flow)
         for cookie, what in list(self.waiting.items()):
             if what[0] is flow:
                 place = self.queues[nic].place(what[3])
@@ -190,6 +198,11 @@ class RmlqNetwork(SharedNetwork):
         return min(times)
 
     def target(self, flow: Flow) -> int:
+        """What its queue knows as its far end."""
+        entry = self.entry(flow)
+        return flow.path.source if self.poster(flow) == entry else entry
+
+    def entry(self, flow: Flow) -> int:
         """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
         return min(
             (link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares)
@@ -207,7 +220,7 @@ class RmlqNetwork(SharedNetwork):
                 continue
             flow, handle, layer, passage = self.posted.pop(number)
             self.fluid.remove(number)
-            nic = flow.path.source
+            nic = self.poster(flow)
             if passage is not None:
                 self.queues[nic].complete(handle)
                 self.windows[nic].complete(passage, self.now_ns())
@@ -270,7 +283,7 @@ class RmlqNetwork(SharedNetwork):
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):
                 if flow is not None:
-                    nics.add(flow.path.source)
+                    nics.add(self.poster(flow))
         for nic in sorted(nics):
             self.queue(nic).batch(
                 self.now_ns(), batch.serial, layer_current=batch.layer, layers=layers, rank=min(rank, 2**32
@@ -299,7 +312,7 @@ class RmlqNetwork(SharedNetwork):
     def tell_pruned(self, state: State) -> None:
         for flow in (state.reuse, state.p2d):
             if flow is not None:
-                queue = self.queue(flow.path.source)
+                queue = self.queue(self.poster(flow))
                 (queue.prune if state.pruned else queue.unprune)(state.request.number + 1)
 
     def tell_load(self, nic: int, rho: float) -> None:

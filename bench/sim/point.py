@@ -65,6 +65,8 @@ def described(point: Point) -> dict[str, Any]:
             del content["config"][name]
     if point.config.max_hold_s is None:
         del content["config"]["max_hold_s"]
+    if not point.config.reads:
+        del content["config"]["reads"]
     if not point.config.moves_share:
         for name in ("moves_share", "moves_gb_per_nic", "moves_due", "moves_as"):
             del content["config"][name]

@@ -223,7 +223,9 @@ class Mfs(Policy):
         self.tick_s = None
         cluster = self.simulation.cluster
         if self.variant == "paper":
-            self.queues = AlteredNetwork(cluster.topology, self.config, self.rank_alone, hold_of(cluster.config))
+            self.queues = AlteredNetwork(
+                cluster.topology, self.config, self.rank_alone, hold_of(cluster.config), cluster.config.reads
+            )
         else:
             self.queues = RmlqNetwork(
                 cluster.topology,
@@ -231,6 +233,7 @@ class Mfs(Policy):
                 needed_ns=self.needed_ns,
                 bypass=self.simulation.bypass,
                 hold=hold_of(cluster.config),
+                reads=cluster.config.reads,
             )
         return self.queues
 

@@ -46,7 +46,9 @@ class StaticStageAware(Policy):
         config = PolicyConfig(
             classes=cluster.config.fabric_classes, early_order=EarlyOrder.RANK, critical_laxity_share=0.0
         )
-        self.queues = AlteredNetwork(cluster.topology, config, by_deadline_alone, hold_of(cluster.config))
+        self.queues = AlteredNetwork(
+            cluster.topology, config, by_deadline_alone, hold_of(cluster.config), cluster.config.reads
+        )
         return self.queues
 
     def batch_began(self, batch: Batch) -> None:

@@ -85,8 +85,35 @@ static void *wait_for_permits(void *unused)
 	return NULL;
 }
 
+static struct transfer *transfer_of(const struct message *message)
+{
+	return &message->request->transfer[message->stage];
+}
+
+static void transfer_stands_no_more(struct transfer *transfer)
+{
+	if (transfer->since_ns)
+		transfer->stood_ns += now_ns() - transfer->since_ns;
+	transfer->since_ns = 0;
+}
+
+static void transfer_moves(struct transfer *transfer)
+{
+	transfer_stands_no_more(transfer);
+	transfer->under_way++;
+}
+
+static bool transfer_held_too_long(const struct transfer *transfer, uint64_t now, uint64_t max_hold_ns)
+{
+	return transfer->stood_ns + (transfer->since_ns ? now - transfer->since_ns : 0) >= max_hold_ns;
+}
+
 static void unlink_waiting(struct message *message)
 {
+	struct transfer *transfer = transfer_of(message);
+
+	if (!--transfer->waiting)
+		transfer_stands_no_more(transfer);
 	*(message->waiting_before ? &message->waiting_before->waiting_after : &waiting_first) = message->waiting_after;
 	*(message->waiting_after ? &message->waiting_after->waiting_before : &waiting_last) = message->waiting_before;
 	message->waits = false;
@@ -105,6 +132,7 @@ static void permits_take(void)
 			if (wire_class < 0)
 				continue;
 			unlink_waiting(message);
+			transfer_moves(transfer_of(message));
 			permitted++;
 			verbs_post(message, lane_class(message, wire_class));
 		}
@@ -194,8 +222,6 @@ void gate_submit(struct message *message)
 		.incoming = message->stage == STAGE_REUSE,
 		.at_once = true,
 	};
-	message->submit_ns = now_ns();
-
 	int rc = client ? mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task) : -ENOTCONN;
 
 	if (rc < 0) {
@@ -207,11 +233,15 @@ void gate_submit(struct message *message)
 	message->client = client;
 	submitted++;
 	if (rc > 0) { /* on credit */
+		transfer_moves(transfer_of(message));
 		permitted++;
 		verbs_post(message, lane_class(message, mfs_client_permit(client, message->task)));
 		return;
 	}
 	message->waits = true;
+	transfer_of(message)->waiting++;
+	if (!transfer_of(message)->under_way && !transfer_of(message)->since_ns)
+		transfer_of(message)->since_ns = now_ns();
 	message->waiting_before = waiting_last;
 	message->waiting_after = NULL;
 	*(waiting_last ? &waiting_last->waiting_after : &waiting_first) = message;
@@ -220,8 +250,13 @@ void gate_submit(struct message *message)
 
 void gate_completed(struct message *message)
 {
-	if (message->client && !message->without_permit)
+	if (message->client && !message->without_permit) {
+		struct transfer *transfer = transfer_of(message);
+
 		mfs_client_complete(message->client, message->task);
+		if (!--transfer->under_way && transfer->waiting)
+			transfer->since_ns = now_ns();
+	}
 	message->client = NULL;
 }
 
@@ -231,7 +266,7 @@ bool gate_waits(void)
 }
 
 /* After every event: the shim's hook in ibv_poll_cq may have taken permits of ours. Falls open, too: what waits on a session
- * that is gone, or too long, goes out. */
+ * that is gone goes out, and of a transfer that has stood still for too long in all, as the shim's queue pairs do. */
 void gate_poll(void)
 {
 	static uint64_t looked_ns;
@@ -247,7 +282,8 @@ void gate_poll(void)
 	for (struct message *message = waiting_first, *next; message; message = next) {
 		next = message->waiting_after;
 		if (message->client == client &&
-		    now - message->submit_ns < mfs_client_segment(client)->header.max_hold_ns)
+		    !transfer_held_too_long(transfer_of(message), now,
+					    mfs_client_segment(client)->header.max_hold_ns))
 			continue;
 		mfs_client_cancel(message->client, message->task, true);
 		message->without_permit = true;

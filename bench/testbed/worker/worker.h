@@ -41,7 +41,7 @@ struct announcement;
 struct message {
 	/* gate.c's, up to `next` */
 	struct mfs_client *client; /* NULL: not submitted */
-	uint64_t task, submit_ns;
+	uint64_t task;
 	bool waits, without_permit;
 	struct message *waiting_before, *waiting_after;
 
@@ -55,6 +55,12 @@ struct message {
 	enum stage stage;
 	uint32_t wire_class;
 	uint64_t block; /* reads: the pool's block */
+};
+
+/* A stage of a request, gate.c's: how long it has stood still for permits, while messages of it wait and none is under way. */
+struct transfer {
+	uint32_t waiting, under_way; /* messages; those under way have permits */
+	uint64_t since_ns, stood_ns; /* since_ns: 0 while it does not stand still */
 };
 
 /* The part of a request that this rank computes in a batch. */
@@ -72,6 +78,7 @@ struct request {
 	uint32_t queued_slot;
 	uint32_t load_layer, load_layers; /* of a load: the next to submit, and how many there are */
 	uint64_t load_done; /* bytes of that layer that were submitted */
+	struct transfer transfer[4]; /* by stage */
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 };
 
