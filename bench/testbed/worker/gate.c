@@ -221,6 +221,7 @@ void gate_submit(struct message *message)
 		.class_marked = !settings.one_lane,
 		.incoming = message->stage == STAGE_REUSE,
 		.at_once = true,
+		.peer = mfs_peer_hash(verbs_gid(message->peer)->raw),
 	};
 	int rc = client ? mfs_client_submit(client, &task, MFS_COOKIE_NONE, &message->task) : -ENOTCONN;
 

@@ -50,23 +50,6 @@ static void submit(struct request *request, enum stage stage, unsigned peer, uin
 	}
 }
 
-/* What MFS orders comes by and by, so that a load that is late has few messages that wait until they go without a permit. */
-static void load_more(struct request *request)
-{
-	while (request->load_layer < request->load_layers &&
-	       (!settings.scheduled || request->messages < LOAD_MESSAGES)) {
-		const uint64_t left = request->fetch_bytes - request->load_done;
-		const uint64_t bytes = left < settings.message_bytes ? left : settings.message_bytes;
-
-		submit(request, STAGE_REUSE, request->owner, bytes, 0, 0); /* needed whole: no layer of it goes first */
-		request->load_done += bytes;
-		if (request->load_done == request->fetch_bytes) {
-			request->load_layer++;
-			request->load_done = 0;
-		}
-	}
-}
-
 static void request_release(struct request *request)
 {
 	if (request->messages || request->batch)
@@ -170,9 +153,7 @@ void prefill_completed(struct message *message)
 	request->messages--;
 	if (message->stage == STAGE_REUSE) {
 		request->fetched[message->layer] += message->bytes;
-		if (request->loads)
-			load_more(request);
-		else if (step == WAIT && request->batch && message->layer == batch.layer)
+		if (!request->loads && step == WAIT && request->batch && message->layer == batch.layer)
 			layer_try();
 	}
 	request_release(request);
@@ -233,17 +214,19 @@ void prefill_load(const char *words)
 {
 	struct request *request = calloc(1, sizeof(*request));
 	uint64_t deadline_ns;
+	uint32_t layers;
 	unsigned rank;
 
 	if (!request ||
 	    sscanf(words, "%u %u %u %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %u %u", &request->number,
-		   &request->owner, &request->load_layers, &request->fetch_bytes, &request->deadline_ns, &deadline_ns,
+		   &request->owner, &layers, &request->fetch_bytes, &request->deadline_ns, &deadline_ns,
 		   &request->budget_ns, &rank, &request->fixed_class[STAGE_REUSE]) != 9 ||
-	    !request->load_layers || request->load_layers > LAYERS_MAX || !request->fetch_bytes)
+	    !layers || layers > LAYERS_MAX || !request->fetch_bytes)
 		fail("a load that I cannot read: %.80s", words);
 	request->loads = true;
-	gate_load_begin(request, deadline_ns, rank, request->fetch_bytes * request->load_layers);
-	load_more(request);
+	gate_load_begin(request, deadline_ns, rank, request->fetch_bytes * layers);
+	while (layers--)
+		submit(request, STAGE_REUSE, request->owner, request->fetch_bytes, 0, 0); /* needed whole: no layer of it goes first */
 }
 
 /* NUMBER OWNER BYTES NEEDED */

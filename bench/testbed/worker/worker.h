@@ -28,7 +28,6 @@ enum {
 	SLOTS = 8, /* messages of one queue pair on their way at once, and receives posted for them */
 	REQUESTS_MAX = 256, /* of one batch */
 	LAYERS_MAX = 128,
-	LOAD_MESSAGES = 8, /* of one load that ask for permits at once: enough to fill the window, and few that wait for long */
 	POOL_BLOCKS = 128, /* that are hot: of one message each */
 };
 
@@ -76,8 +75,6 @@ struct request {
 	bool loads; /* loads its reused KV while it queues: it is in no batch yet, and its deadline is when the load is needed */
 	struct mfs_client *queued_client; /* gate.c's: the daemon's client that it is announced to, or NULL */
 	uint32_t queued_slot;
-	uint32_t load_layer, load_layers; /* of a load: the next to submit, and how many there are */
-	uint64_t load_done; /* bytes of that layer that were submitted */
 	struct transfer transfer[4]; /* by stage */
 	uint32_t messages; /* not completed; the request is freed when none is left and the batch has ended */
 };
