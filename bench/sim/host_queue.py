@@ -3,9 +3,10 @@ which message goes next.
 
 A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers
 at once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel
-group move together), or, with `reads`, reused KV in the queue of the NIC that it reaches, is posted when the windows of production have room for it (csrc/queue/window.c: the NIC's
-own, and that of the NIC where it goes), keeps the wire class it was posted with, and meets other traffic in a fabric
-that knows only those classes. Collectives never wait."""
+group move together), or, with `reads`, reused KV in the queue of the NIC that it reaches. It is posted when the windows
+of production have room for it (csrc/queue/window.c: the NIC's own, and that of the NIC at the other end), keeps the
+wire class it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never
+wait."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from mfsd.playground.program import Program
 
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
-MAX_HOLD = "5s"
+MAX_HOLD_S = 5
 """The most that may be: links are slower here than real ones by more than that is longer than the default."""
 STALE_AFTER = "500ms"
 """A few busy cores carry seven hosts, and may stand still themselves: a late heartbeat says less than on a node."""
@@ -125,7 +125,7 @@ class Daemons:
         wire = f'[wire]\nprofile = "{POLICY}"\n' if self._mode.apart else ""
         return (
             f'log_level = "warning"\n[arbiter]\nwindow = "{window_us}us"\nstale_after = "{STALE_AFTER}"\n'
-            f'max_hold = "{MAX_HOLD}"\n'
+            f'max_hold = "{MAX_HOLD_S}s"\n'
             f'heartbeat = "{stretched(DEFAULTS.arbiter.heartbeat_ns, self._scale)}"\n'
             f'{wire}[nic.{self._device}]\nrate = "{self._rate()}"\n'
             f'[cluster]\nnode = "{host}"\nunit = "{host.partition("r")[0]}"\n'

@@ -110,9 +110,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return {self.hosts[-1]: self.slow_owner} if self.slow_owner < 1 else {}
 
 
-def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, Any] | None = None) -> Cluster:
-    """The simulator's cluster of the scenario: a fabric with the testbed's number of priorities. `policy`: parameters
-    that differ from the default."""
+def cluster_of(
+    scenario: Scenario,
+    fabric_classes: int = 8,
+    policy: dict[str, Any] | None = None,
+    max_hold_s: float | None = None,
+) -> Cluster:
+    """The simulator's cluster of the scenario: a fabric with the testbed's number of priorities, whose workers read
+    what is reused. `policy`: parameters that differ from the default. `max_hold_s`: of the cluster's time."""
     config = Config(
         model=MODEL,
         gpus=2 * PREFILL_HOSTS,
@@ -125,6 +130,8 @@ def cluster_of(scenario: Scenario, fabric_classes: int = 8, policy: dict[str, An
         cache="first-owner",  # every cached token comes from the pool, below
         decode_choice="random",
         fabric_classes=fabric_classes,
+        reads=fabric_classes > 0,
+        max_hold_s=max_hold_s,
         policy=policy or {},
     )
     cluster = Cluster(config, scenario.seed)

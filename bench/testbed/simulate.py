@@ -12,6 +12,7 @@ from bench.sim.engine import Simulation
 from bench.sim.point import measure
 from bench.sim.policies.dscp import DscpBySize
 from bench.sim.reuse import ReuseConfig
+from bench.testbed.daemons import MAX_HOLD_S
 from bench.testbed.marks import marks_of
 from bench.testbed.modes import Mode
 from bench.testbed.placement import AGE_NS
@@ -48,7 +49,8 @@ def simulation_of(scenario: Scenario, scale: Scale, mode: Mode) -> Simulation:
     """A mode as the simulator plays it, to the end."""
     policy, fabric_classes = POLICIES[mode.name.partition("+")[0]]
     parameters = {name: value for name, value in (mode.policy or {}).items() if name != "variant"}
-    cluster = cluster_of(scenario, fabric_classes, parameters)
+    max_hold_s = MAX_HOLD_S / scale.time if fabric_classes else None
+    cluster = cluster_of(scenario, fabric_classes, parameters, max_hold_s)
     factory: policies.Factory = policies.find(policy)
     if mode.by_size:
         factory = partial(DscpBySize, marks=marks_of(scenario))

@@ -187,6 +187,29 @@ def test_a_flow_that_is_served_now_and_then_spends_no_budget_while_it_is_under_w
     assert network.hold is not None and not network.hold.spent(alone)
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_reuse_waits_at_its_owner_or_with_reads_where_it_goes(reads: bool) -> None:
+    """Both loads leave NIC 40 for NICs of their own; the window is full with one message."""
+    network = RmlqNetwork(CLUSTER.topology, PolicyConfig(), window_messages=0.001, reads=reads)
+    loads = []
+    for unit in (0, 1):
+        request = Request(90 + unit, 0.0, 1000, 0, unit, 0, 0, ((40, 0.5), (41, 0.5)), 100, 0.1, 1.0 + unit)
+        batch = Batch(unit, unit, [Chunk(State(request, CLUSTER), 1000, SIZE)], CLUSTER)
+        batch.layers = 1
+        loads.append(Flow(1, CLUSTER.reuse_path(request), batch, batch.chunks[0].state, SIZE, unit))
+        network.send(loads[-1], SIZE)
+    assert {network.poster(load) for load in loads} == ({network.entry(load) for load in loads} if reads else {40})
+    assert len(network.queues) == (2 if reads else 1)
+    assert [what[0] for what in network.waiting.values()] == ([] if reads else loads[1:]), "each reader has a window"
+    assert network.target(loads[0]) == (40 if reads else network.entry(loads[0]))
+    assert set(finish_order(network)) == set(loads) and not network.posted and not network.messages
+
+
+def test_reads_need_a_queue() -> None:
+    with pytest.raises(ConfigError, match="--reads"):
+        Config(model="dbrx", gpus=128, reads=True)
+
+
 @pytest.mark.parametrize("given", [{"max_hold_s": 0.0, "fabric_classes": 8}, {"max_hold_s": 0.25}])
 def test_a_hold_that_cannot_be_is_named(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="--max-hold"):
