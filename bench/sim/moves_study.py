@@ -72,6 +72,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     carried: dict[str, Any] = {}
     tried = seeds[: options.capacity_seeds]
+    carry_in = settings.named(options.capacity_setting or options.setting)
+    carriers = options.capacity_policy.split(",") if options.capacity_policy else ()
     for setting in settings.named(options.setting):
         base = settings.base_of(setting, "dbrx", "qwen-a", options.requests, 8)
         top = results.knee(base, study.knee_name(setting, base), settings.SETTINGS[setting].knee_seeds)
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 label = labelled(policy, mark)
                 rows.setdefault(label, {})[setting] = msgspec.to_builtins(found := cost(mine, without))
                 print(f"{setting}, {label}: {cell(found)}", flush=True)
-        for policy in options.capacity_policy.split(",") if options.capacity_policy else ():
+        for policy in carriers if setting in carry_in else ():
             of = carried.setdefault(setting, {})
             of |= msgspec.to_builtins(carries(results, under(base, policy), options.share, tried, top))
             print(f"{setting}, {policy}: {of}", flush=True)
@@ -156,6 +158,7 @@ def parser() -> argparse.ArgumentParser:
     )
     study.seeded_options(p, SETTINGS, first_seed=791)
     study.capacity_options(p)
+    p.add_argument("--capacity-setting", metavar="A,B", help="in these alone (default all)")
     p.add_argument("--share", type=float, default=0.2, help="of the prefill NICs' rate that moves take (default 0.2)")
     return p
 
@@ -166,6 +169,8 @@ def main(arguments: list[str]) -> int:
     study.check_capacity_seeds(options)
     if options.capacity_policy:
         study.check_names(options.capacity_policy, POLICIES, "--capacity-policy")
+    if options.capacity_setting:
+        study.check_names(options.capacity_setting, settings.named(options.setting), "--capacity-setting")
     data = run(options)
     if options.page:
         study.publish(options.page, table(data), data)

@@ -114,9 +114,11 @@ def test_capacity_is_held_against_the_same_policy_without_moves(
     page, points = tmp_path / "moves.md", tmp_path / "points.jsonl"
     page.write_text(f"{study.BEGIN}\nold\n{study.END}\n")
     monkeypatch.setattr(moves_study, "POLICIES", ("dscp-size",))
-    given = ["moves", str(points), "--setting", "egress", "--requests", "12", "--seeds", "2", "--page", str(page)]
-    assert command.main([*given, "--capacity-policy", "dscp-size", "--capacity-seeds", "1"]) == 0
+    given = ["moves", str(points), "--setting", "base,egress", "--requests", "12", "--seeds", "2", "--page", str(page)]
+    carriers = ["--capacity-policy", "dscp-size", "--capacity-seeds", "1", "--capacity-setting", "egress"]
+    assert command.main([*given, *carriers]) == 0
     data = json.loads((tmp_path / "moves-results.json").read_text())
+    assert list(data["capacity"]) == ["egress"]
     carried = data["capacity"]["egress"]
     assert list(carried) == [f"`dscp-size`, {how}" for how in ("no moves", "moves as background", "moves as load")]
     assert carried["`dscp-size`, no moves"]["ratio"] == 1 and carried["`dscp-size`, moves as load"]["ratio"] > 0
@@ -129,6 +131,7 @@ def test_capacity_is_held_against_the_same_policy_without_moves(
     [
         (["--seeds", "2", "--capacity-seeds", "3"], "--capacity-seeds 3: use 1 to 2, those that are run"),
         (["--capacity-policy", "fs"], "--capacity-policy fs: use mfs, dscp-size"),
+        (["--capacity-setting", "hot"], "--capacity-setting hot: use base, fan-in, egress"),
     ],
 )
 def test_capacity_of_what_is_not_run_is_refused(
