@@ -5,13 +5,13 @@ Attainment at one load says little about how many machines to buy; this says how
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from bench.sim.cluster import ConfigError
 from bench.sim.compare import Results, half_width
-from bench.sim.point import Point, under
+from bench.sim.point import Point
 
 TARGET = 0.9
 HIGHEST = 1.25  # times the knee: at that `nocont` itself meets no more than the target
@@ -31,12 +31,12 @@ class Capacity(msgspec.Struct, frozen=True):
         return self.ratio_half is not None and self.ratio - self.ratio_half > 1
 
 
-def capacity(results: Results, point: Point, policy: str, seed: int, knee: float) -> float:
-    """The highest load, relative to the knee, at which the policy still meets the target; in steps of 2 % of it."""
+def capacity(results: Results, point: Point, seed: int, knee: float) -> float:
+    """The highest load, relative to the knee, at which the point still meets the target; in steps of 2 % of it."""
     low, high = 0.0, HIGHEST
     for _ in range(STEPS):
         load = (low + high) / 2
-        tried = msgspec.structs.replace(under(point, policy), seed=seed, rate=round(load * knee, 4))
+        tried = msgspec.structs.replace(point, seed=seed, rate=round(load * knee, 4))
         try:
             met = results.of(tried)["slo_attainment"] >= TARGET
         except ConfigError:  # more than the GPUs can compute of this seed's requests
@@ -46,11 +46,11 @@ def capacity(results: Results, point: Point, policy: str, seed: int, knee: float
 
 
 def carried_against(
-    results: Results, point: Point, names: Sequence[str], seeds: Sequence[int], knee: float, against: str
+    results: Results, points: Mapping[str, Point], seeds: Sequence[int], knee: float, against: str
 ) -> dict[str, Capacity]:
-    """What each of the policies carries, held against one of them on the same seeds."""
-    loads = {name: [capacity(results, point, name, seed, knee) for seed in seeds] for name in names}
-    return {name: compare_capacity(loads[name], loads[against]) for name in names}
+    """What each of the points, by name, carries; held against one of them on the same seeds."""
+    loads = {name: [capacity(results, point, seed, knee) for seed in seeds] for name, point in points.items()}
+    return {name: compare_capacity(mine, loads[against]) for name, mine in loads.items()}
 
 
 def compare_capacity(mine: Sequence[float], other: Sequence[float]) -> Capacity:

@@ -22,7 +22,7 @@ from bench.sim.capacity import capacity
 from bench.sim.classes_rows import AGAINST, FIRST_SEED, SECTIONS, Carried, Data, Row, Section, What, load, save
 from bench.sim.cluster import ConfigError
 from bench.sim.compare import Results
-from bench.sim.point import Point
+from bench.sim.point import Point, under
 
 
 class NotKept(LookupError):
@@ -80,7 +80,7 @@ def points(results: Results, name: str, section: Section) -> Iterator[Row | Carr
         for policy in section.carried:
             tried = seeds[: section.carried_seeds]
             try:
-                loads = [capacity(results, base, policy, seed, top) for seed in tried]
+                loads = [capacity(results, under(base, policy), seed, top) for seed in tried]
             except NotKept:
                 continue
             yield Carried(section=name, setting=setting, policy=policy, loads=loads)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bench.sim import policies, study
-from bench.sim.capacity import Capacity, carried_against
+from bench.sim.capacity import carried_against
 from bench.sim.cluster import Config, ConfigError
 from bench.sim.compare import Comparison, Results, compare
-from bench.sim.point import Point
+from bench.sim.point import Point, under
 from bench.sim.settings import OWNERS
 
 GPUS, CLASSES = 2048, 8
@@ -91,9 +91,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 print(f"{setting}, {load:g}, {row.label}: {study.cell(found[row.label])}", file=sys.stderr, flush=True)
             columns[f"{setting}, {load:g}"] = {"rate": rate, "rows": msgspec.to_builtins(found)}
         if options.capacity_policy:
-            names = list(dict.fromkeys([AGAINST, *options.capacity_policy.split(",")]))
+            points = {name: under(base, name) for name in [AGAINST, *options.capacity_policy.split(",")]}
             tried = seeds[: options.capacity_seeds]
-            carried[setting] = msgspec.to_builtins(carried_against(results, base, names, tried, top, AGAINST))
+            carried[setting] = msgspec.to_builtins(carried_against(results, points, tried, top, AGAINST))
     return {
         "what": {
             "simulated": True, "gpus": GPUS, "requests": options.requests, "warmup": options.requests // 2,
@@ -147,25 +147,13 @@ def shares(figures: dict[str, dict[str, Comparison]]) -> Iterator[str]:
 
 
 def capacity_lines(what: dict[str, Any], carried: dict[str, Any]) -> Iterator[str]:
-    tried = what["capacity_seeds"]
-    which = f"seeds {tried[0]}-{tried[-1]}" if len(tried) > 1 else f"seed {tried[0]} alone"
     yield (
-        f"The load up to which 90 % are met, in exact order, {which}: relative to the knee, and in brackets to "
-        f"`{AGAINST}`."
+        f"The load up to which 90 % are met, in exact order, {study.seed_words(what['capacity_seeds'])}: relative to "
+        f"the knee, and in brackets to `{AGAINST}`."
     )
     yield ""
-    yield "| | " + " | ".join(carried) + " |"
-    yield "|---" * (len(carried) + 1) + "|"
-    for name in next(iter(carried.values())):
-        cells = [capacity_cell(msgspec.convert(of[name], Capacity), name == AGAINST) for of in carried.values()]
-        yield f"| `{name}` | " + " | ".join(cells) + " |"
-
-
-def capacity_cell(found: Capacity, itself: bool) -> str:
-    text = f"{found.load:.2f}"
-    if itself or not found.ratio:  # where `static` meets 90 % at no load there is no ratio
-        return text
-    return f"{text} (x{found.ratio:.2f}" + ("" if found.ratio_half is None else f"±{found.ratio_half:.2f}") + ")"
+    named = {setting: {f"`{name}`": one for name, one in of.items()} for setting, of in carried.items()}
+    yield from study.capacity_lines(named, (f"`{AGAINST}`",))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -182,8 +170,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
     p.add_argument("--requests", type=int, default=1024, help="measured, after half as many (default 1024)")
-    p.add_argument("--capacity-policy", metavar="A,B", help="also find the load up to which these meet 90 %%")
-    p.add_argument("--capacity-seeds", type=int, metavar="N", help="on the first N (default all)")
+    study.capacity_options(p)
     p.add_argument(
         "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
     )
@@ -200,8 +187,7 @@ def check(options: argparse.Namespace) -> None:
         policies.find(name)
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
-    if options.capacity_seeds is not None and not 1 <= options.capacity_seeds <= options.seeds:
-        raise ConfigError(f"--capacity-seeds {options.capacity_seeds}: use 1 to {options.seeds}, those that are run")
+    study.check_capacity_seeds(options)
 
 
 def main(arguments: list[str]) -> int:

@@ -4,7 +4,8 @@ are served.
 A share of the prefill NICs' rate is taken by moves of gigabytes between units (bench/sim/moves.py). `mfs` (eight
 classes, the production queue) sends them in the background class with their deadlines, or as loads, as a program does
 that marks all KV alike; `dscp-size` does so, too, without a daemon. Each is held against itself without moves, paired
-by seed. FILE keeps every point; --page writes the table between the page's marks and the figures as JSON beside it."""
+by seed; so are the loads that those of --capacity-policy carry. FILE keeps every point; --page writes the tables
+between the page's marks and the figures as JSON beside it."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from typing import Any
 import msgspec
 
 from bench.sim import settings, study
+from bench.sim.capacity import Capacity, carried_against
 from bench.sim.compare import Results, compare, half_width
 from bench.sim.moves import MARKS
-from bench.sim.point import Point
+from bench.sim.point import Point, under
 
 POLICIES = ("mfs", "dscp-size")
 SETTINGS = "base,fan-in,egress"
@@ -64,10 +66,14 @@ def with_moves(point: Point, share: float, mark: str) -> Point:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing. {"what", "rows": {label: {setting: Cost}}}."""
+    """Runs what is missing. {"what", "rows": {label: {setting: Cost}}, "capacity": {setting: {label: Capacity}}}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     rows: dict[str, dict[str, Any]] = {}
+    carried: dict[str, Any] = {}
+    tried = seeds[: options.capacity_seeds]
+    carry_in = settings.named(options.capacity_setting or options.setting)
+    carriers = options.capacity_policy.split(",") if options.capacity_policy else ()
     for setting in settings.named(options.setting):
         base = settings.base_of(setting, "dbrx", "qwen-a", options.requests, 8)
         top = results.knee(base, study.knee_name(setting, base), settings.SETTINGS[setting].knee_seeds)
@@ -76,15 +82,35 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             without = results.of_seeds(point, policy, seeds)
             for mark in MARKS:
                 mine = results.of_seeds(with_moves(point, options.share, mark), policy, seeds)
-                label = f"`{policy}`, moves as {mark}"
+                label = labelled(policy, mark)
                 rows.setdefault(label, {})[setting] = msgspec.to_builtins(found := cost(mine, without))
                 print(f"{setting}, {label}: {cell(found)}", flush=True)
+        for policy in carriers if setting in carry_in else ():
+            of = carried.setdefault(setting, {})
+            of |= msgspec.to_builtins(carries(results, under(base, policy), options.share, tried, top))
+            print(f"{setting}, {policy}: {of}", flush=True)
     what = {
         "simulated": True, "share": options.share, "load": options.load, "requests": options.requests,
         "warmup": options.requests // 3, "gpus": settings.GPUS, "seeds": list(seeds),
+        "capacity_seeds": list(tried) if carried else [],
         "revisions": sorted({r["revision"] for r in results.rows.values()}),
     }  # fmt: skip
-    return {"what": what, "rows": rows}
+    return {"what": what, "rows": rows, "capacity": carried}
+
+
+def labelled(policy: str, mark: str) -> str:
+    return f"`{policy}`, moves as {mark}"
+
+
+def unmoved(policy: str) -> str:
+    return f"`{policy}`, no moves"
+
+
+def carries(results: Results, point: Point, share: float, seeds: Sequence[int], knee: float) -> dict[str, Capacity]:
+    """What the point's policy carries, with moves against without."""
+    points = {labelled(point.policy, mark): with_moves(point, share, mark) for mark in MARKS}
+    without = unmoved(point.policy)
+    return carried_against(results, {without: point, **points}, seeds, knee, without)
 
 
 def cell(found: Cost) -> str:
@@ -115,6 +141,14 @@ def table(data: dict[str, Any]) -> str:
     ]
     for label, of in rows.items():
         lines.append(f"| {label} | " + " | ".join(cell(msgspec.convert(of[name], Cost)) for name in names) + " |")
+    if data["capacity"]:
+        lines += [
+            "",
+            f"The load up to which 90 % are met, {study.seed_words(what['capacity_seeds'])}: relative to the knee "
+            "without moves, and in brackets to the same policy without moves.",
+            "",
+            *study.capacity_lines(data["capacity"], [unmoved(policy) for policy in POLICIES]),
+        ]
     return "\n".join(lines)
 
 
@@ -123,6 +157,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench sim moves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     study.seeded_options(p, SETTINGS, first_seed=791)
+    study.capacity_options(p)
+    p.add_argument("--capacity-setting", metavar="A,B", help="in these alone (default all)")
     p.add_argument("--share", type=float, default=0.2, help="of the prefill NICs' rate that moves take (default 0.2)")
     return p
 
@@ -130,6 +166,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_seeded(options)
+    study.check_capacity_seeds(options)
+    if options.capacity_policy:
+        study.check_names(options.capacity_policy, POLICIES, "--capacity-policy")
+    if options.capacity_setting:
+        study.check_names(options.capacity_setting, settings.named(options.setting), "--capacity-setting")
     data = run(options)
     if options.page:
         study.publish(options.page, table(data), data)

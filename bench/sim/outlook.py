@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bench.sim import settings, study
+from bench.sim.capacity import carried_against
 from bench.sim.cluster import ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point, under
@@ -51,6 +52,7 @@ class Section(NamedTuple):
     rows: tuple[Row, ...]  # the others are held against the first
     seeds: int = SEEDS  # how many, where not given
     requests: int = 300  # measured, where not given
+    carriers: tuple[Row, ...] = ()  # the load that each carries is found, held against the first's
 
 
 class Report(NamedTuple):
@@ -270,6 +272,10 @@ def point_of(results: Results, case: Case, requests: int) -> Point:
     return msgspec.structs.replace(base, rate=round(settings.load_of(case.setting) * top, 4))
 
 
+def asked(point: Point, row: Row) -> Point:
+    return msgspec.structs.replace(under(point, row.policy), reuse=row.reuse)
+
+
 def section_of(
     results: Results, section: Section, requests: int, seeds: range, kept: dict[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -288,8 +294,7 @@ def section_of(
                 written.append(before[row.name])
                 revisions |= set(kept["revisions"])
                 continue
-            asked = msgspec.structs.replace(under(point, row.policy), reuse=row.reuse)
-            rows = [results.of(msgspec.structs.replace(asked, seed=seed)) for seed in seeds]
+            rows = [results.of(msgspec.structs.replace(asked(point, row), seed=seed)) for seed in seeds]
             revisions |= {row["revision"] for row in rows}
             figures = compare(rows, first or rows)
             print(f"{case.name}: {row.name}: {_text(figures, rows)}", file=sys.stderr, flush=True)
@@ -308,6 +313,18 @@ def section_of(
         "title": section.title, "seeds": list(seeds), "requests": requests, "warmup": requests // 3,
         "revisions": sorted(revisions), "columns": columns,
     }  # fmt: skip
+
+
+def capacity_of(results: Results, section: Section, requests: int, seeds: Sequence[int]) -> dict[str, Any]:
+    """What the section's carriers carry, of the rate of its table."""
+    found: dict[str, Any] = {}
+    for case in section.cases:
+        point = point_of(results, case, requests)
+        points = {row.name: asked(point, row) for row in section.carriers}
+        carried = carried_against(results, points, seeds, point.rate, section.carriers[0].name)
+        found[case.name] = msgspec.to_builtins(carried)
+        print(f"{case.name}: {found[case.name]}", file=sys.stderr, flush=True)
+    return {"capacity_seeds": list(seeds), "capacity": found}
 
 
 def _rows_of(kept: dict[str, Any] | None, case: Case, point: Point) -> dict[str, Any]:
@@ -367,7 +384,19 @@ def tables(data: dict[str, Any], report: Report) -> str:
         if not any(row.startswith("`dscp") for row in rows):
             by_stage = any(row.startswith("`static") for row in rows)
             lines += ["", report.with_stages if by_stage else report.without_marks]
+        if section.get("capacity"):
+            lines += ["", *_capacity_lines(section)]
     return "\n".join(lines)
+
+
+def _capacity_lines(section: dict[str, Any]) -> Iterator[str]:
+    first = next(iter(next(iter(section["capacity"].values()))))
+    yield (
+        f"The load up to which 90 % are met, {study.seed_words(section['capacity_seeds'])}: relative to that of the "
+        f"table above, and in brackets to {first}."
+    )
+    yield ""
+    yield from study.capacity_lines(section["capacity"], [first])
 
 
 def _cell(row: dict[str, Any], first: bool) -> str:
@@ -392,6 +421,8 @@ def parser(report: Report) -> argparse.ArgumentParser:
         type=int,
         help=f"measured, after a third as many (default {_defaults(sections, 'requests')})",
     )
+    if any(section.carriers for section in sections.values()):
+        p.add_argument("--capacity-seeds", type=int, default=2, metavar="N", help="of them, for capacities (default 2)")
     p.add_argument(
         "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
     )
@@ -423,6 +454,8 @@ def write(report: Report, arguments: list[str]) -> int:
     study.check_names(options.what, list(known), "--what")
     if options.seeds is not None and options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
+    if getattr(options, "capacity_seeds", 0) < 0:
+        raise ConfigError(f"--capacity-seeds {options.capacity_seeds}: use 0 or more")
     results = Results(options.file)
     published = study.published(options.page).get("sections", {}) if options.page and options.new else {}
     sections = {}
@@ -431,6 +464,8 @@ def write(report: Report, arguments: list[str]) -> int:
         requests = options.requests or known[name].requests
         seeds = range(options.first_seed, last)
         sections[name] = section_of(results, known[name], requests, seeds, published.get(name))
+        if known[name].carriers and options.capacity_seeds:
+            sections[name] |= capacity_of(results, known[name], requests, seeds[: options.capacity_seeds])
     if options.page:
         sections = _with_kept(options.page, sections, list(known))
     data = {"what": {"simulated": True}, "sections": sections}

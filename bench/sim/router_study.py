@@ -64,6 +64,7 @@ SECTIONS = {
         ASKED,
         (*FEW, BLIND, EXAGGERATED, *PRICES[1:]),
         CLAIM_SEEDS,
+        carriers=(*_both("mfs"), *_both("dscp-size")),
     ),
     "known": Section(
         "What has to be known",

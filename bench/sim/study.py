@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             "gpus": base.config.gpus, "policies": msgspec.to_builtins(figures),
         }  # fmt: skip
         if carriers:
-            found = carried_against(results, base, carriers, tried, top, options.against)
+            points = {name: under(base, name) for name in carriers}
+            found = carried_against(results, points, tried, top, options.against)
             settings[setting]["capacity"] = msgspec.to_builtins(found)
     if not settings:
         raise ConfigError(f"--setting {options.setting}: no rate meets 90 % of any one's deadlines; use another")
@@ -156,11 +157,30 @@ def table(data: dict[str, Any]) -> str:
 def cap_words(what: dict[str, Any], against: str) -> str:
     """What `cap` in a cell is, and on which seeds it was found."""
     tried = what.get("capacity_seeds") or what["seeds"]
-    which = f"seeds {tried[0]}-{tried[-1]}" if len(tried) > 1 else f"seed {tried[0]} alone"
     return (
         f"cap: the load up to which 90 % are met, relative to `{against}`, for which it is relative to the knee, "
-        f"{which}"
+        f"{seed_words(tried)}"
     )
+
+
+def seed_words(tried: Sequence[int]) -> str:
+    return f"seeds {tried[0]}-{tried[-1]}" if len(tried) > 1 else f"seed {tried[0]} alone"
+
+
+def capacity_lines(carried: dict[str, dict[str, Any]], against: Collection[str]) -> Iterator[str]:
+    """What is carried: a row for each name, a column for each setting; no ratio for what others are held against."""
+    yield "| | " + " | ".join(carried) + " |"
+    yield "|---" * (len(carried) + 1) + "|"
+    for name in next(iter(carried.values())):
+        cells = [capacity_cell(msgspec.convert(of[name], Capacity), name in against) for of in carried.values()]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def capacity_cell(found: Capacity, itself: bool) -> str:
+    text = f"{found.load:.2f}"
+    if itself or not found.ratio:  # where the other one meets 90 % at no load there is no ratio
+        return text
+    return f"{text} (x{found.ratio:.2f}" + ("" if found.ratio_half is None else f"±{found.ratio_half:.2f}") + ")"
 
 
 def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
@@ -243,10 +263,20 @@ def check_seeded(options: argparse.Namespace) -> None:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
 
 
-def check_capacity(options: argparse.Namespace) -> None:
-    """Raises ConfigError for capacities of what is not run."""
+def capacity_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--capacity-policy", metavar="A,B", help="also find the load up to which these meet 90 %%")
+    p.add_argument("--capacity-seeds", type=int, metavar="N", help="on the first N (default all)")
+
+
+def check_capacity_seeds(options: argparse.Namespace) -> None:
+    """Raises ConfigError for capacities on seeds that are not run."""
     if options.capacity_seeds is not None and not 1 <= options.capacity_seeds <= options.seeds:
         raise ConfigError(f"--capacity-seeds {options.capacity_seeds}: use 1 to {options.seeds}, those that are run")
+
+
+def check_capacity(options: argparse.Namespace) -> None:
+    """Raises ConfigError for capacities of what is not run."""
+    check_capacity_seeds(options)
     if options.capacity_policy:
         check_names(
             options.capacity_policy, [options.against, *REFERENCES, *options.policy.split(",")], "--capacity-policy"

@@ -25,7 +25,7 @@ from bench.sim.choose import Found, contention
 from bench.sim.classes_findings import times
 from bench.sim.cluster import Config, ConfigError
 from bench.sim.compare import CHOOSING_SEED, Comparison, Results, compare
-from bench.sim.point import TRACE_REQUESTS, Point
+from bench.sim.point import TRACE_REQUESTS, Point, under
 from bench.sim.settings import CAUSES, SERVED, SETTINGS, WORKLOADS, base_of
 from bench.sim.workload import Row, read_trace
 
@@ -150,7 +150,7 @@ def held_against(
         load=found.load,
         rate=point.rate,
         figures={name: compare(rows[name], rows[AGAINST]) for name in names},
-        carried=carried_against(results, base, carriers, tried, top, AGAINST),
+        carried=carried_against(results, {name: under(base, name) for name in carriers}, tried, top, AGAINST),
     )
     return compared, [row["revision"] for of in rows.values() for row in of]
 

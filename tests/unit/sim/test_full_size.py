@@ -45,10 +45,10 @@ def test_its_clusters_have_2048_gpus_and_half_as_many_requests_come_before() -> 
 
 
 def test_where_static_carries_nothing_there_is_no_ratio() -> None:
-    assert full_size.capacity_cell(Capacity(0.5, 0.0, None), itself=False) == "0.50"
-    assert full_size.capacity_cell(Capacity(0.5, 1.25, None), itself=False) == "0.50 (x1.25)"
-    assert full_size.capacity_cell(Capacity(0.5, 1.25, 0.1), itself=False) == "0.50 (x1.25±0.10)"
-    assert full_size.capacity_cell(Capacity(0.4, 1.0, 0.0), itself=True) == "0.40"
+    assert study.capacity_cell(Capacity(0.5, 0.0, None), itself=False) == "0.50"
+    assert study.capacity_cell(Capacity(0.5, 1.25, None), itself=False) == "0.50 (x1.25)"
+    assert study.capacity_cell(Capacity(0.5, 1.25, 0.1), itself=False) == "0.50 (x1.25±0.10)"
+    assert study.capacity_cell(Capacity(0.4, 1.0, 0.0), itself=True) == "0.40"
 
 
 @pytest.mark.parametrize(

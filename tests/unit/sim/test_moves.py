@@ -108,6 +108,39 @@ def test_the_study_writes_its_page_and_figures(tmp_path: Path, monkeypatch: pyte
     assert 0 <= rows["`mfs`, moves as background"]["base"]["in_time"] <= 100
 
 
+def test_capacity_is_held_against_the_same_policy_without_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, points = tmp_path / "moves.md", tmp_path / "points.jsonl"
+    page.write_text(f"{study.BEGIN}\nold\n{study.END}\n")
+    monkeypatch.setattr(moves_study, "POLICIES", ("dscp-size",))
+    given = ["moves", str(points), "--setting", "base,egress", "--requests", "12", "--seeds", "2", "--page", str(page)]
+    carriers = ["--capacity-policy", "dscp-size", "--capacity-seeds", "1", "--capacity-setting", "egress"]
+    assert command.main([*given, *carriers]) == 0
+    data = json.loads((tmp_path / "moves-results.json").read_text())
+    assert list(data["capacity"]) == ["egress"]
+    carried = data["capacity"]["egress"]
+    assert list(carried) == [f"`dscp-size`, {how}" for how in ("no moves", "moves as background", "moves as load")]
+    assert carried["`dscp-size`, no moves"]["ratio"] == 1 and carried["`dscp-size`, moves as load"]["ratio"] > 0
+    assert data["what"]["capacity_seeds"] == [791] and "are met, seed 791 alone: " in page.read_text()
+    assert f"| `dscp-size`, no moves | {carried['`dscp-size`, no moves']['load']:.2f} |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--seeds", "2", "--capacity-seeds", "3"], "--capacity-seeds 3: use 1 to 2, those that are run"),
+        (["--capacity-policy", "fs"], "--capacity-policy fs: use mfs, dscp-size"),
+        (["--capacity-setting", "hot"], "--capacity-setting hot: use base, fan-in, egress"),
+    ],
+)
+def test_capacity_of_what_is_not_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
+) -> None:
+    assert command.main(["moves", str(tmp_path / "points.jsonl"), *given]) == 2
+    assert capsys.readouterr().err == f"bench sim: {message}\n"
+
+
 def test_the_study_asks_for_at_least_one_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["moves", str(tmp_path / "points.jsonl"), "--seeds", "0"]) == 2
     assert capsys.readouterr().err == "bench sim: --seeds 0: use at least 1\n"

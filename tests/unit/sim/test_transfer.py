@@ -246,6 +246,26 @@ def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
+def test_the_study_finds_the_load_that_rows_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = router_study.SECTIONS["claim"].carriers
+    case = outlook.Case("small", "hot", knobs={"fabric_classes": 8})
+    small = outlook.Section("Small", (case,), rows[:1], 2, carriers=rows[2:])
+    monkeypatch.setattr(router_study, "SECTIONS", {"small": small})
+    monkeypatch.setattr(outlook, "point_of", lambda results, case, requests: BASE)
+    page = tmp_path / "page.md"
+    page.write_text(f"{outlook.BEGIN}\n{outlook.END}\n")
+    assert router_study.main([str(tmp_path / "p.jsonl"), "--capacity-seeds", "1", "--page", str(page)]) == 0
+    found = json.loads((tmp_path / "page-results.json").read_text())["sections"]["small"]
+    carried = found["capacity"]["small"]
+    assert found["capacity_seeds"] == [771] and list(carried) == [
+        f"`dscp-size`, `{r}`" for r in ("locality", "transfer")
+    ]
+    assert "are met, seed 771 alone: " in page.read_text()
+    assert f"| `dscp-size`, `locality` | {carried['`dscp-size`, `locality`']['load']:.2f} |" in page.read_text()
+    with pytest.raises(ConfigError, match="--capacity-seeds -1: use 0 or more"):
+        router_study.main([str(tmp_path / "p.jsonl"), "--capacity-seeds", "-1"])
+
+
 def test_every_case_of_the_study_has_eight_classes() -> None:
     for section in router_study.SECTIONS.values():
         assert section.rows[0].reuse == ReuseConfig(), "the others are held against locality"
