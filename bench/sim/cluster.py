@@ -113,10 +113,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: use a number above 0")
         if self.max_hold_s is not None and not 0 < self.max_hold_s < math.inf:
             raise ConfigError(f"--max-hold {self.max_hold_s}: use a number of seconds above 0")
-        if self.max_hold_s is not None and not self.fabric_classes:
-            raise ConfigError("--max-hold needs production's queue: give --fabric-classes, too")
-        if self.reads and not self.fabric_classes:
-            raise ConfigError("--reads needs production's queue: give --fabric-classes, too")
+        if (self.max_hold_s is not None or self.reads) and not self.fabric_classes:
+            raise ConfigError("--max-hold and --reads need production's queue: give --fabric-classes, too")
         if not 0 <= self.hot_fraction <= 1:
             raise ConfigError(f"--hot-fraction {self.hot_fraction}: use a share from 0 to 1")
         if self.slo_tiers and abs(sum(tier.share for tier in self.slo_tiers) - 1) > 1e-9:
