@@ -73,5 +73,5 @@ def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
     if simulation.reuse is not None:
         result["recomputed"] = simulation.reuse.recomputed
         for name, pairs in (("loads", simulation.reuse.loads), ("loads_asked", simulation.reuse.asked)):
-            result[name] = [[expected * scale.time, took * scale.time] for expected, took in pairs]
+            result[name] = [[round(s * scale.time, 4) for s in pair] for pair in pairs]
     return {"mode": mode.name, "rate": scenario.rate, "seed": scenario.seed, **result}
