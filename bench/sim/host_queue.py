@@ -87,9 +87,9 @@ class RmlqNetwork(SharedNetwork):
     def now_ns(self) -> int:
         return int(self.fluid.now * NS)
 
-    def poster(self, flow: Flow) -> int:
+    def queue_link(self, flow: Flow) -> int:
         """The link in whose queue its messages wait."""
-        return self.entry(flow) if self.reads and flow.stage == 1 else flow.path.source
+        return self.entry_link(flow) if self.reads and flow.stage == 1 else flow.path.source
 
     # -- messages
 
@@ -97,7 +97,7 @@ class RmlqNetwork(SharedNetwork):
         if flow.stage == 2:
             super().send(flow, size)
             return
-        nic = self.poster(flow)
+        nic = self.queue_link(flow)
         if flow.stage != 1:
             self._submit(flow, size, flow.layer)
         elif flow not in self.awaited:
@@ -120,7 +120,7 @@ class RmlqNetwork(SharedNetwork):
         return parts
 
     def _enqueue(self, flow: Flow, size: float, layer: int) -> None:
-        nic = self.poster(flow)
+        nic = self.queue_link(flow)
         stage, request, batch, deadline_ns = self._facts(flow)
         self.cookie += 1
         handle = self.queue(nic).submit(
@@ -143,7 +143,7 @@ class RmlqNetwork(SharedNetwork):
     def joined(self, flow: Flow) -> None:
         """The reuse of a request whose batch begins: what still waits is asked for again, with the batch."""
         mine = [(cookie, what) for cookie, what in self.waiting.items() if what[0] is flow]
-        nic = self.poster(flow)
+        nic = self.queue_link(flow)
         for cookie, (_, size, layer, handle) in mine:
             del self.waiting[cookie]
             self.windows[nic].give(self.queues[nic].place(handle).destination)
@@ -182,7 +182,7 @@ class RmlqNetwork(SharedNetwork):
 
     def _let_go(self, flow: Flow) -> None:
         """All of it that waits, without permits."""
-        nic = self.poster(flow)
+        nic = self.queue_link(flow)
         for cookie, what in list(self.waiting.items()):
             if what[0] is flow:
                 place = self.queues[nic].place(what[3])
@@ -200,10 +200,10 @@ class RmlqNetwork(SharedNetwork):
 
     def target(self, flow: Flow) -> int:
         """What its queue knows as its far end."""
-        entry = self.entry(flow)
-        return flow.path.source if self.poster(flow) == entry else entry
+        entry = self.entry_link(flow)
+        return flow.path.source if self.queue_link(flow) == entry else entry
 
-    def entry(self, flow: Flow) -> int:
+    def entry_link(self, flow: Flow) -> int:
         """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
         return min(
             (link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares)
@@ -221,7 +221,7 @@ class RmlqNetwork(SharedNetwork):
                 continue
             flow, handle, layer, passage = self.posted.pop(number)
             self.fluid.remove(number)
-            nic = self.poster(flow)
+            nic = self.queue_link(flow)
             if passage is not None:
                 self.queues[nic].complete(handle)
                 self.windows[nic].complete(passage, self.now_ns())
@@ -284,7 +284,7 @@ class RmlqNetwork(SharedNetwork):
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):
                 if flow is not None:
-                    nics.add(self.poster(flow))
+                    nics.add(self.queue_link(flow))
         for nic in sorted(nics):
             self.queue(nic).batch(
                 self.now_ns(), batch.serial, layer_current=batch.layer, layers=layers, rank=min(rank, 2**32
@@ -313,7 +313,7 @@ class RmlqNetwork(SharedNetwork):
     def tell_pruned(self, state: State) -> None:
         for flow in (state.reuse, state.p2d):
             if flow is not None:
-                queue = self.queue(self.poster(flow))
+                queue = self.queue(self.queue_link(flow))
                 (queue.prune if state.pruned else queue.unprune)(state.request.number + 1)
 
     def tell_load(self, nic: int, rho: float) -> None:

@@ -31,6 +31,7 @@ WHAT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("K = 8, held for ever", {"fabric_classes": 8}),
         *((f"K = 8, held for {s:g} s at most", {"fabric_classes": 8, "max_hold_s": s}) for s in (0.25, 1.0)),
     ],
+    "reads": [("K = 8, reuse is read", {"fabric_classes": 8, "reads": True})],
     "delay": [(f"coordinator {d * 1e3:g} ms late", {"coordinator_delay_s": d}) for d in (0.001, 0.01, 0.05)],
 }
 BEGIN, END = "<!-- begin of generated sensitivities -->", "<!-- end of generated sensitivities -->"
@@ -41,7 +42,7 @@ def row(results: Results, base: Point, policy: str, seeds: range) -> tuple[Compa
     # `static` and `nocont` have no parameters of the policy: their points are shared between rows.
     plain = msgspec.structs.replace(base.config, policy={}, belief_error=0.0, coordinator_delay_s=0.0)
     static = results.of_seeds(msgspec.structs.replace(base, config=plain), "static", seeds)
-    free = msgspec.structs.replace(plain, fabric_classes=0, max_hold_s=None)
+    free = msgspec.structs.replace(plain, fabric_classes=0, max_hold_s=None, reads=False)
     bound = results.of_seeds(msgspec.structs.replace(base, config=free), "nocont", seeds)
     return compare(results.of_seeds(base, policy, seeds), static), compare(bound, static)
 

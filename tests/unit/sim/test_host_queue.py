@@ -198,10 +198,11 @@ def test_reuse_waits_at_its_owner_or_with_reads_where_it_goes(reads: bool) -> No
         batch.layers = 1
         loads.append(Flow(1, CLUSTER.reuse_path(request), batch, batch.chunks[0].state, SIZE, unit))
         network.send(loads[-1], SIZE)
-    assert {network.poster(load) for load in loads} == ({network.entry(load) for load in loads} if reads else {40})
+    entries = {network.entry_link(load) for load in loads}
+    assert {network.queue_link(load) for load in loads} == (entries if reads else {40})
     assert len(network.queues) == (2 if reads else 1)
     assert [what[0] for what in network.waiting.values()] == ([] if reads else loads[1:]), "each reader has a window"
-    assert network.target(loads[0]) == (40 if reads else network.entry(loads[0]))
+    assert network.target(loads[0]) == (40 if reads else network.entry_link(loads[0]))
     assert set(finish_order(network)) == set(loads) and not network.posted and not network.messages
 
 
