@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import signal
 import sys
@@ -77,11 +78,12 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
     first, with that process's number as seen from here: a process that joins it later needs that. SandboxError: not
     possible here."""
     ready, tell = os.pipe()
+    signals = _Signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until all processes know what to do then
     keeper = os.fork()
     if keeper == 0:
         os.close(ready)
-        _keep(function, started, tell)
+        _keep(function, started, tell, signals)
     os.close(tell)
     received: list[int] = []
 
@@ -95,7 +97,7 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
     try:
         with os.fdopen(ready) as pipe:
             problem = pipe.read()
-        status = _ended(keeper)
+        status = _ended(keeper, lambda: None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -124,7 +126,31 @@ def enter(pid: int) -> None:
     os.chdir(here if here.is_dir() else "/")
 
 
-def _keep(function: Callable[[], int], started: Callable[[int], None] | None, tell: int) -> NoReturn:
+class _Signals:
+    """How many the keeper has passed on and how many of them the first process has handled, in memory they share.
+    Python runs a handler between two instructions: a signal that arrives just before a wait without end begins is
+    handled when that ends, and only a further signal ends it."""
+
+    def __init__(self) -> None:
+        self._counts = mmap.mmap(-1, 2)
+
+    def send(self, child: int) -> None:
+        self._counts[0] = (self._counts[0] + 1) % 256
+        os.kill(child, signal.SIGTERM)
+
+    def repeat(self, child: int) -> None:
+        """While one is not handled. By another signal than the first: one that comes late changes nothing."""
+        if self.pending():
+            os.kill(child, signal.SIGALRM)
+
+    def pending(self) -> bool:
+        return self._counts[0] != self._counts[1]
+
+    def handled(self) -> None:
+        self._counts[1] = self._counts[0]
+
+
+def _keep(function: Callable[[], int], started: Callable[[int], None] | None, tell: int, signals: _Signals) -> NoReturn:
     """Between the caller and the first process of the namespaces: waits for that and dies with the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all processes; the caller decides
     die_with_parent()
@@ -135,41 +161,53 @@ def _keep(function: Callable[[], int], started: Callable[[int], None] | None, te
         os._exit(1)
     child = os.fork()
     if child == 0:
-        _first(function, started, tell)
+        _first(function, started, tell, signals)
     os.close(tell)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: signals.send(child))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    status = _ended(child)
+    status = _ended(child, lambda: signals.repeat(child))
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _ended(child: int) -> int:
-    """Its status, once it has ended. In steps: a signal that comes just before a wait without end begins is seen only
-    when that ends."""
+def _ended(child: int, meanwhile: Callable[[], None]) -> int:
+    """Its status, once it has ended. In steps (`_Signals` says why), `meanwhile` after each."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return status
         time.sleep(WAIT_S)
+        meanwhile()
 
 
-def _first(function: Callable[[], int], started: Callable[[int], None] | None, tell: int) -> NoReturn:
+def _first(
+    function: Callable[[], int], started: Callable[[int], None] | None, tell: int, signals: _Signals
+) -> NoReturn:
     """The first process: when it ends, the kernel ends all others of its namespace."""
 
-    me = os.getpid()
+    me, dropped_one = os.getpid(), False
 
-    def interrupt(_: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal dropped_one
         if os.getpid() != me:  # a child that a library forked and now ends must not tidy up for us
             os._exit(143)
+        if number == signal.SIGALRM and not dropped_one and not signals.pending():
+            return
+        signals.handled()
+        dropped_one = False
         while frame is not None and frame.f_code is not once_more.__code__:
             frame = frame.f_back
         if frame is None:
             raise KeyboardInterrupt
+        raise_later()
+
+    def raise_later() -> None:
+        nonlocal dropped_one
+        dropped_one = True
         signal.setitimer(signal.ITIMER_REAL, RETRY_S)
 
     def once_more(dropped: sys.UnraisableHookArgs) -> None:
         if dropped.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+            raise_later()
         else:
             sys.__unraisablehook__(dropped)
 

@@ -49,12 +49,14 @@ def test_network_processes_and_mounts_are_its_own() -> None:
     assert "sandboxed" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
 
 
+LASTING_S = f"1000.{os.getpid()}"
+"""Names the sleepers of this process: those of a failed run beside it are not ours."""
 SCRIPT = """
 import subprocess, sys
 from mfsd.playground.sandbox import run_sandboxed
 
 def wait():
-    child = subprocess.Popen(["sleep", "1000.125"])
+    child = subprocess.Popen(["sleep", sys.argv[1]])
     try:
         print("up", flush=True)
         child.wait()
@@ -70,16 +72,21 @@ def sleepers() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"1000.125" in path.read_bytes() and b"sleep\0" in path.read_bytes():
+            if path.read_bytes() == f"sleep\0{LASTING_S}\0".encode():
                 found.append(path.parent.name)
         except OSError:
             continue
     return found
 
 
+def start(script: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, LASTING_S]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_tidies_up_and_exits_130(number: signal.Signals) -> None:
-    program = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    program = start(SCRIPT)
     assert program.stdout is not None and program.stdout.readline() == "up\n"
     program.send_signal(number)
     assert program.stdout.read() == "tidied\n"
@@ -98,7 +105,7 @@ class Slow:
 
 def wait():
     global child
-    child = subprocess.Popen(["sleep", "1000.125"])
+    child = subprocess.Popen(["sleep", sys.argv[1]])
     try:
         Slow()
         child.wait()
@@ -111,7 +118,35 @@ sys.exit(run_sandboxed(wait))
 
 
 def test_a_signal_counts_where_python_drops_what_it_raises() -> None:
-    program = subprocess.Popen([sys.executable, "-c", IN_A_FINALIZER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    program = start(IN_A_FINALIZER)
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    program.send_signal(signal.SIGTERM)
+    assert program.communicate(timeout=60)[0] == "tidied\n"
+    assert program.returncode == 130
+    assert not sleepers()
+
+
+MISSES_THE_FIRST = """
+import signal, subprocess, sys
+from mfsd.playground.sandbox import run_sandboxed
+
+def wait():
+    child = subprocess.Popen(["sleep", sys.argv[1]])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        print("up", flush=True)
+        child.wait()
+    finally:
+        print("tidied", flush=True)
+    return 0
+
+sys.exit(run_sandboxed(wait))
+"""
+
+
+def test_a_signal_that_does_not_end_the_wait_is_sent_again() -> None:
+    """As one that comes between Python's look for signals and the system call in which it then waits."""
+    program = start(MISSES_THE_FIRST)
     assert program.stdout is not None and program.stdout.readline() == "up\n"
     program.send_signal(signal.SIGTERM)
     assert program.communicate(timeout=60)[0] == "tidied\n"
@@ -120,7 +155,7 @@ def test_a_signal_counts_where_python_drops_what_it_raises() -> None:
 
 
 def test_nothing_outlives_a_kill() -> None:
-    program = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    program = start(SCRIPT)
     assert program.stdout is not None and program.stdout.readline() == "up\n"
     program.kill()
     program.wait(20)
