@@ -68,9 +68,9 @@ class Open(IntEnum):
 # A mfsd.transfer.Transfer as the ring has it. The caller has looked up what its NIC, batch and peer are there.
 cdef int task_of(mfs_task *task, transfer, uint8_t nic, batch, uint32_t peer) except -1:
     cdef tuple fields
-    if not isinstance(transfer, tuple) or len(transfer) != 10:
+    if not isinstance(transfer, tuple) or len(transfer) != 11:
         raise TypeError(f"{type(transfer).__name__} is no Transfer")
-    fields = <tuple>transfer  # (size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming)
+    fields = <tuple>transfer  # (size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming, left_bytes)
     memset(task, 0, sizeof(mfs_task))
     task.bytes = fields[0]
     task.stage = fields[1]
@@ -82,6 +82,7 @@ cdef int task_of(mfs_task *task, transfer, uint8_t nic, batch, uint32_t peer) ex
     task.peer = peer
     task.class_marked = fields[8]
     task.incoming = fields[9]
+    task.bytes_left = fields[10]
     return 0
 
 
@@ -215,7 +216,7 @@ cdef class Client:
 
     def submit(self, uint64_t size_bytes, *, uint8_t stage, uint8_t nic=0, uint64_t request_id=0,
                uint64_t deadline_ns=0, batch=None, uint16_t layer=0, uint8_t role=0, bint asked=False, bint class_marked=False,
-               bint incoming=False, uint32_t peer=0, uint32_t queue=0):
+               bint incoming=False, uint32_t peer=0, uint32_t queue=0, uint64_t left_bytes=0):
         cdef mfs_task task
         cdef uint64_t task_id = 0
         memset(&task, 0, sizeof(task))
@@ -232,6 +233,7 @@ cdef class Client:
         task.at_once = asked
         task.peer = peer
         task.queue = queue
+        task.bytes_left = left_bytes
         check(mfs_client_submit(self.here(), &task, MFS_COOKIE_NONE if asked else NULL, &task_id))
         return task_id
 

@@ -898,6 +898,7 @@ class Client:
         incoming: bool = False,
         peer: int = 0,
         queue: int = 0,
+        left_bytes: int = 0,
     ) -> int:
         """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
 
@@ -1225,6 +1226,7 @@ class Rmlq:
         cookie: int = 0,
         layer: int = 0,
         destination: int = 0,
+        left_bytes: int = 0,
     ) -> int: ...
     def peek(self, now_ns: int) -> Pick | None: ...
     def pick(self, now_ns: int) -> Pick | None: ...

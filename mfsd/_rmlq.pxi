@@ -27,11 +27,13 @@ cdef class Rmlq:
         mfs_rmlq_destroy(self.queue)
 
     def submit(self, uint64_t now_ns, uint64_t size_bytes, *, uint8_t stage, uint64_t request=0, uint64_t batch=0,
-               uint64_t deadline_ns=0, uint64_t cookie=0, uint16_t layer=0, uint16_t destination=0):
+               uint64_t deadline_ns=0, uint64_t cookie=0, uint16_t layer=0, uint16_t destination=0,
+               uint64_t left_bytes=0):
         cdef mfs_flow flow
         cdef uint64_t handle = 0
         memset(&flow, 0, sizeof(flow))
         flow.bytes = size_bytes
+        flow.bytes_left = left_bytes
         flow.request = request
         flow.batch = batch
         flow.deadline_ns = deadline_ns

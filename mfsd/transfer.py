@@ -24,3 +24,6 @@ class Transfer(NamedTuple):
     """It carries the DSCP of a class below the collectives', so it need not wait here until those are through."""
     incoming: bool = False
     """Its bytes come to this node (an RDMA READ): it waits for that direction of the link only."""
+    left_bytes: int = 0
+    """Its bytes, and those that this process will ask for behind it for the same request, stage, NIC and direction; the
+    latest message that says it holds. 0: not known; what has been asked for so far is taken for all that there is."""

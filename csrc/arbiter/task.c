@@ -149,10 +149,12 @@ static void task_read(struct mfs_arbiter *arbiter, struct session *session, stru
 }
 
 /* False: the queue is full, and the task goes without its order. */
-static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, struct task *task)
+static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, struct task *task,
+			 uint64_t bytes_left)
 {
 	struct mfs_flow flow = {
 		.bytes = task->bytes,
+		.bytes_left = bytes_left,
 		.request = task->request_id ? key_mix(session->key_salt, task->request_id) : 0,
 		.batch = task->batch != MFS_NONE_U32
 				 ? batch_key(arbiter, session, task->batch, task->direction)
@@ -177,6 +179,14 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 	return false;
 }
 
+/* Of the task and what is behind it. 0: not known. */
+static uint64_t left_of(const struct mfs_message *message)
+{
+	if (message->flags & MFS_TASK_TAKEN || message->wire_class == MFS_BEHIND_UNKNOWN)
+		return 0;
+	return message->bytes + mfs_behind_bytes(message->wire_class);
+}
+
 static int task_submit(struct mfs_arbiter *arbiter, struct session *session,
 		       const struct mfs_message *message)
 {
@@ -188,7 +198,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session,
 	int rc;
 
 	if (slot >= MFS_TASKS_MAX || message->nic >= arbiter->nics ||
-	    message->wire_class >= arbiter->config.policy.classes ||
+	    ((message->flags & MFS_TASK_TAKEN) && message->wire_class >= arbiter->config.policy.classes) ||
 	    (message->batch != MFS_NONE_U32 && message->batch >= MFS_BATCHES_MAX))
 		return -EBADMSG;
 	task = &session->task[slot];
@@ -200,7 +210,7 @@ static int task_submit(struct mfs_arbiter *arbiter, struct session *session,
 	if (over)
 		task->ended_generation = 0;
 	task_read(arbiter, session, task, message);
-	queued = task_enqueue(arbiter, session, task);
+	queued = task_enqueue(arbiter, session, task, left_of(message));
 	if (task->taken) {
 		session->taken++;
 		mfs_rmlq_take(direction_at(arbiter, task->direction)->queue, task->handle, arbiter->now_ns,

@@ -28,6 +28,7 @@
 #define MINOR_REQUESTS 1 /* tables of requests and demands, and the message about them */
 #define MINOR_CREDIT 2   /* tasks that go on credit */
 #define MINOR_GROUPS 4   /* where a task goes: peer and queue pair */
+#define MINOR_BEHIND 8   /* what its sender will ask for behind it */
 
 /* The low half of a task's state. */
 enum phase {

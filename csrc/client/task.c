@@ -136,6 +136,13 @@ void client_owed_flush(struct mfs_client *client)
 
 /* ---- tasks --------------------------------------------------------------------------------------------------------- */
 
+static uint8_t behind_of(const struct mfs_client *client, const struct mfs_task *task)
+{
+	if (client->minor < MINOR_BEHIND || !task->bytes_left || task->bytes_left < task->bytes)
+		return MFS_BEHIND_UNKNOWN;
+	return mfs_behind_code(task->bytes_left - task->bytes);
+}
+
 int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, void *cookie, uint64_t *task_id)
 {
 	uint64_t now_ns = mfs_clock_ns();
@@ -177,7 +184,7 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 		.flags = (uint8_t)((task->class_marked ? MFS_TASK_CLASS_MARKED : 0) |
 				   (task->incoming ? MFS_TASK_INCOMING : 0) |
 				   (taken >= 0 ? MFS_TASK_TAKEN : 0)),
-		.wire_class = (uint8_t)(taken >= 0 ? taken : 0),
+		.wire_class = taken >= 0 ? (uint8_t)taken : behind_of(client, task),
 		.peer = grouped ? task->peer : 0,
 	};
 	uint64_t phase = taken >= 0 ? PHASE_PERMITTED | (uint64_t)taken << CLASS_SHIFT : PHASE_WAITING;

@@ -63,7 +63,7 @@ static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const
 	return (struct mfs_early_facts){
 		.now_ns = q->now_ns,
 		.rate_bytes_per_s = q->rate_bytes_per_s,
-		.bytes = batch->bytes_waiting,
+		.bytes = batch->bytes_waiting + batch->bytes_behind,
 		.needed_ns = batch->needed_ns,
 		.rank = batch->rank,
 		.owner = batch->announced ? MFS_OWNER_BATCH : owner[batch->record.part],
@@ -241,14 +241,14 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 		bytes_count(q, flow, flow->bytes);
 		b = group_at(q, g)->batch;
 		if (part)
-			lone_need(q, b, info->deadline_ns);
+			lone_submitted(q, b, info);
 		if (bytes_matter(q, b))
 			batch_place_at(q, b, group_at(q, g)->strand, false);
 		return;
 	}
 	b = batch_take(q, batch_key, part);
 	if (part)
-		lone_need(q, b, info->deadline_ns);
+		lone_submitted(q, b, info);
 	s = batch_strand_make(q, b, flow_destination(flow));
 	g = group_make(q, b, s, flow->layer);
 	flow->owner = g;

@@ -179,6 +179,18 @@ void last_request_release(struct mfs_rmlq *q, uint32_t r)
 	mfs_slab_give(&q->request, r);
 }
 
+/* Those of the flow are not ahead any more; what is behind it is. */
+static void ahead_count(struct request *request, const struct mfs_flow *info)
+{
+	const uint64_t before = request->bytes_ahead;
+	const uint64_t behind = info->bytes_left > info->bytes ? info->bytes_left - info->bytes : 0;
+
+	request->bytes_ahead -= info->bytes < before ? info->bytes : before;
+	if (request->bytes_ahead < behind)
+		request->bytes_ahead = behind;
+	request->bytes_left += request->bytes_ahead - before;
+}
+
 void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 {
 	struct flow *flow = flow_at(q, i);
@@ -196,12 +208,7 @@ void last_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 	fifo_append(q, fifo, i, flow);
 	request->flows++;
 	request->bytes_left += flow->bytes;
-	if (request->announced && request->bytes_ahead) {
-		uint64_t ahead = flow->bytes < request->bytes_ahead ? flow->bytes : request->bytes_ahead;
-
-		request->bytes_ahead -= ahead;
-		request->bytes_left -= ahead;
-	}
+	ahead_count(request, info);
 	if (info->batch && !(request->batch && batch_at(q, request->batch)->record.key == info->batch)) {
 		uint32_t b = early_batch(q, info->batch);
 

@@ -10,11 +10,15 @@ static inline bool batch_is_lone(const struct batch *batch)
 	return batch->record.part;
 }
 
-/* When the load must be there: the latest that was announced holds for all of it. */
-static inline void lone_need(struct mfs_rmlq *q, uint32_t b, uint64_t needed_ns)
+/* When the load must be there, and what its sender has behind this flow of it: the latest holds for all of it. */
+static inline void lone_submitted(struct mfs_rmlq *q, uint32_t b, const struct mfs_flow *info)
 {
-	if (needed_ns && needed_ns < MFS_TIME_MAX)
-		batch_at(q, b)->needed_ns = needed_ns;
+	struct batch *batch = batch_at(q, b);
+
+	if (info->deadline_ns && info->deadline_ns < MFS_TIME_MAX)
+		batch->needed_ns = info->deadline_ns;
+	if (info->bytes_left && info->bytes_left >= info->bytes)
+		batch->bytes_behind = info->bytes_left - info->bytes;
 }
 
 #endif

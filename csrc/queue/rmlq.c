@@ -104,7 +104,8 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *info, uint64_t no
 	uint32_t i;
 	struct flow *flow;
 
-	if (info->bytes > MFS_FLOW_BYTES_MAX || info->destination >= MFS_DESTINATIONS_MAX)
+	if (info->bytes > MFS_FLOW_BYTES_MAX || info->bytes_left > 2 * MFS_FLOW_BYTES_MAX ||
+	    info->destination >= MFS_DESTINATIONS_MAX)
 		return -EINVAL;
 	i = mfs_slab_take(&q->flow, 0, 0);
 	if (!i)

@@ -101,11 +101,13 @@ struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	/* seldom below */
 	uint64_t deadline_ns;   /* 0: none */
 	uint64_t bytes_waiting; /* of all its early flows */
-	uint64_t needed_ns;     /* of one without a batch: when they must be there; 0: not known */
-	uint64_t second;        /* that its keys were made with */
+	/* of one without a batch */
+	uint64_t needed_ns;                         /* when they must be there; 0: not known */
+	uint64_t bytes_behind;                      /* still to be submitted */
+	uint64_t second;                            /* that its keys were made with */
 	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
 	uint16_t destination;                       /* any, where it has no flows of its own */
-	uint8_t reserved[18];
+	uint8_t reserved[10];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
 _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");

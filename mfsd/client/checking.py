@@ -27,7 +27,7 @@ _FLOW_LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, NICS_MAX - 1, LAYERS_MAX)
 _WAITING_LIMITS = (ID_MAX, U32_MAX, TIME_MAX_NS, U32_MAX)
 _WAITS = int(RequestFlag.WAITING)
 _WAITS_RELEGATED = _WAITS | int(RequestFlag.RELEGATED)
-_LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, ID_MAX, TIME_MAX_NS, LAYERS_MAX)
+_LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, ID_MAX, TIME_MAX_NS, LAYERS_MAX, FLOW_BYTES_MAX)
 """Of the numbers of a transfer."""
 
 
@@ -72,13 +72,13 @@ class Checker:
     def layer(self, value: object) -> int:
         return self.whole("layer", value, LAYERS_MAX, f"use 0 to {LAYERS_MAX}")
 
-    def size_bytes(self, value: object) -> int:
-        return self.whole("size_bytes", value, FLOW_BYTES_MAX, "use 0 to 2**40 - 1")
+    def size_bytes(self, value: object, kind: str = "size_bytes") -> int:
+        return self.whole(kind, value, FLOW_BYTES_MAX, "use 0 to 2**40 - 1")
 
     def transfer(self, transfer: Transfer) -> Transfer:
         """The same with what cannot be taken as unknown; NIC, batch and peer are looked up by the caller."""
-        size_bytes, stage, _, request_id, deadline_ns, _, layer, _, _, _ = transfer
-        numbers = (size_bytes, stage, request_id, deadline_ns, layer)
+        size_bytes, stage, _, request_id, deadline_ns, _, layer, _, _, _, left_bytes = transfer
+        numbers = (size_bytes, stage, request_id, deadline_ns, layer, left_bytes)
         if all(map(_within, numbers, _LIMITS)):
             return transfer
         return transfer._replace(
@@ -87,6 +87,7 @@ class Checker:
             request_id=self.request_id(request_id),
             deadline_ns=self.deadline_ns(deadline_ns),
             layer=self.layer(layer),
+            left_bytes=self.size_bytes(left_bytes, "left_bytes"),
         )
 
     def nic(self, value: object) -> int:

@@ -308,6 +308,7 @@ class Session:
         peer: str | bytes = "",
         incoming: bool = False,
         class_marked: bool = False,
+        left_bytes: int = 0,
     ) -> Task:
         """Asks for a permit for one message, or for several that go together. Does not sleep.
 
@@ -315,9 +316,8 @@ class Session:
         them. A stage that never waits (control, collective) is permitted at once and counted.
         :class:`mfsd.transfer.Transfer` explains the other arguments.
         """
-        return self.submit_transfer(
-            Transfer(size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming)
-        )
+        where = nic, request_id, deadline_ns, batch, layer, peer
+        return self.submit_transfer(Transfer(size_bytes, stage, *where, class_marked, incoming, left_bytes))
 
     def permit(
         self,
@@ -332,14 +332,14 @@ class Session:
         peer: str | bytes = "",
         class_marked: bool = False,
         incoming: bool = False,
+        left_bytes: int = 0,
         timeout_s: float | None = None,
     ) -> Task | Permit | None:
         """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
         is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
-        return self.permit_transfer(
-            Transfer(size_bytes, stage, nic, request_id, deadline_ns, batch, layer, peer, class_marked, incoming),
-            timeout_s,
-        )
+        where = nic, request_id, deadline_ns, batch, layer, peer
+        transfer = Transfer(size_bytes, stage, *where, class_marked, incoming, left_bytes)
+        return self.permit_transfer(transfer, timeout_s)
 
     def submit_transfer(self, transfer: Transfer) -> Task:
         """:meth:`submit`, for adapters."""
@@ -578,7 +578,7 @@ class MarkedSession(Session):
     def submit_transfer(self, transfer: Transfer) -> Task:
         """A task that is permitted; only its stage and size matter here."""
         transfer = self._checker.transfer(transfer)
-        wire_class = self.marks.wire_class(transfer.stage, transfer.size_bytes)
+        wire_class = self.marks.wire_class(transfer.stage, max(transfer.size_bytes, transfer.left_bytes))
         return Task(self, None, None, transfer, transfer.nic, wire_class)
 
     def take_transfer(self, transfer: Transfer) -> Task:

@@ -25,6 +25,7 @@ from mooncake_adapter.mooncake.permits import (
     transfer_timeout_s,
 )
 from mooncake_adapter.mooncake.pieces import PIECE_BYTES, Piece, cut
+from mooncake_adapter.remainder import Key, Remainder, Remainders
 from mooncake_adapter.session import STAGE_P2D, STAGE_REUSE, Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
@@ -76,6 +77,7 @@ class Scheduling:
         self._base, self._session, self._sources, self._lanes, self._once = base, session, sources, lanes, once
         self._piece_bytes = getattr(session, "piece_bytes", PIECE_BYTES)
         self.nic = 0
+        self._remainders = Remainders()
         self._pending: dict[int, Pending] = {}
         self._synthetic = SYNTHETIC
         self._lock = threading.Lock()
@@ -112,7 +114,7 @@ class Scheduling:
 
     # ---- permits -----------------------------------------------------------------------------------------------------
 
-    def _transfer(self, call: Call, metadata: Metadata, size_bytes: int) -> Transfer:
+    def _transfer(self, call: Call, metadata: Metadata, size_bytes: int, left_bytes: int = 0) -> Transfer:
         """A message of the call."""
         request_id, stage, layer, deadline_ns, batch = metadata
         reading = call.operation == READ
@@ -120,10 +122,16 @@ class Scheduling:
             stage = STAGE_REUSE if reading else STAGE_P2D
         marked = self._lanes.marked(call.peer, reading)
         peer = host_of(call.peer)
-        return Transfer(size_bytes, stage, self.nic, request_id, deadline_ns, batch, layer, peer, marked, reading)
+        whose = request_id, deadline_ns, batch, layer
+        return Transfer(size_bytes, stage, self.nic, *whose, peer, marked, reading, left_bytes)
 
-    def _submit(self, call: Call, piece: Piece) -> Task:
-        return submitted(self._session, self._once, self._transfer(call, piece.metadata, piece.size_bytes))
+    def _remainder(self, call: Call, pieces: list[Piece]) -> Remainder:
+        return Remainder(self._remainders, ((_key(call, piece), piece.size_bytes) for piece in pieces))
+
+    def _submit(self, call: Call, piece: Piece, remainder: Remainder) -> Task:
+        left_bytes = remainder.ask(_key(call, piece), piece.size_bytes)
+        transfer = self._transfer(call, piece.metadata, piece.size_bytes, left_bytes)
+        return submitted(self._session, self._once, transfer)
 
     def _permit(self, call: Call, metadata: Metadata) -> Permit | None:
         transfer = self._transfer(call, metadata, call.size_bytes)
@@ -176,6 +184,7 @@ class Scheduling:
         waiting: deque[tuple[Task, Piece]] = deque()
         running: deque[Issued] = deque()
         worst = 0
+        remainder = self._remainder(call, pieces)
         budget = Budget(self._session)
         give_up_s = time.monotonic() + transfer_timeout_s()
         try:
@@ -188,7 +197,7 @@ class Scheduling:
                     while waiting:
                         waiting.popleft()[0].cancel()
                 while todo and len(waiting) < AHEAD:
-                    waiting.append((self._submit(call, todo[0]), todo.popleft()))
+                    waiting.append((self._submit(call, todo[0], remainder), todo.popleft()))
                 ready = next((one for one in waiting if one[0].ready()), None)
                 if ready is None and waiting and (not running or budget.left_s == 0.0):
                     budget.wait(waiting[0][0])
@@ -208,6 +217,7 @@ class Scheduling:
                         worst = FAILED
                         todo.clear()
         finally:
+            remainder.close()
             for task, _ in waiting:
                 task.cancel()
             for issued in running:
@@ -243,14 +253,17 @@ class Scheduling:
         later: list[tuple[Task, Piece]] = []
         now_s = time.monotonic()
         until_s, give_up_s = now_s + hold_max_s(self._session), now_s + transfer_timeout_s()
-        for piece in self._pieces(call):
-            task = self._submit(call, piece)
+        pieces = self._pieces(call)
+        remainder = self._remainder(call, pieces)
+        for piece in pieces:
+            task = self._submit(call, piece, remainder)
             if _soon(task):
                 if not self._issue(engine, call, piece, task, pending.issued, give_up_s):
                     pending.failed = True
                     break
             else:
                 later.append((task, piece))
+        remainder.close()
         if pending.failed and not pending.issued and not later:
             return 0  # what Mooncake answers for a call that it does not take
         pending.waiting = len(later)
@@ -340,6 +353,10 @@ class Scheduling:
 def host_of(peer: str) -> str:
     """The host of a segment's name."""
     return peer.rpartition(":")[0].strip("[]") or peer
+
+
+def _key(call: Call, piece: Piece) -> Key:
+    return piece.metadata.request_id, piece.metadata.stage, call.operation == READ
 
 
 def _soon(task: Task) -> bool:

@@ -23,6 +23,7 @@ from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.recipes import FromPrepared
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
 from mooncake_adapter.nixl.warming import Warmer, Warming
+from mooncake_adapter.remainder import Key, Remainder, Remainders
 from mooncake_adapter.session import Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
@@ -63,6 +64,7 @@ class Scheduling:
         self._success, self._in_progress = statuses.NIXL_SUCCESS, statuses.NIXL_IN_PROG
         self.session, self._sources, self.lanes, self._once = session, sources, lanes, once
         self.nic = nic
+        self._remainders = Remainders()
         self.measures = False
         """The program wants NIXL's telemetry."""
         self.warmer = Warmer(binding, statuses, lanes)
@@ -83,6 +85,8 @@ class Scheduling:
             else:
                 self._limit(transfer)
                 transfer.todo.extend(transfer.pieces)
+                sizes = ((_key(transfer, piece), piece.size_bytes) for piece in transfer.pieces)
+                transfer.remainder = Remainder(self._remainders, sizes)
                 state = self._advance(transfer, SPINS)
         return self._started(transfer, state)
 
@@ -320,11 +324,14 @@ class Scheduling:
             if notifies and len(transfer.todo) == 1 and open_parts:
                 return
             piece = transfer.todo.popleft()
-            task = submitted(self.session, self._once, self._message(transfer, piece))
+            left_bytes = 0
+            if transfer.remainder is not None:
+                left_bytes = transfer.remainder.ask(_key(transfer, piece), piece.size_bytes)
+            task = submitted(self.session, self._once, self._message(transfer, piece, left_bytes))
             transfer.parts.append(Part(piece, task))
             open_parts += 1
 
-    def _message(self, transfer: Transfer, piece: Piece) -> Message:
+    def _message(self, transfer: Transfer, piece: Piece, left_bytes: int = 0) -> Message:
         request_id, stage, layer, deadline_ns, batch = piece.metadata
         return Message(
             piece.size_bytes,
@@ -337,6 +344,7 @@ class Scheduling:
             transfer.peer,
             self.lanes.class_marked(transfer.peer),
             transfer.incoming,
+            left_bytes,
         )
 
     def _overdue(self, transfer: Transfer) -> bool:
@@ -352,6 +360,8 @@ class Scheduling:
 
     def _drop_waiting(self, transfer: Transfer) -> None:
         transfer.todo.clear()
+        if transfer.remainder is not None:
+            transfer.remainder.close()
         for part in transfer.parts:
             if part.state is State.WAITING:
                 part.task.cancel()
@@ -451,6 +461,10 @@ class Scheduling:
         if not transfer.whole:
             with contextlib.suppress(Exception):
                 self._binding.releaseXferReq(part.handle)
+
+
+def _key(transfer: Transfer, piece: Piece) -> Key:
+    return piece.metadata.request_id, piece.metadata.stage, transfer.incoming
 
 
 def transfer_of(posting: Posting, closed: bool) -> Transfer:

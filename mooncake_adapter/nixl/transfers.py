@@ -10,6 +10,7 @@ from typing import Any
 from mooncake_adapter.nixl import native
 from mooncake_adapter.nixl.pieces import Piece
 from mooncake_adapter.nixl.recipes import Recipe
+from mooncake_adapter.remainder import Remainder
 from mooncake_adapter.session import Task
 
 
@@ -58,6 +59,8 @@ class Transfer:
     idle_since_s = 0.0
     """Since when it has waited with nothing under way; 0: it has not."""
     lease_until_s = 0.0
+    remainder: Remainder | None = None
+    """Of one in several pieces."""
     closed = False
     abandoned = False
 

@@ -247,6 +247,37 @@ static void older_than_destinations(void)
 	older_daemon(3);
 }
 
+static uint8_t behind_of_task(uint16_t older)
+{
+	struct daemon_options options = {.path = socket_path(), .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE,
+					 .older = older};
+	struct mfs_task task = {.bytes = 1000, .bytes_left = 1000 + (1 << 20), .stage = MFS_STAGE_REUSE,
+				.batch = MFS_NONE_U32, .request_id = 1};
+	struct daemon *d = daemon_start(&options);
+	struct mfs_message message;
+	uint64_t task_id;
+
+	rig_open(64);
+	WAIT(mfs_api()->client());
+	CHECK_EQUAL(mfs_client_submit(mfs_api()->client(), &task, MFS_COOKIE_NONE, &task_id), 0);
+	WAIT(daemon_counts(d).submitted == 1);
+	message = daemon_submitted(d, 0);
+	CHECK_EQUAL(message.bytes, 1000);
+	CHECK_EQUAL(message.flags, 0);
+	return message.wire_class;
+}
+
+static void bytes_left(void)
+{
+	CHECK_EQUAL(mfs_behind_bytes(behind_of_task(0)), 1 << 20);
+}
+
+/* To one that takes that byte for a class. */
+static void older_than_bytes_left(void)
+{
+	CHECK_EQUAL(behind_of_task(MFS_ABI_MINOR - 7), 0);
+}
+
 /* Credit, in a place where such a daemon has zeros, or, here, what it likes. */
 static void older_than_credit(void)
 {
@@ -411,6 +442,8 @@ int main(int argc, char **argv)
 		{"other_version", other_version},
 		{"destination", destination},
 		{"older_than_destinations", older_than_destinations},
+		{"bytes_left", bytes_left},
+		{"older_than_bytes_left", older_than_bytes_left},
 		{"older_than_credit", older_than_credit},
 		{"older_than_requests", older_than_requests},
 		{"no_memory", no_memory},

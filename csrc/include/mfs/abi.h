@@ -40,7 +40,7 @@
 #define MFS_ABI_MAGIC \
 	0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
 #define MFS_ABI_MAJOR 1
-#define MFS_ABI_MINOR 7
+#define MFS_ABI_MINOR 8
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 64       /* NICs of one node */
@@ -129,6 +129,34 @@ enum mfs_message_flags {
 #define MFS_TASK_BYTES_MAX ((1ULL << MFS_TASK_BYTES_BITS) - 1)
 #define MFS_TASK_QUEUE_MAX ((1u << (64 - MFS_TASK_BYTES_BITS)) - 1)
 
+/* What a sender will ask for behind a task, in a byte: up to an eighth too little. Since minor 8. */
+#define MFS_BEHIND_UNKNOWN 0
+#define MFS_BEHIND_NOTHING 1 /* or less than 64 KiB */
+#define MFS_BEHIND_SHIFT 13  /* the finest step is 8 KiB */
+
+static inline uint8_t mfs_behind_code(uint64_t bytes)
+{
+	unsigned exponent;
+
+	bytes = (bytes < MFS_TASK_BYTES_MAX ? bytes : MFS_TASK_BYTES_MAX) >> MFS_BEHIND_SHIFT;
+	if (bytes < 8)
+		return MFS_BEHIND_NOTHING;
+	exponent = 60 - (unsigned)__builtin_clzll(bytes); /* four bits are kept; the first is set */
+	return (uint8_t)(MFS_BEHIND_NOTHING + 1 + exponent * 8 + (bytes >> exponent) % 8);
+}
+
+/* Nothing where it is unknown. Up to MFS_TASK_BYTES_MAX, whatever the byte is. */
+static inline uint64_t mfs_behind_bytes(uint8_t code)
+{
+	const unsigned step = code - (MFS_BEHIND_NOTHING + 1u);
+	uint64_t bytes;
+
+	if (code <= MFS_BEHIND_NOTHING)
+		return 0;
+	bytes = (uint64_t)(8 + step % 8) << (step / 8 + MFS_BEHIND_SHIFT);
+	return bytes < MFS_TASK_BYTES_MAX ? bytes : MFS_TASK_BYTES_MAX;
+}
+
 /* One message. `task` names a task of this client: slot in the low 32 bits, generation in the high 32 bits; the
  * generation rises with every reuse of a slot, so an old grant or completion is recognised. */
 struct mfs_message {
@@ -145,8 +173,8 @@ struct mfs_message {
 	uint8_t nic;                               /* index given by the daemon */
 	uint8_t flags;                             /* enum mfs_message_flags */
 	uint8_t role;                              /* enum mfs_role */
-	uint8_t wire_class;                        /* with MFS_TASK_TAKEN */
-	uint32_t peer;                             /* mfs_peer_hash of the remote port's GID; since minor 4 */
+	uint8_t wire_class; /* of a SUBMIT: with MFS_TASK_TAKEN, else mfs_behind_code */
+	uint32_t peer;      /* mfs_peer_hash of the remote port's GID; since minor 4 */
 };
 _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
 _Static_assert(offsetof(struct mfs_message, request_id) == 16, "bytes and queue share a word");

@@ -38,6 +38,9 @@ struct mfs_task {
 	bool on_credit; /* and where it has none, nothing is to be asked: -EAGAIN */
 	uint32_t peer;  /* mfs_peer_hash of the port it goes to; 0: unknown */
 	uint32_t queue; /* number of the queue pair it goes on, up to MFS_TASK_QUEUE_MAX; 0: none */
+	/* Its bytes, and those that this process will ask for behind it for the same request, stage, NIC and direction; the latest
+	 * task that says it holds. 0: not known, and what has been asked for so far is taken for all that there is */
+	uint64_t bytes_left;
 };
 
 /* A number for the port of this GID: the same in every process and on every host, and never 0 but for a GID of zeros. */

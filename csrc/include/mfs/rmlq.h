@@ -20,7 +20,7 @@
  * RLI is 0 for control and collectives, max(0, layer - L_curr) for reuse of a batch that was announced, and
  * MFS_RLI_UNKNOWN + layer for reuse of one that was not (or of none, key 0): it goes after every reuse flow
  * of an announced batch. Reuse without a batch, asked for while its request still queues, has the size of all reuse that
- * the request has waiting without one; without a request, its own. Where that could not be there by the deadline announced
+ * the request has waiting without one, and of what its sender has behind that; without a request, its own. Where that could not be there by the deadline announced
  * with it even alone on the port, it counts as four times as large.
  *
  * Arrival is the order of submission, or what the caller gives in its place (mfs_flow.turn).
@@ -66,6 +66,9 @@ struct mfs_flow {
 	uint16_t destination; /* below MFS_DESTINATIONS_MAX; 0, not known, is one like any other */
 	uint8_t stage;        /* enum mfs_stage; an unknown one is served as background */
 	uint8_t reserved[3];
+	/* of a last stage, and of reuse without a batch: its bytes and what its sender will submit behind it for the request. The
+	 * latest one that says it holds; 0: not known. Up to twice MFS_FLOW_BYTES_MAX */
+	uint64_t bytes_left;
 	/* Stands for its arrival where nothing else orders two flows; 0: as it was submitted. Below 2^56, never less than that of
 	 * a flow of the same request or batch before it (control without a batch goes as it was submitted all the same), and given with
 	 * all flows of a queue or with none. */

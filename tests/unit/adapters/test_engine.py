@@ -124,6 +124,27 @@ def test_bytes_arrive_whatever_the_size(length: int, side: Side, stock_peer: Pee
     assert max(task.transfer.size_bytes for task in side.session.tasks) <= PIECE_BYTES
 
 
+@pytest.mark.parametrize("request_id", [0, 7])
+@pytest.mark.parametrize("operation", ["sync", "async"])
+def test_every_piece_says_what_is_left_of_its_request(
+    request_id: int, operation: str, side: Side, stock_peer: Peer
+) -> None:
+    """Twice: nothing is left of a call that has ended, nor of one that fails."""
+    length = PIECE_BYTES + 4096
+    call = ([side.address, side.address + HALF], [stock_peer.address] * 2, [length, 8192])
+    refused = ([1234], [stock_peer.address], [length])
+    with side.sources.transfer(Metadata(request_id)):
+        for arguments, works in ((call, True), (refused, False), (call, True)):
+            if operation == "sync":
+                assert (side.engine.batch_transfer_sync_write(stock_peer.name, *arguments) == 0) == works
+            else:
+                number = side.engine.batch_transfer_async_write(stock_peer.name, *arguments)
+                assert (bool(number) and side.engine.get_batch_transfer_status([number]) == 0) == works
+    sizes = [(task.transfer.size_bytes, task.transfer.left_bytes) for task in side.session.tasks]
+    whole = [(PIECE_BYTES, length + 8192), (4096 + 8192, 4096 + 8192)]
+    assert sizes[:2] == sizes[-2:] == whole
+
+
 def test_stage_by_rule_when_nothing_is_reported(side: Side, stock_peer: Peer) -> None:
     side.engine.transfer_sync_write(stock_peer.name, side.address, stock_peer.address, 4096)
     side.engine.transfer_sync_read(stock_peer.name, side.address, stock_peer.address, 4096)

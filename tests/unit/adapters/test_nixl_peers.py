@@ -47,3 +47,4 @@ def test_each_agent_is_a_peer_of_its_own(pieces: int, incoming: bool) -> None:
     peers = [task.transfer.peer for task in session.tasks]
     assert peers == ["decode-7"] * pieces + ["decode-8"] * pieces + ["decode-7"] * pieces
     assert len({destination(peer) for peer in peers} | {0}) == 3
+    assert [task.transfer.left_bytes for task in session.tasks] == 3 * ([0] if pieces == 1 else [3000, 2000, 1000])

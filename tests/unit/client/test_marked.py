@@ -48,6 +48,7 @@ def test_each_task_goes_at_once_in_the_class_of_its_stage_and_size(
             task = session.submit(size_bytes, stage=3, nic=nic, request_id=7, peer="10.0.0.1", class_marked=True)
             assert task.ready() and task.wait() == wire_class
             task.complete()
+        assert session.submit(10, stage=3, left_bytes=1001).wait() == 5, "of all of it"
         with session.batch(1, layers=2) as batch:
             batch.layer(1)
             permitted = session.permit(10, stage=1, batch=batch, layer=1, timeout_s=1.0)

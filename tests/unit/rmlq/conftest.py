@@ -45,6 +45,7 @@ class Flow(ctypes.Structure):
         ("destination", c_uint16),
         ("stage", c_uint8),
         ("reserved", c_uint8 * 3),
+        ("bytes_left", c_uint64),
         ("turn", c_uint64),
     ]
 

@@ -115,6 +115,8 @@ class Model:
     batches: dict[int, Batch] = field(default_factory=dict)
     needed: dict[object, int] = field(default_factory=dict)
     """By request that loads without a batch: when that must be there, as reported last; while any of it waits."""
+    behind: dict[object, int] = field(default_factory=dict)
+    """The same: what its sender has behind what it has submitted."""
     closed: set[int] = field(default_factory=set)
     """Destinations."""
 
@@ -144,8 +146,8 @@ class Model:
         )
 
     def stall(self, flow: Waiting) -> int:
-        """Early bytes that the flow's batch (or request without one) has waiting, of all layers."""
-        return sum(
+        """Early bytes that the flow's batch (or request without one) has waiting, of all layers, and behind them."""
+        return (self.behind.get(flow.request, 0) if without_batch(flow) else 0) + sum(
             f.size
             for f in self.flows.values()
             if not f.in_flight
@@ -186,6 +188,7 @@ class Model:
     def forget_needed(self, gone: Waiting) -> None:
         if not any(f.request == gone.request and without_batch(f) and not f.in_flight for f in self.flows.values()):
             self.needed.pop(gone.request, None)
+            self.behind.pop(gone.request, None)
 
     def key(self, flow: Waiting) -> tuple[int, ...]:
         facts, decision, layer_current = self.place(flow)
@@ -299,6 +302,7 @@ class Model:
         deadline_ns: int,
         layer: int,
         destination: int,
+        left: int,
     ) -> None:
         self.now = max(self.now, now)
         key = request or ("lone", handle)
@@ -309,9 +313,11 @@ class Model:
         self.flows[handle] = flow
         if without_batch(flow) and deadline_ns:
             self.needed[key] = deadline_ns
+        if without_batch(flow) and left >= max(size, 1):
+            self.behind[key] = left - size
         if flow.stage is Stage.P2D:
             owner = self.request(key)
-            owner.ahead -= min(owner.ahead, size)
+            owner.ahead = max(owner.ahead - size, left - size, 0)
             owner.batch = batch or owner.batch
             self.tell_deadline(owner, deadline_ns)
             self.evaluate_at_event(key)
@@ -368,11 +374,12 @@ early_flows = st.tuples(
     st.just(0),
     st.integers(0, 4),
     places,
+    st.sampled_from([None, None, 0, 2]),
 )
 near_spans = st.integers(0, 1500)
 near = st.tuples(st.just(False), near_spans)
 urgent_flows = st.tuples(
-    st.just(3), st.integers(0, 300), st.integers(1, 3), st.integers(0, 2), near, st.just(0), places
+    st.just(3), st.integers(0, 300), st.integers(1, 3), st.integers(0, 2), near, st.just(0), places, st.none()
 )
 load_sizes = st.one_of(st.integers(0, 300), st.integers(0, 40_000))
 loads = st.tuples(
@@ -383,8 +390,10 @@ loads = st.tuples(
     st.one_of(st.just(0), near),
     st.sampled_from([0, 0, 1]),
     places,
+    st.one_of(st.none(), load_sizes),
 )
-flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6), places)
+lefts = st.one_of(st.none(), sizes)
+flows = st.tuples(stages, sizes, st.integers(0, 4), st.integers(0, 2), deadlines, st.integers(0, 6), places, lefts)
 
 
 class Machine(RuleBasedStateMachine):
@@ -456,8 +465,9 @@ class Machine(RuleBasedStateMachine):
 
     def submit_all(self, step, flows):
         now = self.model.now + step
-        for stage, size, request, batch, deadline, layer, place in flows:
+        for stage, size, request, batch, deadline, layer, place, behind in flows:
             deadline_ns, destination = self.deadline(deadline), self.destination(place)
+            left = 0 if behind is None else size + behind
             code, handle = self.queue.submit(
                 now,
                 bytes=size,
@@ -468,12 +478,13 @@ class Machine(RuleBasedStateMachine):
                 stage=stage,
                 destination=destination,
                 cookie=self.model.sequence,
+                bytes_left=left,
             )
             if code:
                 assert len(self.model.flows) == FLOWS_MAX
                 return
             assert handle not in self.model.flows
-            self.model.submit(handle, now, stage, size, request, batch, deadline_ns, layer, destination)
+            self.model.submit(handle, now, stage, size, request, batch, deadline_ns, layer, destination, left)
         self.compare()
 
     def destination(self, place) -> int:
