@@ -11,6 +11,8 @@ from mfsd.playground.network import on_node
 from mfsd.playground.sandbox import die_with_parent, enter
 from mfsd.playground.state import Node, PlaygroundError, State
 
+AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
+
 
 def run_on(state: State, node: Node, command: list[str]) -> int:
     """The exit status of the command, as shells tell it. It finds the node's RDMA device, and the daemon by MFS_SOCKET.
@@ -22,11 +24,24 @@ def run_on(state: State, node: Node, command: list[str]) -> int:
             f"cannot enter the playground ({error.strerror or error}); is it yours, and does it still run?"
         ) from None
     environment = {**os.environ, "MFS_SOCKET": node.socket, "XDG_RUNTIME_DIR": "/run/user"}
-    child = subprocess.Popen(
-        on_node(node.name, [*with_device(node), *command]), env=environment, preexec_fn=die_with_parent
-    )
+    return run(on_node(node.name, [*with_device(node), *command]), environment)
+
+
+def run(command: list[str], environment: dict[str, str]) -> int:
+    """The exit status of the command, as shells tell it. It gets the signals that would end this process. They are
+    waited for, not handled: Python runs a handler between two instructions, and that of one that comes just before a
+    wait for the child would run behind it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    child = subprocess.Popen(command, env=environment, preexec_fn=_begin)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the program, too
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda got, _: child.send_signal(got))
-    code = child.wait()
+    while (code := child.poll()) is None:
+        number = signal.sigwait(AWAITED)
+        if number != signal.SIGCHLD:
+            child.send_signal(number)
     return 128 - code if code < 0 else code
+
+
+def _begin() -> None:
+    """In the child."""
+    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
