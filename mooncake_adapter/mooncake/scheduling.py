@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -254,16 +255,15 @@ class Scheduling:
         now_s = time.monotonic()
         until_s, give_up_s = now_s + hold_max_s(self._session), now_s + transfer_timeout_s()
         pieces = self._pieces(call)
-        remainder = self._remainder(call, pieces)
-        for piece in pieces:
-            task = self._submit(call, piece, remainder)
-            if _soon(task):
-                if not self._issue(engine, call, piece, task, pending.issued, give_up_s):
-                    pending.failed = True
-                    break
-            else:
-                later.append((task, piece))
-        remainder.close()
+        with contextlib.closing(self._remainder(call, pieces)) as remainder:
+            for piece in pieces:
+                task = self._submit(call, piece, remainder)
+                if _soon(task):
+                    if not self._issue(engine, call, piece, task, pending.issued, give_up_s):
+                        pending.failed = True
+                        break
+                else:
+                    later.append((task, piece))
         if pending.failed and not pending.issued and not later:
             return 0  # what Mooncake answers for a call that it does not take
         pending.waiting = len(later)
