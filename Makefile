@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Container images set it, and every one of the thousands of programs that tests start would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 NATIVE_SOURCES := $(shell find csrc nccl_shim mfsd -name '*.[ch]' -o -name '*.map' -o -name '*.pyx' -o -name '*.pxi' 2>/dev/null | grep -v -e _native.c$$ -e _headers.pxi$$ -e capi.c$$) $(wildcard mfsd/_build/*.py)
 

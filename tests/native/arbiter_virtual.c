@@ -5,8 +5,6 @@
  */
 #include "virtual_arbiter.h"
 
-#include <time.h>
-
 #define END_NS 3000000000ull
 #define ATTACKERS_MAX 4
 
@@ -603,17 +601,9 @@ static const struct scenario {
 	{"several", several},
 };
 
-static uint64_t processor_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 int main(int argc, char **argv)
 {
-	uint64_t longest_ns = 0, waited_ns = 0, bytes = 0, turn_ns = 0, turns_ns = 0, shared = 0;
+	uint64_t longest_ns = 0, waited_ns = 0, bytes = 0, shared = 0;
 	const struct scenario *scenario = SCENARIOS;
 	uint32_t given_up = 0;
 
@@ -628,15 +618,9 @@ int main(int argc, char **argv)
 		attach(&attacker[i]);
 	destination_rate[1] = RATE / 20.0;
 	for (uint64_t step = 0; step * STEP_NS < END_NS; step++) {
-		uint64_t began_ns, took_ns;
-
 		scenario->step(step);
 		victim_step();
-		began_ns = processor_ns();
 		turn(arbiter, true);
-		took_ns = processor_ns() - began_ns;
-		turns_ns += took_ns;
-		turn_ns = took_ns > turn_ns ? took_ns : turn_ns;
 		wire_step();
 		for (uint32_t slot = 0; slot < SLOTS; slot++)
 			shared += victim.session->task[slot].placed &&
@@ -649,14 +633,12 @@ int main(int argc, char **argv)
 	must(victim.session->state == MFS_SEGMENT_ACTIVE, "the victim was not given up");
 	for (unsigned i = 0; i < ATTACKERS_MAX; i++)
 		given_up += attacker[i].session->state != MFS_SEGMENT_ACTIVE;
-	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nahead %llu\nread %llu\ngiven_up %u\nturn_us %llu\n"
-	       "turns_ms %llu\nshared %llu\n",
+	printf("victim %llu\nlongest_us %llu\nslow %llu\ncollectives %u\ncollective_us %llu\nahead %llu\nread %llu\ngiven_up %u\nshared %llu\n",
 	       (unsigned long long)victim.bytes, (unsigned long long)(longest_ns / 1000),
 	       (unsigned long long)(attacker[0].moved[1] + victim.moved[1]), collectives_done,
 	       (unsigned long long)(collectives_done ? collectives_ns / collectives_done / 1000 : 0),
 	       (unsigned long long)collective_ahead_most,
-	       (unsigned long long)arbiter->messages, given_up, (unsigned long long)(turn_ns / 1000),
-	       (unsigned long long)(turns_ns / 1000000), (unsigned long long)shared);
+	       (unsigned long long)arbiter->messages, given_up, (unsigned long long)shared);
 	mfs_arbiter_destroy(arbiter);
 	return 0;
 }

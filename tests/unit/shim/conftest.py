@@ -25,6 +25,9 @@ PROGRAMS = (
     *("shim_trace", "shim_roles", "shim_metadata", "shim_profiler", "shim_mark"),
 )
 HELPERS = (NATIVE / "shim_test.c", NATIVE / "scripted_daemon.c", *sorted(ROOT.glob("csrc/client/*.c")))
+TSAN_OPTIONS = "exitcode=66 atexit_sleep_ms=300"
+"""At the end threads that are still there have the time to race with what goes away: the shim's rests for 250 ms at most
+(`IDLE_TICK_NS`), so it comes by once more."""
 TIMEOUT_S = 600
 """Only ends a test that hangs."""
 
@@ -104,7 +107,7 @@ class Native:
             **{name: value for name, value in os.environ.items() if not name.startswith("MFS_")},
             "MFS_SOCKET": f"{self.sockets}/{program}.sock",
             "ASAN_OPTIONS": "detect_leaks=0",
-            "TSAN_OPTIONS": "exitcode=66",
+            "TSAN_OPTIONS": TSAN_OPTIONS,
             "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
             "LD_PRELOAD": f"{self.runtime} {self.shim}".strip(),
             **environment,
