@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.sim import settings
 from bench.sim.capacity import Capacity
-from bench.sim.classes_rows import EXACT, SECTIONS, Before, Data
+from bench.sim.classes_rows import EXACT, SECTIONS, Before, Data, Variant
 from bench.sim.compare import Comparison
 
 LEAST_GAIN, LONGEST = -0.5, 1.02  # what was asked for in every setting: points, and mean TTFT relative to marks by size
@@ -17,14 +17,16 @@ BEFORE = "2cf2f9f6"  # of whose rules the figures before are
 
 def findings(data: Data) -> list[str]:
     """A line for each finding, without those that have no rows yet."""
-    found = [served(data), stress(data), four(data), node(data)]
+    found = [served(data), stress(data), four(data), node(data), reads(data)]
     found += [missed(data), worse(data), capacities(data), reference(data), competitors(data), stages(data)]
     return [one for one in [*found, not_run(data)] if one]
 
 
-def gains(data: Data, section: str, policy: str = "mfs", exact: bool = False) -> dict[str, Comparison]:
+def gains(
+    data: Data, section: str, policy: str = "mfs", exact: bool = False, variant: Variant = ""
+) -> dict[str, Comparison]:
     """By setting, of those that have it."""
-    found = {setting: data.against(section, setting, policy, exact) for setting in data.settings(section)}
+    found = {setting: data.against(section, setting, policy, exact, variant) for setting in data.settings(section)}
     return {setting: figure for setting, figure in found.items() if figure}
 
 
@@ -88,6 +90,53 @@ def node(data: Data) -> str:
     return (
         "**A server whose eight GPUs share a NIC** and keep nothing they fetch, by workload and Gbit/s a GPU, with "
         f"mean TTFT: {figures}."
+    )
+
+
+def reads(data: Data) -> str:
+    """`mfs` with loads that wait at their reader, against marks by size and against itself without."""
+    theirs, ours = [], []
+    for section in _read():
+        if found := gains(data, section, variant="reads"):
+            theirs.append(f"{section} {_spread(found)}")
+            own = {s: f for s in found if (f := data.between(section, s, "mfs", "reads", "again"))}
+            ours += [f"{section} {_spread(own)}"] if own else []
+    if not theirs:
+        return ""
+    rules = list(dict.fromkeys(revision for row in data.rows if row.variant for revision in row.revisions))
+    line = f"**Loads that wait at their reader** (`mfs`, reads; rules of commit {', '.join(rules)}) against "
+    line += f"`dscp-size`, which has no queue: {'; '.join(theirs)}."
+    if ours:
+        line += f" Against `mfs` with loads that wait where they leave, by the same rules: {'; '.join(ours)}."
+    return line + ("" if rules == data.what.revisions else _moved(data))
+
+
+def _read() -> list[str]:
+    """The sections in which loads wait at their reader, too."""
+    return [name for name, section in SECTIONS.items() if section.reads]
+
+
+def _moved(data: Data) -> str:
+    """How far `mfs` by the rules of the reads is from the page's rows, which are of others."""
+    parts = []
+    for section in _read():
+        found = {s: f.gain for s in data.settings(section) if (f := data.between(section, s, "mfs", "again", ""))}
+        if found:
+            mean, most = statistics.fmean(found.values()), max(found, key=lambda s: abs(found[s]))
+            parts.append(f"{section} {mean:+.1f} on average of {len(found)}, most in {most} {found[most]:+.1f}")
+    where = "; ".join(parts)
+    return f" By these rules `mfs` without reads is not at the points of its column: {where}." if parts else ""
+
+
+def _spread(found: dict[str, Comparison]) -> str:
+    """Mean and range over settings, and in which the whole interval is on one side."""
+    figures = [*found.values()]
+    mean, ratio = statistics.fmean(f.gain for f in figures), statistics.fmean(f.ttft_ratio for f in figures)
+    below = [f"{setting} {gain(figure)}" for setting, figure in found.items() if figure.below]
+    return (
+        f"{mean:+.1f} points on average ({span([f.gain for f in figures], '+.1f')}), above it with the whole interval "
+        f"in {sum(f.above for f in figures)} of {len(figures)}, below it in {', '.join(below) or 'none'}, mean TTFT "
+        f"x{ratio:.2f} on average ({ttft(figures)})"
     )
 
 
@@ -206,13 +255,12 @@ def not_run(data: Data) -> str:
     """What a section asks for and no row has; of what earlier rules gave instead, the figures."""
     parts = []
     for name, section in SECTIONS.items():
-        wanted = [(policy, False) for policy in section.policies] + [(policy, True) for policy in section.exact]
-        found = [(policy, exact, len(gains(data, name, policy, exact))) for policy, exact in wanted]
+        wanted = [(f"`{policy}`", gains(data, name, policy)) for policy in section.policies]
+        wanted += [(f"`{policy}` reads", gains(data, name, policy, variant="reads")) for policy in section.reads]
+        wanted += [(f"`{policy}` exact", gains(data, name, policy, exact=True)) for policy in section.exact]
         most = len(settings.named(section.settings))
         left = [
-            f"`{policy}`{' exact' if exact else ''}{f' in {most - have} of {most}' if have else ''}"
-            for policy, exact, have in found
-            if have < most
+            f"{what}{f' in {most - len(have)} of {most}' if have else ''}" for what, have in wanted if len(have) < most
         ]
         if left:
             parts.append(f"{name}: {', '.join(left)}")
