@@ -17,7 +17,7 @@ BEFORE = "2cf2f9f6"  # of whose rules the figures before are
 
 def findings(data: Data) -> list[str]:
     """A line for each finding, without those that have no rows yet."""
-    found = [served(data), stress(data), four(data), node(data), reads(data)]
+    found = [served(data), stress(data), four(data), node(data), reads(data), reads_beside(data)]
     found += [missed(data), worse(data), capacities(data), reference(data), competitors(data), stages(data)]
     return [one for one in [*found, not_run(data)] if one]
 
@@ -94,21 +94,36 @@ def node(data: Data) -> str:
 
 
 def reads(data: Data) -> str:
-    """`mfs` with loads that wait at their reader, against marks by size and against itself without."""
-    theirs, ours = [], []
-    for section in _read():
-        if found := gains(data, section, variant="reads"):
-            theirs.append(f"{section} {_spread(found)}")
-            own = {s: f for s in found if (f := data.between(section, s, "mfs", "reads", "again"))}
-            ours += [f"{section} {_spread(own)}"] if own else []
-    if not theirs:
+    """`mfs` with loads that wait at their reader, against marks by size."""
+    found = {section: figures for section in _read() if (figures := gains(data, section, variant="reads"))}
+    if not found:
         return ""
-    rules = list(dict.fromkeys(revision for row in data.rows if row.variant for revision in row.revisions))
-    line = f"**Loads that wait at their reader** (`mfs`, reads; rules of commit {', '.join(rules)}) against "
-    line += f"`dscp-size`, which has no queue: {'; '.join(theirs)}."
-    if ours:
-        line += f" Against `mfs` with loads that wait where they leave, by the same rules: {'; '.join(ours)}."
-    return line + ("" if rules == data.what.revisions else _moved(data))
+    every = {setting: figure for figures in found.values() for setting, figure in figures.items()}
+    hot = [setting for setting in every if settings.SETTINGS[setting].knobs.get("hot_fraction")]
+    line = (
+        f"**Loads that wait at their reader** (`mfs`, reads; rules of commit {', '.join(_read_by(data))}) against "
+        f"`dscp-size`, which has no queue: {'; '.join(f'{section} {_spread(f)}' for section, f in found.items())}. "
+        f"Of what is asked for in every setting it misses, {_misses(every)}."
+    )
+    return line + (f" In {', '.join(hot)} many prefixes are at one NIC: no queue has all loads from it." if hot else "")
+
+
+def reads_beside(data: Data) -> str:
+    """The same against `mfs` without reads; and how far that is from the page's rows, which may be of other rules."""
+    ours, moved = [], []
+    for section in _read():
+        names = data.settings(section)
+        if own := {s: f for s in names if (f := data.between(section, s, "mfs", "reads", "again"))}:
+            ours.append(f"{section} {_spread(own)}")
+        if again := {s: f.gain for s in names if (f := data.between(section, s, "mfs", "again", ""))}:
+            mean, most = statistics.fmean(again.values()), max(again, key=lambda s: abs(again[s]))
+            moved.append(f"{section} {mean:+.1f} on average, {again[most]:+.1f} at most ({most})")
+    if not ours:
+        return ""
+    line = f"**What reads change**, of `mfs` on the same seeds and by the same rules: {'; '.join(ours)}."
+    if not moved or _read_by(data) == data.what.revisions:
+        return line
+    return f"{line} By these rules `mfs` without reads is off the points of its column by: {'; '.join(moved)}."
 
 
 def _read() -> list[str]:
@@ -116,16 +131,9 @@ def _read() -> list[str]:
     return [name for name, section in SECTIONS.items() if section.reads]
 
 
-def _moved(data: Data) -> str:
-    """How far `mfs` by the rules of the reads is from the page's rows, which are of others."""
-    parts = []
-    for section in _read():
-        found = {s: f.gain for s in data.settings(section) if (f := data.between(section, s, "mfs", "again", ""))}
-        if found:
-            mean, most = statistics.fmean(found.values()), max(found, key=lambda s: abs(found[s]))
-            parts.append(f"{section} {mean:+.1f} on average of {len(found)}, most in {most} {found[most]:+.1f}")
-    where = "; ".join(parts)
-    return f" By these rules `mfs` without reads is not at the points of its column: {where}." if parts else ""
+def _read_by(data: Data) -> list[str]:
+    """The rules of those rows."""
+    return list(dict.fromkeys(revision for row in data.rows if row.variant for revision in row.revisions))
 
 
 def _spread(found: dict[str, Comparison]) -> str:
@@ -140,16 +148,20 @@ def _spread(found: dict[str, Comparison]) -> str:
     )
 
 
+def _misses(every: dict[str, Comparison]) -> str:
+    lower = [f"{s} ({gain(f)})" for s, f in every.items() if f.gain < LEAST_GAIN]
+    longer = [f"{s} (x{f.ttft_ratio:.2f})" for s, f in every.items() if f.ttft_ratio > LONGEST + 0.005]
+    return f"in points: {', '.join(lower) or 'nowhere'}; in mean TTFT: {', '.join(longer) or 'nowhere'}"
+
+
 def missed(data: Data) -> str:
     """Settings in which `mfs` misses what was asked for everywhere."""
     every = {**gains(data, "served"), **gains(data, "stress"), **gains(data, "node")}
-    lower = [f"{s} ({gain(f)})" for s, f in every.items() if f.gain < LEAST_GAIN]
-    longer = [f"{s} (x{f.ttft_ratio:.2f})" for s, f in every.items() if f.ttft_ratio > LONGEST + 0.005]
     line = (
         f"**Asked for** of `mfs` in every setting, with eight classes: not below {LEAST_GAIN:+.1f} points, mean TTFT "
         f"not above x{LONGEST}. "
     )
-    line += f"Missed in points: {', '.join(lower) or 'nowhere'}; in mean TTFT: {', '.join(longer) or 'nowhere'}. "
+    line += f"Missed {_misses(every)}. "
     asked = {"fan-in": 4.0, "bursts": 3.0, "egress": 1.0}
     bars = [
         f"{s} {bar:g} ({'held by the whole interval' if f.gain - (f.gain_half or 0) >= bar else gain(f)})"

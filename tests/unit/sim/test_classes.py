@@ -144,11 +144,26 @@ def test_reads_are_held_against_marks_and_against_the_same_rules_without(page: P
         row("mfs", 0.9, 0.96, variant="again"),
     ]
     what = What(simulated=True, against="dscp-size", first_seed=741, revisions=["0123456"])
-    line = classes_findings.reads(Data(what=what, rows=rows, carried=[], before=[]))
+    data = Data(what=what, rows=rows, carried=[], before=[])
+    line = classes_findings.reads(data)
     assert line.startswith("**Loads that wait at their reader** (`mfs`, reads; rules of commit 89abcde) against")
     assert "stress -9.0 points on average (-9.0), above it with the whole interval in 0 of 1, below it in none" in line
-    assert "by the same rules: stress -17.0 points on average (-17.0), above it with the whole interval in 0" in line
-    assert "without reads is not at the points of its column: stress -2.0 on average of 1, most in egress -2.0" in line
-    alone = classes_findings.reads(Data(what=what, rows=rows[:3], carried=[], before=[]))
-    assert "Against `mfs`" not in alone and "its column" not in alone
+    assert "it misses, in points: egress (-9.0 ± 12.7); in mean TTFT: egress (x1.10)" in line and " NIC" not in line
+    line = classes_findings.reads_beside(data)
+    assert "same rules: stress -17.0 points on average (-17.0), above it with the whole interval in 0 of 1" in line
+    assert "is off the points of its column by: stress -2.0 on average, -2.0 at most (egress)" in line
+    same = msgspec.structs.replace(data, what=msgspec.structs.replace(what, revisions=["89abcde"]))
+    assert "its column" not in classes_findings.reads_beside(same)
+    assert not classes_findings.reads_beside(Data(what=what, rows=rows[:3], carried=[], before=[]))
     assert not classes_findings.reads(Data(what=what, rows=rows[:2], carried=[], before=[]))
+
+
+def test_reads_name_the_settings_in_which_many_read_from_one_nic(page: Path) -> None:
+    rows = [row("dscp-size", 0.8, 0.9), row("mfs", 0.7, 0.82, variant="reads")]
+    data = Data(
+        what=What(simulated=True, against="dscp-size", first_seed=741, revisions=["0123456"]),
+        rows=[msgspec.structs.replace(one, setting=setting) for setting in ("egress", "hot") for one in rows],
+        carried=[],
+        before=[],
+    )
+    assert " In hot many prefixes are at one NIC" in classes_findings.reads(data)
