@@ -4,6 +4,8 @@ classes that ship.
 Each section's settings run with the production queue and classes on the wire, and under some policies in exact order on
 every link, which no fabric has, at the same rates and on the same seeds; capacities are found where a section asks for
 them. FILE keeps every point (JSON lines); a run that was stopped goes on. --kept runs nothing and takes what FILE has.
+--reads is for loads that wait in the queue of the NIC that they reach: it runs nothing else, at the rates that the
+page's rows have, and leaves these as they are.
 --page writes the page and the rows it is made from as JSON beside it; without FILE it writes the page anew from that
 JSON."""
 
@@ -19,7 +21,19 @@ import msgspec
 
 from bench.sim import classes_page, settings, study
 from bench.sim.capacity import capacity
-from bench.sim.classes_rows import AGAINST, FIRST_SEED, SECTIONS, Carried, Data, Row, Section, What, load, save
+from bench.sim.classes_rows import (
+    AGAINST,
+    FIRST_SEED,
+    SECTIONS,
+    Carried,
+    Data,
+    Row,
+    Section,
+    Variant,
+    What,
+    load,
+    save,
+)
 from bench.sim.cluster import ConfigError
 from bench.sim.compare import Results
 from bench.sim.point import Point, under
@@ -45,13 +59,21 @@ class Kept(Results):
         return known[name]
 
 
-def row_of(results: Results, section: str, setting: str, point: Point, policy: str, seeds: Sequence[int]) -> Row:
-    found = results.of_seeds(point, policy, seeds)
-    return Row(
-        section=section,
+def row_of(
+    results: Results, name: str, setting: str, point: Point, policy: str, variant: Variant = ""
+) -> Iterator[Row]:
+    """The row, or none under --kept where FILE lacks points of it."""
+    section = SECTIONS[name]
+    try:
+        found = results.of_seeds(point, policy, range(FIRST_SEED, FIRST_SEED + section.seeds))
+    except NotKept:
+        return
+    yield Row(
+        section=name,
         setting=setting,
         policy=policy,
         exact=not point.config.fabric_classes,
+        variant=variant,
         rate=point.rate,
         met=[round(one["slo_attainment"], 6) for one in found],
         mean_s=[round(one["ttft_s"]["mean"], 6) for one in found],
@@ -60,9 +82,19 @@ def row_of(results: Results, section: str, setting: str, point: Point, policy: s
     )
 
 
+def read_rows(results: Results, name: str, setting: str, rate: float) -> Iterator[Row]:
+    """Loads wait where they arrive; and where they leave, by the same rules: other rows may be older than these."""
+    section = SECTIONS[name]
+    base = settings.base_of(setting, "dbrx", "qwen-a", section.requests, section.classes)
+    point = msgspec.structs.replace(base, rate=rate)
+    read = msgspec.structs.replace(point, config=msgspec.structs.replace(point.config, reads=True))
+    for policy in section.reads:
+        yield from row_of(results, name, setting, read, policy, "reads")
+        yield from row_of(results, name, setting, point, policy, "again")
+
+
 def points(results: Results, name: str, section: Section) -> Iterator[Row | Carried]:
     """Rows of a section as they are there; under --kept without those that FILE lacks."""
-    seeds = range(FIRST_SEED, FIRST_SEED + section.seeds)
     for setting in settings.named(section.settings):
         base = settings.base_of(setting, "dbrx", "qwen-a", section.requests, section.classes)
         exact = settings.base_of(setting, "dbrx", "qwen-a", section.requests)
@@ -73,12 +105,10 @@ def points(results: Results, name: str, section: Section) -> Iterator[Row | Carr
         rate = round((section.load or settings.load_of(setting)) * top, 4)
         wanted = [(base, policy) for policy in section.policies] + [(exact, policy) for policy in section.exact]
         for of, policy in wanted:
-            try:
-                yield row_of(results, name, setting, msgspec.structs.replace(of, rate=rate), policy, seeds)
-            except NotKept:
-                continue
+            yield from row_of(results, name, setting, msgspec.structs.replace(of, rate=rate), policy)
+        yield from read_rows(results, name, setting, rate)
         for policy in section.carried:
-            tried = seeds[: section.carried_seeds]
+            tried = range(FIRST_SEED, FIRST_SEED + section.carried_seeds)
             try:
                 loads = [capacity(results, under(base, policy), seed, top) for seed in tried]
             except NotKept:
@@ -100,14 +130,32 @@ def collect(results: Results, names: Sequence[str], before: Data | None) -> Data
                 rows.append(one)
             else:
                 carried.append(one)
-            print(f"{one.section} {one.setting} {one.policy}", file=sys.stderr, flush=True)
+            _tell(one)
     what = What(
         simulated=True,
         against=AGAINST,
         first_seed=FIRST_SEED,
-        revisions=list(dict.fromkeys(revision for row in rows for revision in row.revisions)),
+        revisions=list(dict.fromkeys(revision for row in rows if not row.variant for revision in row.revisions)),
     )
     return Data(what=what, rows=rows, carried=carried, before=before.before if before else [])
+
+
+def with_reads(results: Results, names: Sequence[str], before: Data) -> Data:
+    """The rows that are there, with those of loads that wait at the NIC that they reach."""
+    found: list[Row] = []
+    for name in names:
+        for setting in before.settings(name):
+            if other := before.row(name, setting, AGAINST):
+                for row in read_rows(results, name, setting, other.rate):
+                    found.append(row)
+                    _tell(row)
+    new = {row.key() for row in found}
+    return msgspec.structs.replace(before, rows=[row for row in before.rows if row.key() not in new] + found)
+
+
+def _tell(one: Row | Carried) -> None:
+    variant = f" {one.variant}" if isinstance(one, Row) and one.variant else ""
+    print(f"{one.section} {one.setting} {one.policy}{variant}", file=sys.stderr, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,6 +165,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("file", type=Path, nargs="?", help="points; without it the page is written from its JSON")
     p.add_argument("--section", default=",".join(SECTIONS), metavar="A,B", help=f"of {', '.join(SECTIONS)} (all)")
     p.add_argument("--kept", action="store_true", help="run nothing")
+    p.add_argument("--reads", action="store_true", help="with --page: only loads that wait at the NIC that they reach")
     p.add_argument("--page", type=Path, metavar="FILE", help="the page to write, with its rows as JSON beside it")
     return p
 
@@ -127,9 +176,12 @@ def main(arguments: list[str]) -> int:
     if not options.file and not options.page:
         raise ConfigError("name a FILE for the points, or --page FILE to write a page from its JSON, or both")
     before = load(options.page) if options.page else None
+    if options.reads and not (options.file and before):
+        raise ConfigError("--reads: name a FILE for the points, and with --page a page whose rows have the rates")
     if options.file:
         results = (Kept if options.kept else Results)(options.file)
-        data = collect(results, options.section.split(","), before)
+        names = options.section.split(",")
+        data = with_reads(results, names, before) if options.reads and before else collect(results, names, before)
     elif before:
         data = before
     else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.sim import settings
 from bench.sim.capacity import Capacity
-from bench.sim.classes_rows import EXACT, SECTIONS, Before, Data
+from bench.sim.classes_rows import EXACT, SECTIONS, Before, Data, Variant
 from bench.sim.compare import Comparison
 
 LEAST_GAIN, LONGEST = -0.5, 1.02  # what was asked for in every setting: points, and mean TTFT relative to marks by size
@@ -17,14 +17,16 @@ BEFORE = "2cf2f9f6"  # of whose rules the figures before are
 
 def findings(data: Data) -> list[str]:
     """A line for each finding, without those that have no rows yet."""
-    found = [served(data), stress(data), four(data), node(data)]
+    found = [served(data), stress(data), four(data), node(data), reads(data), reads_beside(data)]
     found += [missed(data), worse(data), capacities(data), reference(data), competitors(data), stages(data)]
     return [one for one in [*found, not_run(data)] if one]
 
 
-def gains(data: Data, section: str, policy: str = "mfs", exact: bool = False) -> dict[str, Comparison]:
+def gains(
+    data: Data, section: str, policy: str = "mfs", exact: bool = False, variant: Variant = ""
+) -> dict[str, Comparison]:
     """By setting, of those that have it."""
-    found = {setting: data.against(section, setting, policy, exact) for setting in data.settings(section)}
+    found = {setting: data.against(section, setting, policy, exact, variant) for setting in data.settings(section)}
     return {setting: figure for setting, figure in found.items() if figure}
 
 
@@ -91,16 +93,75 @@ def node(data: Data) -> str:
     )
 
 
+def reads(data: Data) -> str:
+    """`mfs` with loads that wait at their reader, against marks by size."""
+    found = {section: figures for section in _read() if (figures := gains(data, section, variant="reads"))}
+    if not found:
+        return ""
+    every = {setting: figure for figures in found.values() for setting, figure in figures.items()}
+    hot = [setting for setting in every if settings.SETTINGS[setting].knobs.get("hot_fraction")]
+    line = (
+        f"**Loads that wait at their reader** (`mfs`, reads; rules of commit {', '.join(_read_by(data))}) against "
+        f"`dscp-size`, which has no queue: {'; '.join(f'{section} {_spread(f)}' for section, f in found.items())}. "
+        f"Of what is asked for in every setting it misses, {_misses(every)}."
+    )
+    return line + (f" In {', '.join(hot)} many prefixes are at one NIC: no queue has all loads from it." if hot else "")
+
+
+def reads_beside(data: Data) -> str:
+    """The same against `mfs` without reads; and how far that is from the page's rows, which may be of other rules."""
+    ours, moved = [], []
+    for section in _read():
+        names = data.settings(section)
+        if own := {s: f for s in names if (f := data.between(section, s, "mfs", "reads", "again"))}:
+            ours.append(f"{section} {_spread(own)}")
+        if again := {s: f.gain for s in names if (f := data.between(section, s, "mfs", "again", ""))}:
+            mean, most = statistics.fmean(again.values()), max(again, key=lambda s: abs(again[s]))
+            moved.append(f"{section} {mean:+.1f} on average, {again[most]:+.1f} at most ({most})")
+    if not ours:
+        return ""
+    line = f"**What reads change**, of `mfs` on the same seeds and by the same rules: {'; '.join(ours)}."
+    if not moved or _read_by(data) == data.what.revisions:
+        return line
+    return f"{line} By these rules `mfs` without reads is off the points of its column by: {'; '.join(moved)}."
+
+
+def _read() -> list[str]:
+    """The sections in which loads wait at their reader, too."""
+    return [name for name, section in SECTIONS.items() if section.reads]
+
+
+def _read_by(data: Data) -> list[str]:
+    """The rules of those rows."""
+    return list(dict.fromkeys(revision for row in data.rows if row.variant for revision in row.revisions))
+
+
+def _spread(found: dict[str, Comparison]) -> str:
+    """Mean and range over settings, and in which the whole interval is on one side."""
+    figures = [*found.values()]
+    mean, ratio = statistics.fmean(f.gain for f in figures), statistics.fmean(f.ttft_ratio for f in figures)
+    below = [f"{setting} {gain(figure)}" for setting, figure in found.items() if figure.below]
+    return (
+        f"{mean:+.1f} points on average ({span([f.gain for f in figures], '+.1f')}), above it with the whole interval "
+        f"in {sum(f.above for f in figures)} of {len(figures)}, below it in {', '.join(below) or 'none'}, mean TTFT "
+        f"x{ratio:.2f} on average ({ttft(figures)})"
+    )
+
+
+def _misses(every: dict[str, Comparison]) -> str:
+    lower = [f"{s} ({gain(f)})" for s, f in every.items() if f.gain < LEAST_GAIN]
+    longer = [f"{s} (x{f.ttft_ratio:.2f})" for s, f in every.items() if f.ttft_ratio > LONGEST + 0.005]
+    return f"in points: {', '.join(lower) or 'nowhere'}; in mean TTFT: {', '.join(longer) or 'nowhere'}"
+
+
 def missed(data: Data) -> str:
     """Settings in which `mfs` misses what was asked for everywhere."""
     every = {**gains(data, "served"), **gains(data, "stress"), **gains(data, "node")}
-    lower = [f"{s} ({gain(f)})" for s, f in every.items() if f.gain < LEAST_GAIN]
-    longer = [f"{s} (x{f.ttft_ratio:.2f})" for s, f in every.items() if f.ttft_ratio > LONGEST + 0.005]
     line = (
         f"**Asked for** of `mfs` in every setting, with eight classes: not below {LEAST_GAIN:+.1f} points, mean TTFT "
         f"not above x{LONGEST}. "
     )
-    line += f"Missed in points: {', '.join(lower) or 'nowhere'}; in mean TTFT: {', '.join(longer) or 'nowhere'}. "
+    line += f"Missed {_misses(every)}. "
     asked = {"fan-in": 4.0, "bursts": 3.0, "egress": 1.0}
     bars = [
         f"{s} {bar:g} ({'held by the whole interval' if f.gain - (f.gain_half or 0) >= bar else gain(f)})"
@@ -206,13 +267,12 @@ def not_run(data: Data) -> str:
     """What a section asks for and no row has; of what earlier rules gave instead, the figures."""
     parts = []
     for name, section in SECTIONS.items():
-        wanted = [(policy, False) for policy in section.policies] + [(policy, True) for policy in section.exact]
-        found = [(policy, exact, len(gains(data, name, policy, exact))) for policy, exact in wanted]
+        wanted = [(f"`{policy}`", gains(data, name, policy)) for policy in section.policies]
+        wanted += [(f"`{policy}` reads", gains(data, name, policy, variant="reads")) for policy in section.reads]
+        wanted += [(f"`{policy}` exact", gains(data, name, policy, exact=True)) for policy in section.exact]
         most = len(settings.named(section.settings))
         left = [
-            f"`{policy}`{' exact' if exact else ''}{f' in {most - have} of {most}' if have else ''}"
-            for policy, exact, have in found
-            if have < most
+            f"{what}{f' in {most - len(have)} of {most}' if have else ''}" for what, have in wanted if len(have) < most
         ]
         if left:
             parts.append(f"{name}: {', '.join(left)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.sim.classes_findings import findings
-from bench.sim.classes_rows import AGAINST, FIRST_SEED, SECTIONS, Carried, Data, Section
+from bench.sim.classes_rows import AGAINST, FIRST_SEED, SECTIONS, Carried, Data, Section, Variant
 from bench.sim.settings import load_of
 from bench.sim.study import cell, plain
 
@@ -17,13 +17,15 @@ and one for background, with edges that an operator gives, and one class for eac
 simulated). `static` is the order by stage in the production queue, `dscp` classes by stage without a daemon; `nocont`
 has no contention. *Exact*: in exact order on every link, which no fabric has; `mh-renewed` is
 [Moore-Hodgson per port](studies.md#moore-hodgson-per-port), the others are
-[what the simulator compares with](../simulation-model.md#what-is-modelled).
+[what the simulator compares with](../simulation-model.md#what-is-modelled). *Reads*: loads wait in the queue of the NIC
+that they reach, since the reader starts a one-sided read; elsewhere in that of the NIC that sends them.
 
 **Generated** from [classes-results.json](classes-results.json) by
 `python -m bench sim classes --page docs/results/classes.md`; do not edit. Simulated, not measured; rules of commit
 {revisions}; seeds {first} and up chose nothing. To run it again, the points in a file of your own:
 
     python -m bench sim classes out/classes.jsonl --page docs/results/classes.md
+    python -m bench sim classes out/classes-reads.jsonl --reads --page docs/results/classes.md  # the reads alone
 """
 CELLS = """
 Cells of the tables: points of requests in time against `dscp-size` with half of the 95 % interval over paired seeds,
@@ -95,14 +97,22 @@ def _who(carried: list[Carried]) -> list[str]:
 
 
 def table(data: Data, name: str, section: Section) -> str:
-    """A row for each setting: with classes, and `mfs` in exact order beside it as the reference."""
-    columns = [(policy, False) for policy in section.policies if policy != AGAINST and data.has(name, policy)]
-    if data.has(name, "mfs", exact=True):
-        columns.insert(1 + columns.index(("mfs", False)), ("mfs", True))
-    heads = [f"`{policy}`{', exact' if exact else ''}" for policy, exact in columns]
+    """A row for each setting: with classes, and beside `mfs` what it is with reads and, as the reference, in exact
+    order."""
+    columns: list[tuple[str, bool, Variant]] = []
+    for policy in section.policies:
+        if policy != AGAINST and data.has(name, policy):
+            columns.append((policy, False, ""))
+        if data.has(name, policy, variant="reads"):
+            columns.append((policy, False, "reads"))
+        if policy == "mfs" and data.has(name, policy, exact=True):
+            columns.append((policy, True, ""))
+    heads = [
+        f"`{policy}`{', exact' if exact else ''}{variant and f', {variant}'}" for policy, exact, variant in columns
+    ]
     lines = [_line([f"setting | `{AGAINST}`: % met, mean and p99 TTFT", *heads]), "|---" * (len(heads) + 2) + "|"]
     for setting in data.settings(name):
-        cells = [_cell(data, name, setting, policy, exact) for policy, exact in columns]
+        cells = [_cell(data, name, setting, *column) for column in columns]
         lines.append(_line([_named(name, setting), _plain(data, name, setting), *cells]))
     return "\n".join(lines)
 
@@ -135,7 +145,7 @@ def _plain(data: Data, name: str, setting: str) -> str:
     return plain(figure, carried) if figure else "-"
 
 
-def _cell(data: Data, name: str, setting: str, policy: str, exact: bool) -> str:
-    figure = data.against(name, setting, policy, exact)
-    carried = None if exact else data.capacity(name, setting, policy)
+def _cell(data: Data, name: str, setting: str, policy: str, exact: bool, variant: Variant = "") -> str:
+    figure = data.against(name, setting, policy, exact, variant)
+    carried = None if exact or variant else data.capacity(name, setting, policy)
     return cell(figure, carried) if figure else "-"

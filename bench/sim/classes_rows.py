@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,9 @@ FIRST_SEED = 741  # those before chose settings and rules
 CLASSES = ("dscp-size", "static", "dscp", "mfs", "alone", "nocont")
 EXACT = ("mfs", "static", "mh-renewed", "varys", "dcoflow", "paper")
 CARRIED = ("dscp-size", "mfs")
+Variant = Literal["", "reads", "again"]
+"""reads: loads wait in the queue of the NIC that they reach, as one-sided reads do. again: as without a variant, by the
+rules of the reads, which it is there to be held against."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,14 +36,17 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     load: float | None = None  # of the knee; None: that at which `choose` examined the setting, or 1
     policies: tuple[str, ...] = CLASSES
     exact: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # with loads that wait at their reader, too
     carried: tuple[str, ...] = CARRIED  # whose capacity is found
     carried_seeds: int = 2
 
 
 STRESS = "fan-in,egress,bursts,hot,base,slow-hot,skew"
 SECTIONS = {
-    "served": Section(settings="contended", requests=200, seeds=5, exact=EXACT, carried=(*CARRIED, "static")),
-    "stress": Section(settings=STRESS, requests=300, seeds=6, exact=EXACT),
+    "served": Section(
+        settings="contended", requests=200, seeds=5, exact=EXACT, reads=("mfs",), carried=(*CARRIED, "static")
+    ),
+    "stress": Section(settings=STRESS, requests=300, seeds=6, exact=EXACT, reads=("mfs",)),
     "stress-4": Section(
         settings="fan-in,egress,bursts",
         requests=300,
@@ -52,18 +58,22 @@ SECTIONS = {
 }
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A policy in a setting; each list has a number for each seed."""
 
     section: str
     setting: str
     policy: str
     exact: bool  # in exact order on every link, else with the section's classes
+    variant: Variant = ""
     rate: float
     met: list[float]  # share of requests whose first token is in time
     mean_s: list[float]  # TTFT
     p99_s: list[float]
     revisions: list[str]
+
+    def key(self) -> tuple[str, str, str, bool, Variant]:
+        return self.section, self.setting, self.policy, self.exact, self.variant
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,17 +113,26 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         """Those with the row that others are held against."""
         return [r.setting for r in self.rows if (r.section, r.policy, r.exact) == (section, AGAINST, False)]
 
-    def has(self, section: str, policy: str, exact: bool = False) -> bool:
-        return any((r.section, r.policy, r.exact) == (section, policy, exact) for r in self.rows)
+    def has(self, section: str, policy: str, exact: bool = False, variant: Variant = "") -> bool:
+        wanted = (section, policy, exact, variant)
+        return any((r.section, r.policy, r.exact, r.variant) == wanted for r in self.rows)
 
-    def row(self, section: str, setting: str, policy: str, exact: bool = False) -> Row | None:
-        wanted = (section, setting, policy, exact)
-        return next((r for r in self.rows if (r.section, r.setting, r.policy, r.exact) == wanted), None)
+    def row(self, section: str, setting: str, policy: str, exact: bool = False, variant: Variant = "") -> Row | None:
+        wanted = (section, setting, policy, exact, variant)
+        return next((r for r in self.rows if r.key() == wanted), None)
 
-    def against(self, section: str, setting: str, policy: str, exact: bool = False) -> Comparison | None:
+    def against(
+        self, section: str, setting: str, policy: str, exact: bool = False, variant: Variant = ""
+    ) -> Comparison | None:
         """The policy against marks by size; None where it was not run."""
-        mine, other = self.row(section, setting, policy, exact), self.row(section, setting, AGAINST)
+        mine, other = self.row(section, setting, policy, exact, variant), self.row(section, setting, AGAINST)
         return compare(_results(mine), _results(other)) if mine and other else None
+
+    def between(self, section: str, setting: str, policy: str, variant: Variant, other: Variant) -> Comparison | None:
+        """One variant of a policy against another; None where one was not run."""
+        mine = self.row(section, setting, policy, variant=variant)
+        theirs = self.row(section, setting, policy, variant=other)
+        return compare(_results(mine), _results(theirs)) if mine and theirs else None
 
     def capacity(self, section: str, setting: str, policy: str) -> Capacity | None:
         found = {c.policy: c.loads for c in self.carried if (c.section, c.setting) == (section, setting)}
