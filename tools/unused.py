@@ -35,6 +35,7 @@ BY_NAME = {
     "__getattr__": "Python",
     "pytest_configure": "pytest",
     "pytest_collection_modifyitems": "pytest",
+    "pytest_collection_finish": "pytest",
     "visit_*": "pycparser, by the type of a node",
     "teardown": "hypothesis",
 }

@@ -26,8 +26,8 @@ PROGRAMS = (
 )
 HELPERS = (NATIVE / "shim_test.c", NATIVE / "scripted_daemon.c", *sorted(ROOT.glob("csrc/client/*.c")))
 TSAN_OPTIONS = "exitcode=66 atexit_sleep_ms=300"
-"""At the end threads that are still there have the time to race with what goes away: the shim's rests for 250 ms at most
-(`IDLE_TICK_NS`), so it comes by once more."""
+"""At the end threads that are still there have the time to race with what goes away: the shim's own rests for 250 ms at
+most (`IDLE_TICK_NS`), so it comes by once more."""
 TIMEOUT_S = 600
 """Only ends a test that hangs."""
 
