@@ -35,7 +35,7 @@ from bench.micro.link_command import (
     tally,
     verdict,
 )
-from bench.micro.loads import Collectives, mooncake, perftest
+from bench.micro.loads import Collectives, Perftest, mooncake
 from bench.micro.nccl_wheel import nccl_net_arguments
 
 CAGED = True
@@ -151,7 +151,8 @@ def leg(
         if kv and case.kv_program == "mooncake":
             program = mooncake(leg, SENDER, RECEIVER, MOONCAKE_MIB, traffic_class=of_kv)
         elif kv:
-            program = perftest(leg, "ib_write_bw", SENDER, RECEIVER, PERFTEST_BYTES, PERFTEST_PAIRS, of_kv)
+            pair = Perftest(leg, "ib_write_bw", SENDER, RECEIVER, PERFTEST_BYTES, PERFTEST_PAIRS, of_kv)
+            program = pair.start_client()
         if program:
             leg.wait(lambda: moved() >= KV_FLOWS_BYTES, program, "send KV")
         if nccl:

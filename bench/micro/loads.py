@@ -69,24 +69,35 @@ class Collectives:
 WARM_MESSAGES = 5
 
 
-def perftest(
-    leg: Leg,
-    program: str,
-    client_host: str,
-    server_host: str,
-    message_bytes: int,
-    pairs: int,
-    traffic_class: int | None = None,
-) -> Program:
-    """The client of a pair of `ib_write_bw` or `ib_read_bw`; it runs until the leg ends, once it has connected."""
-    port = free_port()
-    command = [program, "-d", DEVICE, "-s", str(message_bytes), "-q", str(pairs), "-D", str(FOREVER_S)]
-    command += ["-p", str(port), "-F", "-u", str(QP_TIMEOUT)]
-    command += [] if traffic_class is None else ["--tclass", str(traffic_class)]
-    server = leg.start(server_host, f"{program}'s server on {server_host}", command, shimmed=False)
-    leg.wait(lambda: listens(server.process.pid, port), server, "listen")
-    address = leg.rig.hosts.address(server_host)
-    return leg.start(client_host, f"{program} from {client_host} to {server_host}", [*command, address])
+class Perftest:
+    """A pair of `ib_write_bw` or `ib_read_bw`: the server now, and the client when it is told to. Where several pairs
+    run, all servers begin before the first client does: programs start slowly beside those that fill a link."""
+
+    def __init__(
+        self,
+        leg: Leg,
+        program: str,
+        client_host: str,
+        server_host: str,
+        message_bytes: int,
+        pairs: int,
+        traffic_class: int | None = None,
+    ) -> None:
+        self._leg, self._client_host = leg, client_host
+        self._port = free_port()
+        self._address = leg.rig.hosts.address(server_host)
+        self._name = f"{program} from {client_host} to {server_host}"
+        self._command = [program, "-d", DEVICE, "-s", str(message_bytes), "-q", str(pairs), "-D", str(FOREVER_S)]
+        self._command += ["-p", str(self._port), "-F", "-u", str(QP_TIMEOUT)]
+        self._command += [] if traffic_class is None else ["--tclass", str(traffic_class)]
+        name = f"{program}'s server on {server_host}"
+        self._server = leg.start(server_host, name, self._command, shimmed=False)
+
+    def start_client(self) -> Program:
+        """It runs until the leg ends, once it has connected."""
+        server = self._server
+        self._leg.wait(lambda: listens(server.process.pid, self._port), server, "listen")
+        return self._leg.start(self._client_host, self._name, [*self._command, self._address])
 
 
 QP_TIMEOUT = 22

@@ -30,7 +30,7 @@ from bench.micro.link_command import (
     tally,
     verdict,
 )
-from bench.micro.loads import Collectives, perftest
+from bench.micro.loads import Collectives, Perftest
 from bench.micro.nccl_wheel import nccl_net_arguments
 from mfsd.playground.program import Program
 
@@ -167,21 +167,19 @@ def leg(rig: Rig, case: Case, mode: str, seconds: float) -> Figures:
             found = leg.moved(flow.sender, flow.program).get(rig.hosts.address(flow.node))
             return 0 if found is None else found.sent if case.operation == "write" else found.received
 
-        def started(node_of: Callable[[str], str], pairs: int) -> list[Flow]:
-            program = f"ib_{case.operation}_bw"
-            flows = [
-                Flow(s, node_of(s), perftest(leg, program, s, node_of(s), case.message_bytes, pairs)) for s in senders
-            ]
-            for flow in flows:
-                leg.wait(partial(flows_now, flow), flow.program, "move bytes")
-            return flows
-
         def flows_now(flow: Flow) -> bool:
             return moved(flow) >= FLOWS_BYTES
 
-        flows = started(lambda sender: sender.replace("sender", "free"), FREE_PAIRS) + started(
-            lambda _: SLOW, SLOW_PAIRS
-        )
+        paths = [(sender, sender.replace("sender", "free"), FREE_PAIRS) for sender in senders]
+        paths += [(sender, SLOW, SLOW_PAIRS) for sender in senders]
+        program = f"ib_{case.operation}_bw"
+        begun = [
+            (sender, node, Perftest(leg, program, sender, node, case.message_bytes, pairs))
+            for sender, node, pairs in paths
+        ]
+        flows = [Flow(sender, node, pair.start_client()) for sender, node, pair in begun]
+        for flow in flows:
+            leg.wait(partial(flows_now, flow), flow.program, "move bytes")
         collectives = None
         if case.nccl_pace_ms is not None:
             collectives = Collectives(leg, NCCL, NCCL_MESSAGE_BYTES, round(case.nccl_pace_ms * 1e3))
