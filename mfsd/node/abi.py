@@ -20,6 +20,7 @@ ADDED = {
     5: "the outlook page, and requests that still queue",
     6: "NICs beyond the first 16",
     7: "a time of their own for pruned requests",
+    8: "what a sender has behind a message",
 }
 """What each minor version has brought."""
 
