@@ -173,7 +173,7 @@ struct mfs_message {
 	uint8_t nic;                               /* index given by the daemon */
 	uint8_t flags;                             /* enum mfs_message_flags */
 	uint8_t role;                              /* enum mfs_role */
-	uint8_t wire_class; /* of a SUBMIT: with MFS_TASK_TAKEN, else mfs_behind_code */
+	uint8_t wire_class; /* with MFS_TASK_TAKEN; any other SUBMIT: mfs_behind_code */
 	uint32_t peer;      /* mfs_peer_hash of the remote port's GID; since minor 4 */
 };
 _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
