@@ -84,16 +84,6 @@ def start(script: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_tidies_up_and_exits_130(number: signal.Signals) -> None:
-    program = start(SCRIPT)
-    assert program.stdout is not None and program.stdout.readline() == "up\n"
-    program.send_signal(number)
-    assert program.stdout.read() == "tidied\n"
-    assert program.wait(20) == 130
-    assert not sleepers()
-
-
 IN_A_FINALIZER = """
 import subprocess, sys
 from mfsd.playground.sandbox import run_sandboxed
@@ -117,15 +107,6 @@ sys.exit(run_sandboxed(wait))
 """
 
 
-def test_a_signal_counts_where_python_drops_what_it_raises() -> None:
-    program = start(IN_A_FINALIZER)
-    assert program.stdout is not None and program.stdout.readline() == "up\n"
-    program.send_signal(signal.SIGTERM)
-    assert program.communicate(timeout=60)[0] == "tidied\n"
-    assert program.returncode == 130
-    assert not sleepers()
-
-
 MISSES_THE_FIRST = """
 import signal, subprocess, sys
 from mfsd.playground.sandbox import run_sandboxed
@@ -144,11 +125,20 @@ sys.exit(run_sandboxed(wait))
 """
 
 
-def test_a_signal_that_does_not_end_the_wait_is_sent_again() -> None:
-    """As one that comes between Python's look for signals and the system call in which it then waits."""
-    program = start(MISSES_THE_FIRST)
+@pytest.mark.parametrize(
+    ("script", "number"),
+    [
+        pytest.param(SCRIPT, signal.SIGINT, id="interrupt"),
+        pytest.param(SCRIPT, signal.SIGTERM, id="termination"),
+        pytest.param(IN_A_FINALIZER, signal.SIGTERM, id="where Python drops what is raised"),
+        # as one that comes between Python's look for signals and the system call in which it then waits
+        pytest.param(MISSES_THE_FIRST, signal.SIGTERM, id="the first does not end the wait"),
+    ],
+)
+def test_a_signal_tidies_up_and_exits_130(script: str, number: signal.Signals) -> None:
+    program = start(script)
     assert program.stdout is not None and program.stdout.readline() == "up\n"
-    program.send_signal(signal.SIGTERM)
+    program.send_signal(number)
     assert program.communicate(timeout=60)[0] == "tidied\n"
     assert program.returncode == 130
     assert not sleepers()
