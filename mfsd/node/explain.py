@@ -88,6 +88,8 @@ def flow_of(
     state = seen.state
     last = state.stage == Stage.P2D
     stall = (stalls or {}).get(_stall_key(seen), state.bytes)
+    if _without_batch(state):
+        stall = max(stall, state.bytes_left)  # and what its sender has behind that
     deadline_ns = (state.request_deadline_ns if last else state.deadline_ns) or NO_DEADLINE
     flow = Flow(
         stage=state.stage,

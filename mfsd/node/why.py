@@ -64,6 +64,15 @@ class _Wait(NamedTuple):
     rule: str
 
 
+def _longer(before: _Wait, now: _Wait) -> _Wait:
+    """Of two the longer one. Of one task, with the most that was ahead: at its end nothing is."""
+    if now.waited_ns < before.waited_ns:
+        return before
+    if now.task != before.task or now.ahead_tasks >= before.ahead_tasks:
+        return now
+    return before._replace(at_ns=now.at_ns, waited_ns=now.waited_ns)
+
+
 class Why:
     """Owned by the daemon's loop. Reads; changes nothing."""
 
@@ -100,7 +109,7 @@ class Why:
             for wait in self._looked(now_ns):
                 place = (wait.client_id, wait.request_id)
                 before = self._waits.pop(place, None)
-                self._waits[place] = wait if before is None or wait.waited_ns >= before.waited_ns else before
+                self._waits[place] = wait if before is None else _longer(before, wait)
         while self._waits and (len(self._waits) > WAITS_MAX or self._old(next(iter(self._waits.values())).at_ns)):
             self._waits.popitem(last=False)
 
