@@ -331,3 +331,10 @@ def test_a_load_that_comes_too_late_says_so() -> None:
     assert [(a.id, a.why) for a in reply.ahead] == [
         (in_time.id, "its request counts as waiting for 2 MiB to 4 MiB, the other for 8 MiB to 16 MiB")
     ]
+
+
+def test_a_load_counts_what_its_sender_has_behind_what_waits() -> None:
+    """As the queue does: the snapshot shows it in `bytes_left`."""
+    load: dict[str, Any] = {"stage": Stage.REUSE, "tier": Tier.EARLY, "request_id": 1, "wire_class": 1}
+    whole, piece = seen(**load, bytes_left=1 << 20), seen(**load, bytes_left=1 << 30)
+    assert key_of(CONFIG, whole, NIC, NOW) == key_of(CONFIG, seen(**load), NIC, NOW) < key_of(CONFIG, piece, NIC, NOW)
