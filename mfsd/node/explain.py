@@ -4,8 +4,7 @@ very functions that decide, say what follows from it."""
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -58,43 +57,20 @@ class Surroundings(Struct, frozen=True):
     """The coordinator's reason."""
 
 
-Stall = Mapping[tuple[int, int, int], int]
-"""What a batch has waiting on a NIC, and reuse without one by its request: (client, batch, request) -> bytes."""
-
-
-def stalls_of(tasks: Iterable[Seen]) -> Stall:
-    """Of all tasks that wait for one NIC."""
-    found: Counter[tuple[int, int, int]] = Counter()
-    for seen in tasks:
-        if seen.state.queued and not seen.state.in_flight and known_stage(seen.state.stage) is not Stage.P2D:
-            found[_stall_key(seen)] += seen.state.bytes
-    return found
-
-
 def _without_batch(state: TaskSnapshot) -> bool:
     """Reuse that is fetched while its request still queues."""
     return state.stage == Stage.REUSE and not state.batch_id
 
 
-def _stall_key(seen: Seen) -> tuple[int, int, int]:
-    state = seen.state
-    return (seen.client_id, state.batch_id, (state.request_id or ~state.task) if _without_batch(state) else 0)
-
-
-def flow_of(
-    config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None
-) -> tuple[Flow, Decision]:
-    """The task in the policy's terms; without `stalls` an early task stands for its batch alone."""
+def flow_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> tuple[Flow, Decision]:
+    """The task in the policy's terms."""
     state = seen.state
     last = state.stage == Stage.P2D
-    stall = (stalls or {}).get(_stall_key(seen), state.bytes)
-    if _without_batch(state):
-        stall = max(stall, state.bytes_left)  # and what its sender has behind that
     deadline_ns = (state.request_deadline_ns if last else state.deadline_ns) or NO_DEADLINE
     flow = Flow(
         stage=state.stage,
         sequence=state.arrival,
-        remaining_bytes=state.bytes_left if last else stall,
+        remaining_bytes=state.bytes_left or state.bytes,  # 0: early and in flight
         rate_bytes_per_s=facts.rate_bytes_per_s,
         layer_target=state.layer,
         rank=NO_RANK if state.rank == RANK_NONE else state.rank,
@@ -113,9 +89,9 @@ def flow_of(
     return flow, decision
 
 
-def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int, stalls: Stall | None = None) -> Key:
+def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> Key:
     """Its place in the order; the smallest goes first."""
-    flow, decision = flow_of(config, seen, facts, now_ns, stalls)
+    flow, decision = flow_of(config, seen, facts, now_ns)
     return order_rules(config).place(flow, decision, now_ns, layer_current=seen.state.layer - seen.state.rli).key
 
 
@@ -148,8 +124,7 @@ def explain(
     config: PolicyConfig, subject: Seen, others: Sequence[Seen], around: Surroundings, now_ns: int
 ) -> ExplainReply:
     """others: the other tasks that wait for the same NIC."""
-    stalls = stalls_of([subject, *others])
-    flow, decision = flow_of(config, subject, around.facts, now_ns, stalls)
+    flow, decision = flow_of(config, subject, around.facts, now_ns)
     reasons = [_what(subject, now_ns)]
     facts: dict[str, int | float | str | bool | None] = {
         "rate_bytes_per_s": around.facts.rate_bytes_per_s,
@@ -181,7 +156,7 @@ def explain(
     if subject.state.in_flight:
         reasons.append("It has its permit and is on its way: nothing is ahead of it, and its class stays.")
         return ExplainReply(status_of(subject, now_ns), facts, reasons, [], 0, 0)
-    return _with_ahead(config, subject, others, stalls, around, now_ns, reasons, facts)
+    return _with_ahead(config, subject, others, around, now_ns, reasons, facts)
 
 
 # ---- sentences -----------------------------------------------------------------------------------
@@ -385,19 +360,14 @@ def _with_ahead(
     config: PolicyConfig,
     subject: Seen,
     others: Sequence[Seen],
-    stalls: Stall,
     around: Surroundings,
     now_ns: int,
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> ExplainReply:
-    key = key_of(config, subject, around.facts, now_ns, stalls)
+    key = key_of(config, subject, around.facts, now_ns)
     keyed = sorted(
-        (
-            (key_of(config, o, around.facts, now_ns, stalls), o)
-            for o in others
-            if o.state.queued and not o.state.in_flight
-        ),
+        ((key_of(config, o, around.facts, now_ns), o) for o in others if o.state.queued and not o.state.in_flight),
         key=lambda pair: pair[0],
     )
     ahead = [(k, o) for k, o in keyed if k < key]

@@ -116,8 +116,8 @@ struct mfs_rmlq_snapshot {
 	uint32_t rank;    /* of its batch; MFS_RANK_NONE */
 	uint8_t batch_announced, batch_pruned;
 	uint64_t compute_end_ns; /* of its batch; 0: unknown or past */
-	/* last stage: of its request. Reuse and background: pruned, and of reuse without a batch bytes_left: of all that its request
-	 * loads so */
+	/* last stage: of its request. Others: pruned, and of early ones that wait bytes_left, all that their batch, or their request
+	 * without one, has waiting and behind */
 	uint64_t deadline_ns; /* 0: none */
 	uint64_t budget_ns, bytes_left, bytes_ahead, bytes_tail;
 	uint8_t level, critical, lost, pruned;

@@ -97,15 +97,20 @@ def test_a_last_stage_counts_what_is_behind_it(serve, take: Take, eventually: Ev
         ] * 2
 
 
-def test_a_waiting_piece_shows_what_its_request_loads(serve, eventually: Eventually) -> None:
+def test_what_waits_shows_what_its_request_or_batch_has(serve, eventually: Eventually) -> None:
+    """By which `mfsctl explain` sizes it, as the queue does."""
     server = serve(window_ns=0, window_bytes_min=1, rate_default_bytes_per_s=RATE_BYTES_PER_S)
     with server.attach() as client:
         nic = client.nic("rdma0")
+        batch = client.batch_begin(7, layers=10)
         first = client.submit(10 * PIECE_BYTES, stage=Stage.BACKGROUND, nic=nic)
         assert classes(client, 1) == [(first, 7)]
         behind_bytes = 32 * FINEST_BYTES
         for left_bytes in (9 * PIECE_BYTES, PIECE_BYTES + behind_bytes):
             client.submit(PIECE_BYTES, stage=Stage.REUSE, nic=nic, request_id=1, left_bytes=left_bytes)
-        eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 3)
+        for layer in range(3):
+            client.submit(PIECE_BYTES, stage=Stage.REUSE, nic=nic, batch=batch, layer=layer)
+        eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 6)
         found = [task for task in server.arbiter.tasks(client.client_id) if task.stage == Stage.REUSE]
-        assert [task.bytes_left for task in found] == [2 * PIECE_BYTES + behind_bytes] * 2
+        assert {task.bytes_left for task in found if task.request_id} == {2 * PIECE_BYTES + behind_bytes}
+        assert {task.bytes_left for task in found if task.batch_id} == {3 * PIECE_BYTES}

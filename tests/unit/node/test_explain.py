@@ -201,14 +201,14 @@ def test_early_ones_against_each_other() -> None:
 
 
 def test_reuse_of_a_request_that_queues() -> None:
-    def reuse(task: int, request: int, mib: int) -> Seen:
+    def reuse(task: int, request: int, mib: int, of_mib: int) -> Seen:
         return seen(
             task=task, stage=Stage.REUSE, tier=Tier.EARLY, rli=RLI_UNKNOWN, request_id=request, bytes=mib << 20,
-            arrival=task,
+            arrival=task, bytes_left=of_mib << 20,
         )  # fmt: skip
 
-    subject, small = reuse(1, 41, 3), reuse(3, 42, 5)
-    reply = explain(CONFIG, subject, [reuse(2, 41, 6), small], around(), NOW)
+    subject, small = reuse(1, 41, 3, of_mib=9), reuse(3, 42, 5, of_mib=5)
+    reply = explain(CONFIG, subject, [reuse(2, 41, 6, of_mib=9), small], around(), NOW)
     assert any("its request still queues, and waits for 9 MiB here" in reason for reason in reply.reasons)
     assert [a.why for a in reply.ahead] == [
         "its request counts as waiting for 4 MiB to 8 MiB, the other for 8 MiB to 16 MiB"
@@ -216,7 +216,7 @@ def test_reuse_of_a_request_that_queues() -> None:
     unknown = (1, RLI_UNKNOWN, (63 << 32) + 2**32 - 1, 2, 1)
     why = why_before(CONFIG, (1, RLI_UNKNOWN, 5, 2, 8), unknown)
     assert why == "it has no batch, and that of the other does not run"
-    reply = explain(CONFIG, reuse(1, 0, 3), [reuse(2, 0, 1)], around(), NOW)
+    reply = explain(CONFIG, reuse(1, 0, 3, of_mib=3), [reuse(2, 0, 1, of_mib=1)], around(), NOW)
     assert any("waits for 3 MiB here" in reason for reason in reply.reasons), (
         "where nothing is known it stands for itself"
     )
@@ -224,7 +224,7 @@ def test_reuse_of_a_request_that_queues() -> None:
 
 
 def test_a_batch_is_measured_by_all_it_waits_for() -> None:
-    def reuse(client: int, task: int, mib: int, rank: int = 0) -> Seen:
+    def reuse(client: int, task: int, mib: int, of_mib: int, rank: int = 0) -> Seen:
         return seen(
             client,
             task=task,
@@ -234,10 +234,11 @@ def test_a_batch_is_measured_by_all_it_waits_for() -> None:
             batch_announced=True,
             batch_id=client,
             bytes=mib << 20,
+            bytes_left=of_mib << 20,
             rank=rank,
         )
 
-    subject, others = reuse(3, 1, 3, rank=9), [reuse(4, 2, 2), reuse(4, 3, 3)]
+    subject, others = reuse(3, 1, 3, of_mib=3, rank=9), [reuse(4, 2, 2, of_mib=5), reuse(4, 3, 3, of_mib=5)]
     reply = explain(CONFIG, subject, others, around(), NOW)
     assert reply.ahead == [] and reply.facts["stall_bytes"] == 3 << 20
     reply = explain(CONFIG, others[0], [subject, others[1]], around(), NOW)
@@ -331,10 +332,3 @@ def test_a_load_that_comes_too_late_says_so() -> None:
     assert [(a.id, a.why) for a in reply.ahead] == [
         (in_time.id, "its request counts as waiting for 2 MiB to 4 MiB, the other for 8 MiB to 16 MiB")
     ]
-
-
-def test_a_load_counts_what_its_sender_has_behind_what_waits() -> None:
-    """As the queue does: the snapshot shows it in `bytes_left`."""
-    load: dict[str, Any] = {"stage": Stage.REUSE, "tier": Tier.EARLY, "request_id": 1, "wire_class": 1}
-    whole, piece = seen(**load, bytes_left=1 << 20), seen(**load, bytes_left=1 << 30)
-    assert key_of(CONFIG, whole, NIC, NOW) == key_of(CONFIG, seen(**load), NIC, NOW) < key_of(CONFIG, piece, NIC, NOW)
