@@ -311,6 +311,8 @@ class OrderFacts(Protocol):
     @property
     def without_batch(self) -> bool: ...
     @property
+    def whole_bytes(self) -> int | None: ...
+    @property
     def request_known(self) -> bool: ...
     @property
     def batch_running(self) -> bool: ...
@@ -1211,9 +1213,12 @@ class RmlqStats(TypedDict):
     batches: int
 
 class Rmlq:
-    """The reverse multi-level queue of one NIC (rmlq.h), clock passed in. One method a C function."""
+    """The reverse multi-level queue of one NIC (rmlq.h), clock passed in. One method a C function. incoming: its flows
+    are fetched from other hosts' ports."""
 
-    def __init__(self, rate_bytes_per_s: int, *, policy: Policy = ..., flows_max: int = 4096) -> None: ...
+    def __init__(
+        self, rate_bytes_per_s: int, *, policy: Policy = ..., flows_max: int = 4096, incoming: bool = False
+    ) -> None: ...
     def submit(
         self,
         now_ns: int,

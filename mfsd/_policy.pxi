@@ -132,6 +132,8 @@ cdef class OrderRules:
             early.now_ns = time_clipped(now_ns)
             early.rate_bytes_per_s = flow.rate_bytes_per_s
             early.bytes = flow.remaining_bytes
+            whole_bytes = flow.whole_bytes
+            early.bytes_class = flow.remaining_bytes if whole_bytes is None else whole_bytes
             deadline_ns = flow.deadline_ns
             early.needed_ns = 0 if deadline_ns == NO_DEADLINE else time_clipped(deadline_ns)
             early.rank = flow.rank

@@ -16,12 +16,15 @@ cdef uint16_t destination_checked(uint16_t destination) except? 0xffff:
 cdef class Rmlq:
     cdef mfs_rmlq *queue
 
-    def __init__(self, uint64_t rate_bytes_per_s, *, policy=Policy(), uint32_t flows_max=4096):
+    def __init__(self, uint64_t rate_bytes_per_s, *, policy=Policy(), uint32_t flows_max=4096,
+                 bint incoming=False):
         cdef mfs_policy native
         if self.queue is not NULL:
             raise RuntimeError("an Rmlq is initialised once")
         policy_read(&native, policy)
         check(mfs_rmlq_create(&native, rate_bytes_per_s, flows_max, &self.queue))
+        if incoming:
+            mfs_rmlq_set_incoming(self.queue)
 
     def __dealloc__(self):
         mfs_rmlq_destroy(self.queue)

@@ -80,7 +80,7 @@ class RmlqNetwork(SharedNetwork):
 
     def queue(self, nic: int) -> Rmlq:
         if nic not in self.queues:
-            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=MESSAGES_MAX)
+            self.queues[nic] = Rmlq(self.rate, policy=self.policy, flows_max=MESSAGES_MAX, incoming=nic >= self.nics)
             self.windows[nic] = Window(self.rate, window_ns=self.window_ns, window_bytes_min=1)
         return self.queues[nic]
 

@@ -375,6 +375,8 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		if (rc == 0)
 			rc = mfs_window_create(&window, &a.parts.window[d]);
 	}
+	if (rc == 0)
+		mfs_rmlq_set_incoming(a.parts.queue[MFS_DIRECTION_IN]);
 	for (unsigned d = 0; d < MFS_DIRECTIONS && rc == 0; d++)
 		mfs_rmlq_watch(a.parts.queue[d], watch_promoted, arbiter);
 	if (rc == 0)

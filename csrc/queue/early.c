@@ -64,6 +64,7 @@ static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const
 		.now_ns = q->now_ns,
 		.rate_bytes_per_s = q->rate_bytes_per_s,
 		.bytes = batch->bytes_waiting + batch->bytes_behind,
+		.bytes_class = q->incoming ? batch->bytes_whole : batch->bytes_waiting + batch->bytes_behind,
 		.needed_ns = batch->needed_ns,
 		.rank = batch->rank,
 		.owner = batch->announced ? MFS_OWNER_BATCH : owner[batch->record.part],

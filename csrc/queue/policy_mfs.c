@@ -41,15 +41,15 @@ static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_earl
 	return second;
 }
 
-/* By how many limits the rest of a request's load takes the port longer than the shortest ones. */
+/* By how many limits a request's load takes the port longer than the shortest ones. */
 static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {
-	const uint64_t left_ns = policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s)
+	const uint64_t load_ns = policy_transfer_ns(facts->bytes_class, facts->rate_bytes_per_s)
 				 << (late(facts) ? MFS_LATE_SIZES : 0);
 
-	return (uint32_t)(left_ns > policy->short_load_ns / MFS_LOAD_STEP) +
-	       (uint32_t)(left_ns > policy->short_load_ns) +
-	       (uint32_t)(left_ns > policy->short_load_ns * MFS_LOAD_STEP);
+	return (uint32_t)(load_ns > policy->short_load_ns / MFS_LOAD_STEP) +
+	       (uint32_t)(load_ns > policy->short_load_ns) +
+	       (uint32_t)(load_ns > policy->short_load_ns * MFS_LOAD_STEP);
 }
 
 /* The last class is for what is known to take the port long. */

@@ -70,6 +70,11 @@ int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, 
 	return 0;
 }
 
+void mfs_rmlq_set_incoming(struct mfs_rmlq *q)
+{
+	q->incoming = true;
+}
+
 void mfs_rmlq_destroy(struct mfs_rmlq *q)
 {
 	if (q)

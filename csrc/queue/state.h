@@ -104,10 +104,11 @@ struct batch { /* part: 0, BATCH_OF_REQUEST or BATCH_OF_FLOW */
 	/* of one without a batch */
 	uint64_t needed_ns;                         /* when they must be there; 0: not known */
 	uint64_t bytes_behind;                      /* still to be submitted */
+	uint64_t bytes_whole;                       /* submitted, gone or not, and behind */
 	uint64_t second;                            /* that its keys were made with */
 	uint32_t strands, strand_next, strand_prev; /* chain of those that have flows */
 	uint16_t destination;                       /* any, where it has no flows of its own */
-	uint8_t reserved[10];
+	uint8_t reserved[2];
 };
 _Static_assert(sizeof(struct batch) == 128, "a batch is two cache lines");
 _Static_assert(offsetof(struct batch, deadline_ns) == 64, "what a submit and a pick need is one cache line");
@@ -169,6 +170,7 @@ struct mfs_rmlq {
 	uint64_t arrivals;
 	struct mfs_slab flow, group, batch, request;
 	uint64_t rate_bytes_per_s;
+	bool incoming;            /* what is fetched: see mfs_rmlq_set_incoming */
 	double rho;               /* where last stages have levels, else 0 */
 	struct mfs_heap slack;    /* announced batches by deadline - compute end */
 	struct mfs_heap deadline; /* announced batches by deadline */

@@ -66,9 +66,9 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Variant mfs: last stages that are due within this travel a class above the others, those due within a tenth of it
     two classes above; 0: all in one class."""
     short_load_ns: int = _NATIVE.short_load_ns
-    """Variant mfs: loads whose rest takes the port up to a quarter of this travel in the first class of loads, up to
-    this in the second, up to four times this in the third, others with last stages that are due within `soon`; 0: all
-    in the third."""
+    """Variant mfs: loads that take the port up to a quarter of this travel in the first class of loads, up to this in
+    the second, up to four times this in the third, others with last stages that are due within `soon`: what is fetched
+    by all of the load, what is sent by its rest; 0: all in the third."""
     early_order: EarlyOrder = tuple(EarlyOrder)[_NATIVE.early_order]
     """Variant mfs: who goes first among early-stage flows of equal RLI."""
     drop_budget: float = 0.05

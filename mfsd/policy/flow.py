@@ -38,6 +38,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     without_batch: bool = False
     """Stage 1, asked for while its request still queues: remaining_bytes are all that its request has waiting so; its
     own where the request is not known. deadline_ns: when they must be there for the request to be in time."""
+    whole_bytes: int | None = None
+    """Of one without a batch that is fetched from a port that others fetch from: its whole load, by which its class
+    goes there. None: by remaining_bytes."""
     request_known: bool = True
     """Else it cannot be told what more belongs to a load without a batch."""
     batch_running: bool = False

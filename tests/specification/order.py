@@ -141,11 +141,12 @@ def due_step(config: PolicyConfig, flow: Flow, decision: Decision, now_ns: int) 
 
 
 def load_step(config: PolicyConfig, flow: Flow, decision: Decision) -> int | None:
-    """By how many limits what is left of reuse without a batch takes the port longer than the shortest loads; one that
-    comes too late counts as in the order, LATE_SIZES more. None: that is not known, or does not count (the other
-    orders)."""
+    """By how many limits reuse without a batch takes the port longer than the shortest loads: what is left of it, or
+    all of it where it is fetched from a port that others fetch from. One that comes too late counts as in the order,
+    LATE_SIZES more. None: that is not known, or does not count (the other orders)."""
     if not (flow.without_batch and flow.request_known and by_size(config) and config.short_load_ns):
         return None
-    left_ns = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s) << (LATE_SIZES if decision.infeasible else 0)
+    size = flow.remaining_bytes if flow.whole_bytes is None else flow.whole_bytes
+    load_ns = transfer_ns(size, flow.rate_bytes_per_s) << (LATE_SIZES if decision.infeasible else 0)
     short_ns = config.short_load_ns
-    return (left_ns > short_ns // LOAD_STEP) + (left_ns > short_ns) + (left_ns > LOAD_STEP * short_ns)
+    return (load_ns > short_ns // LOAD_STEP) + (load_ns > short_ns) + (load_ns > LOAD_STEP * short_ns)

@@ -90,6 +90,9 @@ struct mfs_early_facts {
 	uint64_t now_ns;
 	uint64_t rate_bytes_per_s; /* of the port */
 	uint64_t bytes;            /* all early bytes that the owner has waiting on the port */
+	/* of reuse without a batch, what its class goes by: these, or where it is fetched from a port that others fetch from,
+	 * the whole load */
+	uint64_t bytes_class;
 	/* when reuse without a batch has to be there; a background flow's deadline; 0: not known */
 	uint64_t needed_ns;
 	uint32_t rank;

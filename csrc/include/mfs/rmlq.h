@@ -147,6 +147,9 @@ struct mfs_rmlq;
 int mfs_rmlq_create(const struct mfs_policy *policy, uint64_t rate_bytes_per_s, uint32_t flows_max,
 		    struct mfs_rmlq **queue);
 void mfs_rmlq_destroy(struct mfs_rmlq *queue); /* NULL is allowed */
+/* Its flows are fetched from other hosts' ports. There the queues of many readers meet, and only classes order them: a load
+ * keeps the class of its whole size. Before any flow is submitted. */
+void mfs_rmlq_set_incoming(struct mfs_rmlq *queue);
 
 /* Queues a flow. -ENOSPC: flows_max are known; -EINVAL: too many bytes, or no such destination. */
 int mfs_rmlq_submit(struct mfs_rmlq *queue, const struct mfs_flow *flow, uint64_t now_ns,

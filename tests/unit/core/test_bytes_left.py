@@ -3,6 +3,7 @@ asked for so far."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,26 @@ def test_the_latest_says_what_is_left(serve, eventually: Eventually) -> None:
         eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 3)
         client.complete(first)
         assert [wire_class for _, wire_class in classes(client, 1)] == [SHORT]
+
+
+@pytest.mark.parametrize(("incoming", "last"), [(False, SHORT), (True, LONG)])
+def test_what_is_fetched_keeps_the_class_of_the_whole_load_and_what_leaves_has_that_of_its_rest(
+    serve, eventually: Eventually, incoming: bool, last: int
+) -> None:
+    """At its owner's port only classes tell it from what others fetch there."""
+    server = serve(window_ns=0, window_bytes_min=1, rate_default_bytes_per_s=RATE_BYTES_PER_S)
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        first = client.submit(10 * PIECE_BYTES, stage=Stage.BACKGROUND, nic=nic, incoming=incoming)
+        assert classes(client, 1) == [(first, 7)]
+        sizes = [199 * PIECE_BYTES, PIECE_BYTES]
+        parts = [client.submit(size, stage=Stage.REUSE, nic=nic, request_id=1, incoming=incoming) for size in sizes]
+        eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 3)
+        found = []
+        for previous in (first, parts[0]):
+            client.complete(previous)
+            found += classes(client, 1)
+        assert found == [(parts[0], LONG), (parts[1], last)]
 
 
 def test_a_last_stage_counts_what_is_behind_it(serve, take: Take, eventually: Eventually) -> None:

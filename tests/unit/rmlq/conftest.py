@@ -104,6 +104,7 @@ SIGNATURES = {
     "mfs_policy_set": (None, [POINTER(Policy), POINTER(Parameter), c_double]),
     "mfs_rmlq_create": (c_int, [POINTER(Policy), c_uint64, c_uint32, POINTER(c_void_p)]),
     "mfs_rmlq_destroy": (None, [c_void_p]),
+    "mfs_rmlq_set_incoming": (None, [c_void_p]),
     "mfs_rmlq_submit": (c_int, [c_void_p, POINTER(Flow), c_uint64, POINTER(c_uint64)]),
     "mfs_rmlq_peek": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),
     "mfs_rmlq_pick": (c_int, [c_void_p, c_uint64, POINTER(Pick)]),

@@ -71,6 +71,7 @@ earlies = st.builds(
     rank=st.one_of(st.just(NO_RANK), st.integers(0, 3)),
     without_batch=st.booleans(),
     request_known=st.booleans(),
+    whole_bytes=st.one_of(st.none(), sizes),
     batch_running=st.booleans(),
     **shared,
 )

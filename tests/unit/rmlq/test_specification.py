@@ -105,6 +105,7 @@ def without_batch(flow: Waiting) -> bool:
 class Model:
     config: PolicyConfig
     rate: int
+    incoming: bool = False
     rho: float = 0.0
     now: int = 0
     sequence: int = 0
@@ -117,6 +118,8 @@ class Model:
     """By request that loads without a batch: when that must be there, as reported last; while any of it waits."""
     behind: dict[object, int] = field(default_factory=dict)
     """The same: what its sender has behind what it has submitted."""
+    whole: dict[object, int] = field(default_factory=dict)
+    """The same: all that was submitted, or that its sender has had left."""
     closed: set[int] = field(default_factory=set)
     """Destinations."""
 
@@ -167,6 +170,7 @@ class Model:
             stage=flow.stage,
             sequence=flow.sequence,
             remaining_bytes=self.stall(flow),
+            whole_bytes=self.whole[flow.request] if self.incoming and without_batch(flow) else None,
             rate_bytes_per_s=self.rate,
             layer_target=flow.layer if batch else RLI_UNKNOWN + flow.layer,
             rank=batch.rank if batch else NO_RANK,
@@ -189,6 +193,7 @@ class Model:
         if not any(f.request == gone.request and without_batch(f) and not f.in_flight for f in self.flows.values()):
             self.needed.pop(gone.request, None)
             self.behind.pop(gone.request, None)
+            self.whole.pop(gone.request, None)
 
     def key(self, flow: Waiting) -> tuple[int, ...]:
         facts, decision, layer_current = self.place(flow)
@@ -315,6 +320,9 @@ class Model:
             self.needed[key] = deadline_ns
         if without_batch(flow) and left >= max(size, 1):
             self.behind[key] = left - size
+            self.whole[key] = max(self.whole.get(key, 0), left)
+        elif without_batch(flow):
+            self.whole[key] = self.whole.get(key, 0) + size
         if flow.stage is Stage.P2D:
             owner = self.request(key)
             owner.ahead = max(owner.ahead - size, left - size, 0)
@@ -419,8 +427,11 @@ class Machine(RuleBasedStateMachine):
         rate=st.integers(0, 4),
         soon=st.sampled_from([0, 300, 500 * MS]),
         short=st.sampled_from([0, 20, 16 * MS]),
+        incoming=st.booleans(),
     )
-    def start(self, paper, order, classes, levels, share, readmission, top, base, interval, rate, soon, short):
+    def start(
+        self, paper, order, classes, levels, share, readmission, top, base, interval, rate, soon, short, incoming
+    ):
         config = PolicyConfig(
             variant=Variant.PAPER if paper else Variant.MFS,
             classes=classes,
@@ -448,8 +459,10 @@ class Machine(RuleBasedStateMachine):
         for i, threshold in enumerate(thresholds(config)):
             policy.threshold[i] = threshold
         rate = self.rates[rate % len(self.rates)]
-        self.model = Model(config, rate)
+        self.model = Model(config, rate, incoming)
         self.queue = self.native.queue(policy, rate, FLOWS_MAX)
+        if incoming:
+            self.queue.set_incoming()
 
     def deadline(self, choice) -> int:
         if not choice:
@@ -756,10 +769,14 @@ class Loads(Machine):
 
     rates = (10**9, 10**10, 10**11)
 
-    @initialize(rate=st.integers(0, 2), classes=st.integers(6, 8), short=st.sampled_from([0, 10, 60]))
-    def start(self, rate, classes, short):
+    @initialize(
+        rate=st.integers(0, 2), classes=st.integers(6, 8), short=st.sampled_from([0, 10, 60]), incoming=st.booleans()
+    )
+    def start(self, rate, classes, short, incoming):
         """In the one order that knows of late loads and of their sizes."""
-        Machine.start(self, False, EarlyOrder.SHORTEST, classes, 8, 0.05, 0.05, 0.5, 4.0, 1000, rate, 0, short)
+        Machine.start(
+            self, False, EarlyOrder.SHORTEST, classes, 8, 0.05, 0.05, 0.5, 4.0, 1000, rate, 0, short, incoming
+        )
 
     @rule(step=st.integers(0, 100), flows=st.lists(loads, min_size=1, max_size=6))
     def submit(self, step, flows):
