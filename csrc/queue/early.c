@@ -174,9 +174,11 @@ void early_batch_release(struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
 
-	if (!batch->announced && batch_strand_empty(batch) && !batch->strands && !batch->members &&
-	    b != MFS_BATCH_UNNAMED)
-		mfs_slab_give(&q->batch, b);
+	if (batch->announced || !batch_strand_empty(batch) || batch->strands || batch->members ||
+	    b == MFS_BATCH_UNNAMED)
+		return;
+	lone_left(q, batch);
+	mfs_slab_give(&q->batch, b);
 }
 
 void early_member_add(struct mfs_rmlq *q, uint32_t b, uint32_t r)

@@ -103,6 +103,20 @@ def test_what_is_fetched_keeps_the_class_of_the_whole_load_and_what_leaves_has_t
         assert found == [(parts[0], LONG), (parts[1], last)]
 
 
+def test_pieces_that_are_asked_for_one_after_the_other_are_one_load(serve) -> None:
+    server = serve(rate_default_bytes_per_s=RATE_BYTES_PER_S)
+    with server.attach() as client:
+        nic = client.nic("rdma0")
+        found = []
+        for left_bytes in range(200 * PIECE_BYTES, 0, -50 * PIECE_BYTES):
+            task = client.submit(
+                50 * PIECE_BYTES, stage=Stage.REUSE, nic=nic, request_id=1, left_bytes=left_bytes, incoming=True
+            )
+            found += classes(client, 1)
+            client.complete(task)
+        assert [wire_class for _, wire_class in found] == [LONG] * 4
+
+
 def test_a_last_stage_counts_what_is_behind_it(serve, take: Take, eventually: Eventually) -> None:
     server = serve(window_ns=0, window_bytes_min=1)
     with server.attach() as client:

@@ -120,6 +120,8 @@ class Model:
     """The same: what its sender has behind what it has submitted."""
     whole: dict[object, int] = field(default_factory=dict)
     """The same: all that was submitted, or that its sender has had left."""
+    between: dict[object, int] = field(default_factory=dict)
+    """The same of a request of which nothing waits though its sender has more."""
     closed: set[int] = field(default_factory=set)
     """Destinations."""
 
@@ -192,8 +194,9 @@ class Model:
     def forget_needed(self, gone: Waiting) -> None:
         if not any(f.request == gone.request and without_batch(f) and not f.in_flight for f in self.flows.values()):
             self.needed.pop(gone.request, None)
-            self.behind.pop(gone.request, None)
-            self.whole.pop(gone.request, None)
+            whole = self.whole.pop(gone.request, 0)
+            if self.behind.pop(gone.request, 0) and not isinstance(gone.request, tuple):
+                self.between[gone.request] = whole
 
     def key(self, flow: Waiting) -> tuple[int, ...]:
         facts, decision, layer_current = self.place(flow)
@@ -320,7 +323,7 @@ class Model:
             self.needed[key] = deadline_ns
         if without_batch(flow) and left >= max(size, 1):
             self.behind[key] = left - size
-            self.whole[key] = max(self.whole.get(key, 0), left)
+            self.whole[key] = max(self.whole.get(key, 0) or self.between.pop(key, 0), left)
         elif without_batch(flow):
             self.whole[key] = self.whole.get(key, 0) + size
         if flow.stage is Stage.P2D:
@@ -781,6 +784,16 @@ class Loads(Machine):
     @rule(step=st.integers(0, 100), flows=st.lists(loads, min_size=1, max_size=6))
     def submit(self, step, flows):
         self.submit_all(step, flows)
+
+    @precondition(lambda self: len(self.model.flows) < FLOWS_MAX // 2)
+    @rule(request=keys, sizes=st.lists(load_sizes, min_size=2, max_size=3), step=st.integers(0, 100))
+    def pieces(self, request, sizes, step):
+        """One after the other, each when all that waits has gone."""
+        while self.model.first() is not None:
+            self.pick(step=0, n=1)
+        for at, size in enumerate(sizes):
+            self.submit_all(step, [(1, size, request, 0, 0, 0, 0, sum(sizes[at + 1 :]))])
+            self.pick(step=0, n=1)
 
     @rule(rate=st.sampled_from([10**9, 10**10, 10**11]))
     def set_rate(self, rate):
