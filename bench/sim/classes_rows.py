@@ -53,6 +53,7 @@ SECTIONS = {
         seeds=6,
         classes=4,
         policies=("dscp-size", "static", "dscp", "mfs"),
+        reads=("mfs",),
     ),
     "node": Section(settings="node", requests=300, seeds=6, load=0.9, exact=EXACT),
 }
