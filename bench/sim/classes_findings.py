@@ -30,6 +30,11 @@ def gains(
     return {setting: figure for setting, figure in found.items() if figure}
 
 
+def with_section(section: str, setting: str) -> str:
+    """Its name, where two sections have the setting."""
+    return setting + (" with four classes" if section == "stress-4" else "")
+
+
 def gain(figure: Comparison) -> str:
     return f"{figure.gain:+.1f}" + ("" if figure.gain_half is None else f" ± {figure.gain_half:.1f}")
 
@@ -98,8 +103,12 @@ def reads(data: Data) -> str:
     found = {section: figures for section in _read() if (figures := gains(data, section, variant="reads"))}
     if not found:
         return ""
-    every = {setting: figure for figures in found.values() for setting, figure in figures.items()}
-    hot = [setting for setting in every if settings.SETTINGS[setting].knobs.get("hot_fraction")]
+    every = {
+        with_section(section, setting): figure
+        for section, figures in found.items()
+        for setting, figure in figures.items()
+    }
+    hot = [s for s in every if s in settings.SETTINGS and settings.SETTINGS[s].knobs.get("hot_fraction")]
     line = (
         f"**Loads that wait at their reader** (`mfs`, reads; rules of commit {', '.join(_read_by(data))}) against "
         f"`dscp-size`, which has no queue: {'; '.join(f'{section} {_spread(f)}' for section, f in found.items())}. "
@@ -178,7 +187,7 @@ def worse(data: Data) -> str:
         now = data.against(one.section, one.setting, "mfs")
         if now is None:
             continue
-        name = one.setting + (" with four classes" if one.section == "stress-4" else "")
+        name = with_section(one.section, one.setting)
         changes.append(now.gain - one.gain)
         if round(now.gain, 1) < one.gain:
             lower.append(f"{name} {one.gain:+.1f}, now {now.gain:+.1f}")
