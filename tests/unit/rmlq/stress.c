@@ -106,7 +106,8 @@ static void submit(void)
 				 .cookie = step,
 				 .layer = (uint16_t)draw(draw(5) ? 12 : 65536),
 				 .destination = name(destination),
-				 .stage = draw(3) ? MFS_STAGE_P2D : (uint8_t)draw(7) };
+				 .stage = draw(3) ? MFS_STAGE_P2D : (uint8_t)draw(7),
+				 .bytes_left = draw(2) ? 0 : draw(MFS_FLOW_BYTES_MAX) };
 	mfs_flow_handle handle[2] = { 0, 0 };
 
 	for (int q = 0; q < 2; q++) {
@@ -239,6 +240,8 @@ int main(int argc, char **argv)
 	policy.variant = paper ? MFS_VARIANT_PAPER : MFS_VARIANT_MFS;
 	MUST(!mfs_rmlq_create(&policy, 1000000000, FLOWS_MAX, &queue[0]) &&
 	     !mfs_rmlq_create(&policy, 1000000000, FLOWS_MAX, &queue[1]));
+	for (int q = 0; q < 2 && state % 3 == 0; q++)
+		mfs_rmlq_set_incoming(queue[q]);
 	for (step = 0; step < steps; step++) {
 		/* waves: some thousand steps in which the queue fills, then some in which it drains */
 		uint32_t kind = (uint32_t)draw(step / 3000 % 2 ? 8 : 16);
