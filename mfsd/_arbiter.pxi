@@ -12,8 +12,8 @@ BatchSnapshot = namedtuple(
 TaskSnapshot = namedtuple(
     "TaskSnapshot",
     "task bytes submit_ns request_id batch_id deadline_ns in_flight layer stage nic direction wire_class queued tier rli arrival "
-    "rank batch_announced batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail level "
-    "critical lost pruned",
+    "rank batch_announced batch_pruned compute_end_ns request_deadline_ns budget_ns bytes_left bytes_ahead bytes_tail "
+    "bytes_whole level critical lost pruned",
 )
 NicFacts = namedtuple("NicFacts", "rate_bytes_per_s rho unit_slack_ns")
 NicCounted = namedtuple("NicCounted", "posted_bytes unscheduled_bytes outstanding_bytes class_bytes")
@@ -25,7 +25,7 @@ cdef task_snapshot_write(const mfs_task_snapshot *t):
         t.task, t.bytes, t.submit_ns, t.request_id, t.batch_id, t.deadline_ns, bool(t.in_flight), t.layer, t.stage,
         t.nic, t.direction, t.wire_class, bool(t.queued), why.place.tier, why.place.rli, why.arrival, why.rank,
         bool(why.batch_announced), bool(why.batch_pruned), why.compute_end_ns, why.deadline_ns, why.budget_ns,
-        why.bytes_left, why.bytes_ahead, why.bytes_tail, why.level, bool(why.critical), bool(why.lost),
+        why.bytes_left, why.bytes_ahead, why.bytes_tail, why.bytes_whole, why.level, bool(why.critical), bool(why.lost),
         bool(why.pruned),
     )
 

@@ -500,6 +500,8 @@ class TaskSnapshot(NamedTuple):
     bytes_ahead: int
     """The part of it that was announced and not submitted yet."""
     bytes_tail: int
+    bytes_whole: int
+    """Of a load that is fetched, and waits: all of it, by which its class goes. 0: that goes by bytes_left."""
     level: int
     critical: bool
     lost: bool

@@ -1,4 +1,5 @@
 /* Why a flow stands where it does: reads the queue for explanations, decides nothing. */
+#include "lone.h"
 #include "state.h"
 
 #include <errno.h>
@@ -57,8 +58,11 @@ int mfs_rmlq_snapshot(struct mfs_rmlq *q, mfs_flow_handle handle, uint64_t now_n
 		snapshot->lost = request->lost;
 		snapshot->pruned = request->pruned;
 	}
-	if (flow->state == MFS_FLOW_EARLY)
+	if (flow->state == MFS_FLOW_EARLY) {
 		snapshot->bytes_left = batch->bytes_waiting + batch->bytes_behind;
+		if (q->incoming && batch_is_of_request(batch))
+			snapshot->bytes_whole = batch->bytes_whole;
+	}
 	return 0;
 }
 

@@ -80,6 +80,7 @@ def flow_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> t
         compute_end_ns=state.compute_end_ns,
         tail_bytes=state.bytes_tail,
         without_batch=_without_batch(state),
+        whole_bytes=state.bytes_whole or None,
         batch_running=state.batch_announced,
         pruned=state.pruned or state.batch_pruned,
     )
@@ -321,6 +322,12 @@ def _early_stage(
             f"It has no batch: its request still queues, and waits for {_size(flow.remaining_bytes)} here; of such "
             "requests the one that waits for less goes first."
         )
+        if flow.whole_bytes is not None and config.short_load_ns:
+            facts["whole_bytes"] = flow.whole_bytes
+            whole, alone_ns = _size(flow.whole_bytes), transfer_ns(flow.whole_bytes, flow.rate_bytes_per_s)
+            reasons.append(
+                f"It is fetched, so its class goes by the whole load: {whole}, which take {_time(alone_ns)}."
+            )
         if flow.deadline_ns != NO_DEADLINE:
             reasons.append(_needed(flow, place.late, now_ns, facts))
     if by_size and flow.batch_running:

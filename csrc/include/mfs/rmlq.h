@@ -120,6 +120,7 @@ struct mfs_rmlq_snapshot {
 	 * without one, has waiting and behind */
 	uint64_t deadline_ns; /* 0: none */
 	uint64_t budget_ns, bytes_left, bytes_ahead, bytes_tail;
+	uint64_t bytes_whole; /* of a load that waits here where its class goes by all of it; else 0 */
 	uint8_t level, critical, lost, pruned;
 };
 

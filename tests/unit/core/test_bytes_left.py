@@ -96,6 +96,8 @@ def test_what_is_fetched_keeps_the_class_of_the_whole_load_and_what_leaves_has_t
         sizes = [199 * PIECE_BYTES, PIECE_BYTES]
         parts = [client.submit(size, stage=Stage.REUSE, nic=nic, request_id=1, incoming=incoming) for size in sizes]
         eventually(lambda: server.arbiter.client_stats(client.client_id)["submits"] == 3)
+        shown = [task.bytes_whole for task in server.arbiter.tasks(client.client_id) if task.request_id]
+        assert shown == [sum(sizes) if incoming else 0] * 2
         found = []
         for previous in (first, parts[0]):
             client.complete(previous)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from mfsd._native import RANK_NONE, NicFacts, Stage, TaskSnapshot, Tier
@@ -198,6 +199,17 @@ def test_early_ones_against_each_other() -> None:
     assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, RLI_UNKNOWN + 3, 5, 2, 1)) == "RLI 2 before unknown"
     assert why_before(by_rank, (1, 2, 5, 2, 8), (1, 2, 2**32 - 1, 2, 1)) == "rank 5 before none"
     assert why_before(CONFIG, (1, 2, 5, 2, 8), (1, 2, idle, 2, 1)) == "its batch runs"
+
+
+def test_a_load_that_is_fetched_has_the_class_of_all_of_it() -> None:
+    load = seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=RLI_UNKNOWN, request_id=41, bytes_left=10**6, bytes_whole=10**8)
+    reply = explain(CONFIG, load, [], around(), NOW)
+    wanted = "its class goes by the whole load: 95.37 MiB, which take 100 ms"
+    assert any(wanted in reason for reason in reply.reasons) and reply.facts["whole_bytes"] == 10**8
+    sent = seen(stage=Stage.REUSE, tier=Tier.EARLY, rli=RLI_UNKNOWN, request_id=41, bytes_left=10**6)
+    one_class = msgspec.structs.replace(CONFIG, short_load_ns=0)
+    for other in (explain(CONFIG, sent, [], around(), NOW), explain(one_class, load, [], around(), NOW)):
+        assert not any("whole load" in reason for reason in other.reasons)
 
 
 def test_reuse_of_a_request_that_queues() -> None:
