@@ -34,14 +34,11 @@ Run = Callable[[str], Figures]
 
 
 @pytest.fixture(scope="module", params=["plain", "address"])
-def build(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, core_programs: CorePrograms
-) -> Callable[..., Path]:
+def build(request: pytest.FixtureRequest, core_programs: CorePrograms) -> Callable[..., Path]:
     """Compiles a program of tests/native with the native core, less the files that it includes."""
-    folder = tmp_path_factory.mktemp(request.param)
 
     def compile_program(name: str, included: tuple[str, ...] = INCLUDED) -> Path:
-        return core_programs.build(name, folder, request.param, core(*included))
+        return core_programs.build(name, request.param, core(*included))
 
     return compile_program
 
