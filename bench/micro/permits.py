@@ -12,7 +12,10 @@ import argparse
 import json
 import resource
 import subprocess
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.micro.daemon import BUILD, NATIVE, ROOT, compiler
@@ -63,17 +66,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def build(name: str = "permits") -> str:
+@cache
+def build() -> tuple[str, str]:
+    """The programs that measure permits and heartbeats. What both have of the core, nearly all, is compiled once."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    program = str(BUILD / name)
-    included = ROOT / "csrc/arbiter/arbiter.c"
     apart = ("soft_roce", "nixl", "nixl_stand_in")  # libraries of their own
-    core = (path for path in sorted((ROOT / "csrc").glob("*/*.c")) if path.parent.name not in apart)
-    sources = [NATIVE / f"{name}.c", *(path for path in core if path != included)]
+    sources = [path for path in sorted((ROOT / "csrc").glob("*/*.c")) if path.parent.name not in apart]
+    sources.remove(ROOT / "csrc/arbiter/arbiter.c")  # the programs include it
     flags = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
-    command = [compiler("cc", "gcc"), *flags, *map(str, sources), "-o", program, "-lpthread", "-lm"]
-    subprocess.run(command, check=True)
-    return program
+
+    def compiled(*words: str | Path) -> str:
+        command = [compiler("cc", "gcc"), *flags, *map(str, words)]
+        subprocess.run(command, check=True)
+        return command[-1]
+
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        core = [compiled("-c", path, "-o", f"{folder}/{path.parent.name}-{path.stem}.o") for path in sources]
+
+        def linked(name: str) -> str:
+            program = compiled(NATIVE / f"{name}.c", *core, "-lpthread", "-lm", "-o", f"{folder}/{name}")
+            return str(Path(program).rename(BUILD / name))
+
+        return linked("permits"), linked("heartbeat")
 
 
 def measured(program: str, case: Case, rounds: int) -> dict[str, float]:
@@ -86,7 +100,7 @@ def measured(program: str, case: Case, rounds: int) -> dict[str, float]:
 def run(options: argparse.Namespace, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """permit_cpu_ns and permits_per_s of each case; per group `cost_ratio`, of the last case and the first; and
     heartbeat_cpu_ns."""
-    program, heartbeat = build(), build("heartbeat")
+    program, heartbeat = build()
     chosen = cases(options.clients_max)
     costs: dict[str, list[float]] = {name: [] for name in chosen}
     beats: dict[str, float] = {}

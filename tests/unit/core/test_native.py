@@ -15,14 +15,11 @@ Build = Callable[..., Path]
 
 
 @pytest.fixture(scope="module", params=SANITIZERS)
-def build(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, core_programs: CorePrograms
-) -> Build:
+def build(request: pytest.FixtureRequest, core_programs: CorePrograms) -> Build:
     """Compiles programs of tests/native with the native core, each once a sanitizer."""
-    folder = tmp_path_factory.mktemp(request.param)
 
     def compile_program(name: str, sources: list[Path] | None = None) -> Path:
-        return core_programs.build(name, folder, request.param, sources)
+        return core_programs.build(name, request.param, sources)
 
     return compile_program
 

@@ -17,8 +17,8 @@ STALE_AFTER_MS = 200
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory, core_programs: CorePrograms) -> Path:
-    return core_programs.build("arbiter_thread", tmp_path_factory.mktemp("thread"), sources=core("arbiter/arbiter.c"))
+def program(core_programs: CorePrograms) -> Path:
+    return core_programs.build("arbiter_thread", sources=core("arbiter/arbiter.c"))
 
 
 def output(program: Path, *words: str) -> list[list[str]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from mooncake_adapter.nixl_plugins import LIBRARY
+from tests.support.native import locked
 
 ROOT = Path(__file__).parents[3]
 NATIVE = ROOT / "tests/native"
@@ -32,7 +34,7 @@ class Plugin:
     library: Path = LIBRARY
     sanitize: tuple[str, ...] = ()
 
-    def build(self) -> Plugin:
+    def build(self) -> None:
         self.folder.mkdir()
         cc(*self.sanitize, "-fPIC", "-shared", NATIVE / "nixl_backend.c", "-o", self.folder / "libplugin_UCX.so")
         driver = (NATIVE / "nixl_plugin.c", NATIVE / "scripted_daemon.c", "-o", self.folder / "nixl_plugin")
@@ -41,7 +43,6 @@ class Plugin:
             sources = [*sorted((ROOT / "csrc/nixl").glob("*.c")), *sorted((ROOT / "csrc/client").glob("*.c"))]
             hidden = ("-fPIC", "-fvisibility=hidden", "-shared", f"-Wl,--version-script={ROOT}/csrc/nixl/plugin.map")
             cc(*self.sanitize, *hidden, *sources, "-o", self.library, "-ldl", "-lpthread")
-        return self
 
     def run(self, test: str, **environment: str) -> list[str]:
         """Runs a test to its end; the lines that it said on standard error."""
@@ -63,17 +64,32 @@ class Plugin:
 
 
 @pytest.fixture(scope="session")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Plugin:
-    return Plugin(tmp_path_factory.mktemp("n") / "b").build()
+def built(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plugin]:
+    """Builds one for all workers, by the one that comes first. Each runs a copy: the daemon's socket is beside it."""
+
+    def build(name: str, sanitize: tuple[str, ...] = ()) -> Plugin:
+        shared = shared_folder / f"nixl-{name}"
+        shared.mkdir(exist_ok=True)
+        made = Plugin(shared / "b", shared / LIBRARY.name if sanitize else LIBRARY, sanitize)
+        with locked(shared):
+            if not (shared / "complete").exists():
+                made.build()
+                (shared / "complete").touch()
+        return replace(made, folder=shutil.copytree(made.folder, tmp_path_factory.mktemp("n") / "b"))
+
+    return build
 
 
 @pytest.fixture(scope="session")
-def with_asan(tmp_path_factory: pytest.TempPathFactory) -> Plugin:
-    folder = tmp_path_factory.mktemp("a") / "b"
-    return Plugin(folder, folder.parent / "libplugin_MFS.so", ("-fsanitize=address,undefined",)).build()
+def plugin(built: Callable[..., Plugin]) -> Plugin:
+    return built("plain")
 
 
 @pytest.fixture(scope="session")
-def with_tsan(tmp_path_factory: pytest.TempPathFactory) -> Plugin:
-    folder = tmp_path_factory.mktemp("t") / "b"
-    return Plugin(folder, folder.parent / "libplugin_MFS.so", ("-fsanitize=thread", "-Wno-tsan")).build()
+def with_asan(built: Callable[..., Plugin]) -> Plugin:
+    return built("address", ("-fsanitize=address,undefined",))
+
+
+@pytest.fixture(scope="session")
+def with_tsan(built: Callable[..., Plugin]) -> Plugin:
+    return built("thread", ("-fsanitize=thread", "-Wno-tsan"))

@@ -190,7 +190,7 @@ def bulk(
     ids=["few-ports", "few-ports-fixed", "dense", "dense-fixed", "several-chunks"],
 )
 def test_long_runs_equal_the_reference(variant: Variant, room: float, shape: dict[str, Any]) -> None:
-    events = bulk(7, room=room, **({"steps": 110, "active": 25} | shape))
+    events = bulk(7, room=room, **({"steps": 80, "active": 25} | shape))
     config = PolicyConfig(variant=variant, drop_budget=0.15)
     plans = drive(config, shape["ports"], events, delta_every=3)
     assert plans

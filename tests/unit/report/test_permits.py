@@ -25,7 +25,7 @@ def test_a_short_run_has_every_figure() -> None:
 
 
 def test_those_that_say_nothing_are_not_looked_at_and_the_held_wait() -> None:
-    program = permits.build()
+    program, _ = permits.build()
     figures = permits.measured(program, permits.Case(active=20, attached=60, held=500), rounds=30)
     assert (figures["waiting"], figures["permits"]) == (500, 30_000)
     assert figures["active"] < 60

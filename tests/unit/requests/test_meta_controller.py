@@ -18,7 +18,7 @@ METAS = [name for name in policies.DRIFT if name.startswith("meta-")]
 @pytest.mark.parametrize("policy", METAS)
 def test_a_run_depends_on_its_seed_alone(policy: str) -> None:
     given = Point(
-        what="drift", workload="shift", policy=policy, qps=6.0, seconds=90.0, seed=3, settings=Settings(phase_s=30.0)
+        what="drift", workload="shift", policy=policy, qps=6.0, seconds=60.0, seed=3, settings=Settings(phase_s=20.0)
     )
     first, again = ({**point.run(given), "cpu_s": 0, "plan_us": 0} for _ in range(2))
     assert first == again
