@@ -64,7 +64,6 @@ static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const
 		.now_ns = q->now_ns,
 		.rate_bytes_per_s = q->rate_bytes_per_s,
 		.bytes = batch->bytes_waiting + batch->bytes_behind,
-		.bytes_class = q->incoming ? batch->bytes_whole : batch->bytes_waiting + batch->bytes_behind,
 		.needed_ns = batch->needed_ns,
 		.rank = batch->rank,
 		.owner = batch->announced ? MFS_OWNER_BATCH : owner[batch->record.part],
@@ -177,7 +176,7 @@ void early_batch_release(struct mfs_rmlq *q, uint32_t b)
 	if (batch->announced || !batch_strand_empty(batch) || batch->strands || batch->members ||
 	    b == MFS_BATCH_UNNAMED)
 		return;
-	lone_left(q, batch);
+	lone_keep(q, batch);
 	mfs_slab_give(&q->batch, b);
 }
 
@@ -328,6 +327,7 @@ void early_facts(const struct mfs_rmlq *q, const struct flow *flow, struct mfs_e
 
 		*facts = batch_facts(q, batch);
 		facts->rli = group_rli(batch, group);
+		facts->bytes_class = q->incoming ? batch->bytes_whole : facts->bytes;
 	} else {
 		*facts = batch_facts(q, batch_at(q, flow->owner));
 	}

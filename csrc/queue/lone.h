@@ -15,35 +15,35 @@ static inline bool batch_is_of_request(const struct batch *batch)
 	return batch->record.part == BATCH_OF_REQUEST;
 }
 
-static inline struct load *load_find(struct mfs_rmlq *q, uint64_t request)
+static inline struct split_load *split_load_find(struct mfs_rmlq *q, uint64_t request)
 {
-	for (uint32_t i = 0; i < LOADS_KEPT; i++)
-		if (q->load[i].request == request)
-			return &q->load[i];
+	for (uint32_t i = 0; i < SPLIT_LOADS; i++)
+		if (q->split_load[i].request == request)
+			return &q->split_load[i];
 	return NULL;
 }
 
 /* Nothing of it waits. Where its sender asks for the next piece when the last has arrived, it is the same load that comes back;
  * the oldest of many is forgotten. */
-static inline void lone_left(struct mfs_rmlq *q, const struct batch *batch)
+static inline void lone_keep(struct mfs_rmlq *q, const struct batch *batch)
 {
-	struct load *load;
+	struct split_load *load;
 
 	if (!q->incoming || !batch_is_of_request(batch) || !batch->bytes_behind)
 		return;
-	load = load_find(q, batch->record.key);
+	load = split_load_find(q, batch->record.key);
 	if (!load)
-		load = &q->load[q->load_next++ % LOADS_KEPT];
-	*load = (struct load){.request = batch->record.key, .bytes_whole = batch->bytes_whole};
+		load = &q->split_load[q->split_load_next++ % SPLIT_LOADS];
+	*load = (struct split_load){.request = batch->record.key, .bytes_whole = batch->bytes_whole};
 }
 
-static inline uint64_t lone_whole_take(struct mfs_rmlq *q, const struct batch *batch)
+static inline uint64_t lone_recall(struct mfs_rmlq *q, const struct batch *batch)
 {
-	struct load *load = batch_is_of_request(batch) ? load_find(q, batch->record.key) : NULL;
+	struct split_load *load = batch_is_of_request(batch) ? split_load_find(q, batch->record.key) : NULL;
 	uint64_t bytes = load ? load->bytes_whole : 0;
 
 	if (load)
-		*load = (struct load){0};
+		*load = (struct split_load){0};
 	return bytes;
 }
 
@@ -61,7 +61,7 @@ static inline void lone_submitted(struct mfs_rmlq *q, uint32_t b, const struct m
 	}
 	batch->bytes_behind = info->bytes_left - info->bytes;
 	if (!batch->bytes_whole && q->incoming)
-		batch->bytes_whole = lone_whole_take(q, batch);
+		batch->bytes_whole = lone_recall(q, batch);
 	if (info->bytes_left > batch->bytes_whole)
 		batch->bytes_whole = info->bytes_left;
 }

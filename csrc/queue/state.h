@@ -155,11 +155,11 @@ struct parked {
 _Static_assert(sizeof(struct parked) == 32, "two in a cache line");
 
 /* A load of which nothing waits though its sender has more of it. */
-struct load {
+struct split_load {
 	uint64_t request; /* 0: none */
 	uint64_t bytes_whole;
 };
-#define LOADS_KEPT 64u
+#define SPLIT_LOADS 64u
 
 struct mfs_rmlq {
 	struct mfs_policy policy;
@@ -188,8 +188,8 @@ struct mfs_rmlq {
 	void (*promoted)(void *context, uint64_t cookie, uint32_t level,
 			 bool critical); /* NULL: no observer */
 	void *promoted_context;
-	struct load load[LOADS_KEPT]; /* the latest ones */
-	uint32_t load_next;
+	struct split_load split_load[SPLIT_LOADS]; /* the latest ones */
+	uint32_t split_load_next;
 	size_t memory_bytes; /* of the mapping that starts with this */
 };
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd._native import Client, Stage
+from mfsd._native import Client, Rmlq, Stage
 from mfsd.capi import lib
 from tests.unit.core.test_permits import Eventually, Take, hold_with_one
 
@@ -117,6 +117,20 @@ def test_pieces_that_are_asked_for_one_after_the_other_are_one_load(serve) -> No
             found += classes(client, 1)
             client.complete(task)
         assert [wire_class for _, wire_class in found] == [LONG] * 4
+
+
+def test_of_many_loads_between_their_pieces_the_oldest_is_forgotten() -> None:
+    queue = Rmlq(RATE_BYTES_PER_S, incoming=True)
+
+    def piece(request: int, left_bytes: int) -> int:
+        queue.submit(0, PIECE_BYTES, stage=Stage.REUSE, request=request, left_bytes=left_bytes)
+        pick = queue.pick(0)
+        assert pick is not None and queue.complete(pick.handle)
+        return pick.wire_class
+
+    requests = range(1, 66)
+    assert {piece(request, 200 * PIECE_BYTES) for request in requests} == {LONG}
+    assert [piece(request, PIECE_BYTES) for request in requests] == [SHORT, *[LONG] * 64]
 
 
 def test_a_last_stage_counts_what_is_behind_it(serve, take: Take, eventually: Eventually) -> None:
