@@ -54,17 +54,18 @@ $(VENV)/built: $(VENV)/pip setup.py $(NATIVE_SOURCES)
 
 setup: $(VENV)/python $(VENV)/built ## install system packages (as root), Python packages, build the native parts
 
-demo: setup ## a serving cluster in network namespaces: no scheduler, fixed priorities, MFS, MFS with requests (three minutes)
+demo: setup ## a serving cluster in network namespaces: no scheduler, fixed priorities, MFS, MFS with requests (two minutes)
 	$(BIN)/python -m bench.testbed.demo
 
 demo-serve: setup ## three vLLM servers behind one gateway, one killed while requests stream (installs 4 GB, then three minutes)
 	PYTHON=$(PYTHON) tools/e2e-vllm-setup build/e2e-vllm
 	$(BIN)/python -m tests.e2e.demo_serve
 
-# Two at a time, each in namespaces or on ports of its own; then those that need the links and the cores to themselves.
+# Those that compute, one for each of two cores; three at a time of those that also wait, each in namespaces or on ports
+# of its own; then those that need the links and the cores to themselves.
 test: setup ## set up and run every test
 	tools/run-tests -q -n 2 tests/unit tests/model tests/fuzz
-	tools/run-tests -q -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
+	tools/run-tests -q -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" tests/fault tests/integration tests/e2e tests/gpu
 	tools/run-tests -q -m alone tests/fault tests/integration
 
 e2e-vllm: setup ## vLLM, prefill and decode apart, with Mooncake over RDMA under MFS (installs 4 GB, twenty minutes)
