@@ -6,38 +6,42 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.commands.bugreport import bugreport
-from mfsd.cli.commands.cluster import cluster
-from mfsd.cli.commands.completion import completion
-from mfsd.cli.commands.config import config
-from mfsd.cli.commands.coordinator import coordinator
-from mfsd.cli.commands.debug import debug
-from mfsd.cli.commands.doctor import doctor
-from mfsd.cli.commands.explain import explain
-from mfsd.cli.commands.fabric import fabric
-from mfsd.cli.commands.flows import flows
-from mfsd.cli.commands.gateway import gateway
-from mfsd.cli.commands.host import host
-from mfsd.cli.commands.install import install
-from mfsd.cli.commands.learn import learn
-from mfsd.cli.commands.mode import mode
-from mfsd.cli.commands.outlook import outlook
-from mfsd.cli.commands.playground import playground
-from mfsd.cli.commands.reload import reload
-from mfsd.cli.commands.rules import rules
-from mfsd.cli.commands.serve import serve
-from mfsd.cli.commands.status import status
-from mfsd.cli.commands.switch import switch
-from mfsd.cli.commands.top import top
-from mfsd.cli.commands.trace import trace
 from mfsd.cli.daemon_call import ATTACH_SOCKET
-from mfsd.cli.program import ProgramGroup
+from mfsd.cli.program import ProgramGroup, Subcommands
 from mfsd.node.address import control_beside
 from mfsd.node.control_client import default_control, default_socket
+
+COMMANDS = (
+    "bugreport",
+    "cluster",
+    "completion",
+    "config",
+    "coordinator",
+    "debug",
+    "doctor",
+    "explain",
+    "fabric",
+    "flows",
+    "gateway",
+    "host",
+    "install",
+    "learn",
+    "mode",
+    "outlook",
+    "playground",
+    "reload",
+    "rules",
+    "serve",
+    "status",
+    "switch",
+    "top",
+    "trace",
+)
 
 
 @click.group(
     cls=ProgramGroup,
+    commands=Subcommands("mfsd.cli.commands", COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
 Examples:
@@ -78,35 +82,6 @@ def main(context: click.Context, socket_path: Path | None, control: Path | None)
     """See what mfsd does on this node and change how it does it; configure hosts and switches alike."""
     context.obj = control or (control_beside(socket_path) if socket_path else default_control())
     context.meta[ATTACH_SOCKET] = socket_path or default_socket()
-
-
-for command in (
-    status,
-    top,
-    trace,
-    explain,
-    flows,
-    outlook,
-    rules,
-    config,
-    mode,
-    reload,
-    cluster,
-    coordinator,
-    switch,
-    host,
-    fabric,
-    doctor,
-    bugreport,
-    serve,
-    gateway,
-    learn,
-    debug,
-    playground,
-    install,
-    completion,
-):
-    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +53,35 @@ class Program(_Quiet):
 
 class ProgramGroup(_Quiet, click.Group):
     """A program with subcommands."""
+
+
+class Subcommands(MutableMapping[str, click.Command]):
+    """Commands of which each is imported when it is looked up, so that one starts without what the others need. Each is
+    in a module of its own name in the package."""
+
+    def __init__(self, package: str, names: Iterable[str]) -> None:
+        self._package = package
+        self._commands: dict[str, click.Command | None] = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = self._commands[name]
+        if command is None:
+            command = getattr(importlib.import_module(f"{self._package}.{name}"), name)
+            self._commands[name] = command
+        assert isinstance(command, click.Command)
+        return command
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._commands[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
 
 
 def daemon_command(command: C) -> C:
