@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.micro.paired import median_interval
 from bench.ports import free_port
 from mfsd.children import python_module
 
@@ -123,6 +124,7 @@ def run() -> dict[str, Any]:
         "added_ns_p90": single[int(len(single) * 0.9)],
         "added_ns_chain16_p50": statistics.median(chained),
         "message_rate_ratio": statistics.median(ratios),
+        "message_rate_ratio_interval": median_interval(ratios),
         "message_rate_ratio_min": ratios[0],
         "message_rate_ratio_max": ratios[-1],
         "message_rate_ratio_of_best": max(with_shim) / max(bare),
