@@ -25,7 +25,8 @@
 		}                                                                                                      \
 	} while (0)
 
-/* Waits for a condition; the bound only ends a test that fails. */
+/* Waits for a condition, which another thread or process makes true: looks again every 200 us. The bound only ends a test that
+ * fails. */
 #define WAIT(condition)                                                                                                \
 	do {                                                                                                           \
 		time_t end_ = time(NULL) + 100;                                                                         \

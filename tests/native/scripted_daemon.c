@@ -254,7 +254,7 @@ static void *run(void *argument)
 				serve_segment(d);
 			pthread_mutex_unlock(&d->lock);
 		}
-		usleep(100); /* between two turns, as the arbiter takes them when it spins no more */
+		usleep(100); /* a turn's pause, as the arbiter's once it spins no more; tests wait for what a turn brings */
 	}
 	return NULL;
 }

@@ -19,9 +19,9 @@ from tests.soak.programs import Slot
 from tests.soak.tally import Tally
 
 DOWN_S = (0.0, 2.0)
-"""How long what was killed stays away, and what was stopped stays stopped."""
-EACH_S = (0.3, 2.0)
-"""Between two faults."""
+"""How long what was killed stays away, and what was stopped stays stopped: below and above what others wait for it."""
+PERMITS = (200, 2000)
+"""Of one node between two faults: what has recovered has to go on, however fast the machine is."""
 BAD = ('mode = "loud"\n', "[[rule]\n", "\0\0\0", '[nic."mfs0"]\nrate = "fast"\n')
 
 
@@ -45,8 +45,8 @@ class Chaos:
         ]
 
     def once(self) -> None:
-        """One fault, until what was hit serves again."""
-        time.sleep(self._chance.uniform(*EACH_S))
+        """One fault, once a node has gone on for a while, until what was hit serves again."""
+        self._go_on(self._chance.choice(self._cluster.nodes), self._chance.randint(*PERMITS))
         faults, weights = zip(*self._faults, strict=True)
         self._chance.choices(faults, weights)[0]()
 
@@ -156,6 +156,14 @@ class Chaos:
             node.config.write_bytes(good)
 
     # ---- and comes back --------------------------------------------------------------------------
+
+    def _go_on(self, node: Node, permits: int) -> None:
+        wanted = (node.grants() or 0) + permits
+        if not wait_for(lambda: (node.grants() or 0) >= wanted, time.monotonic() + COME_BACK_S):
+            self._tally.problem(
+                "recovery",
+                f"{node.name} gives no {permits} permits in {COME_BACK_S:g} s. Its output: {node.daemon.output()}",
+            )
 
     def _away(self) -> None:
         time.sleep(self._chance.uniform(*DOWN_S))

@@ -1,6 +1,8 @@
 """A program that does to its daemon and to the others what it can: writes nonsense into its own segment, says that it
 has collectives, and keeps permits. Attaches again when it was given up.
 
+Its pauses are the attacks themselves: how often a byte comes, how long a permit is kept. Nothing waits by them.
+
 Prints one JSON line, the number of its attacks, and exits 0 when its time is over.
 """
 
