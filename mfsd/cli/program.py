@@ -8,7 +8,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,33 +55,24 @@ class ProgramGroup(_Quiet, click.Group):
     """A program with subcommands."""
 
 
-class Subcommands(MutableMapping[str, click.Command]):
+class Subcommands(Mapping[str, click.Command]):
     """Commands of which each is imported when it is looked up, so that one starts without what the others need. Each is
     in a module of its own name in the package."""
 
-    def __init__(self, package: str, names: Iterable[str]) -> None:
-        self._package = package
-        self._commands: dict[str, click.Command | None] = dict.fromkeys(names)
+    def __init__(self, package: str, names: Sequence[str]) -> None:
+        self._package, self._names = package, names
 
     def __getitem__(self, name: str) -> click.Command:
-        command = self._commands[name]
-        if command is None:
-            command = getattr(importlib.import_module(f"{self._package}.{name}"), name)
-            self._commands[name] = command
-        assert isinstance(command, click.Command)
+        if name not in self._names:
+            raise KeyError(name)
+        command: click.Command = getattr(importlib.import_module(f"{self._package}.{name}"), name)
         return command
 
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._commands[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._commands[name]
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._commands)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._commands)
+        return len(self._names)
 
 
 def daemon_command(command: C) -> C:
