@@ -20,14 +20,17 @@
 
 /* ---- the daemon's side of a queue pair ---------------------------------------------------------------------------------------- */
 
-/* What takes the NIC a fifth of a millisecond. An unknown rate is a high one. */
-static uint32_t quantum_bytes(uint64_t rate_bytes_per_s)
+/* The most bytes of a task, whole work requests apart: records.h. An unknown rate changes nothing. */
+uint32_t shim_quantum_bytes(uint64_t rate_bytes_per_s)
 {
-	uint64_t bytes = rate_bytes_per_s / (MFS_NS_PER_S / SHIM_QUANTUM_NS);
+	uint64_t least = rate_bytes_per_s / (MFS_NS_PER_S / SHIM_QUANTUM_NS_MIN);
+	uint64_t most = rate_bytes_per_s / (MFS_NS_PER_S / SHIM_QUANTUM_NS_MAX);
 
-	if (!rate_bytes_per_s || bytes > SHIM_QUANTUM_BYTES)
+	if (least > SHIM_QUANTUM_BYTES)
+		return least < SHIM_QUANTUM_BYTES_MAX ? (uint32_t)least : SHIM_QUANTUM_BYTES_MAX;
+	if (!rate_bytes_per_s || most > SHIM_QUANTUM_BYTES)
 		return SHIM_QUANTUM_BYTES;
-	return bytes < SHIM_QUANTUM_BYTES_MIN ? SHIM_QUANTUM_BYTES_MIN : (uint32_t)bytes;
+	return most > SHIM_QUANTUM_BYTES_MIN ? (uint32_t)most : SHIM_QUANTUM_BYTES_MIN;
 }
 
 /* Both flags set, or the queue pair cannot be found yet: it is of no daemon. */
@@ -70,7 +73,7 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 			segment = mfs_client_segment(client);
 			q->report = &segment->report;
 			q->quantum_bytes =
-				quantum_bytes(mfs_nic_of(segment, (uint32_t)nic)->rate_bytes_per_s);
+				shim_quantum_bytes(mfs_nic_of(segment, (uint32_t)nic)->rate_bytes_per_s);
 			atomic_store(&q->gate, &mfs_gate_of(segment, (uint32_t)nic)->word);
 			atomic_store(&q->usage, mfs_usage_of(segment, (uint32_t)nic));
 			shim_owner_shards(q, mfs_client_minor(client) < MFS_USAGE_SHARDS_MINOR

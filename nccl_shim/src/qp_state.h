@@ -4,6 +4,7 @@
 
 #include "records.h"
 
+uint32_t shim_quantum_bytes(uint64_t rate_bytes_per_s);
 int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask);
 void shim_qp_break(struct shim_qp *q);
 void shim_qp_reset_counts(struct shim_qp *q);

@@ -64,10 +64,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A task is closed before it has more bytes than this, or takes the NIC longer: SHIM_QUANTUM_NS at its rate. */
+/* A task is closed before it has more bytes than this; fewer where they would take the NIC longer than SHIM_QUANTUM_NS_MAX,
+ * and more where they would take it less than SHIM_QUANTUM_NS_MIN: the daemon's thread gives so many permits, however
+ * fast its NICs are. */
 #define SHIM_QUANTUM_BYTES (256u << 10)
 #define SHIM_QUANTUM_BYTES_MIN (32u << 10)
-#define SHIM_QUANTUM_NS 200000
+#define SHIM_QUANTUM_BYTES_MAX (2u << 20)
+#define SHIM_QUANTUM_NS_MIN 10000
+#define SHIM_QUANTUM_NS_MAX 200000
 /* Tasks of a queue pair that wait for permits. What comes later waits unformed, and makes larger tasks. Where many queue
  * pairs hold something they share half of the slots that a process has, and each has at least the least. */
 #define SHIM_TASKS_WAITING_MAX 32

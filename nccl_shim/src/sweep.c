@@ -38,6 +38,7 @@
 #include "owner.h"
 #include "process.h"
 #include "pump.h"
+#include "qp_state.h"
 #include "table.h"
 #include "trim.h"
 
@@ -92,13 +93,18 @@ static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns
 	return total_ns + (now_ns - since_ns < budget_ns ? now_ns - since_ns : budget_ns);
 }
 
-/* How long a queue pair may wait for others to have their turn. */
+/* How long a queue pair may wait for others to have their turn: of a slow NIC as if tasks were of SHIM_QUANTUM_BYTES, since
+ * work requests may be as large. */
 static uint64_t turn_ns(const struct shim_qp *q, uint64_t budget_ns)
 {
 	const struct shim_context *context = atomic_load(&q->context);
 	uint64_t rate = context->rate_bytes_per_s ? context->rate_bytes_per_s : TURN_RATE_UNKNOWN_BYTES_PER_S;
-	uint64_t ns = (uint64_t)atomic_load(&shim.listed) * TURN_OTHERS * SHIM_QUANTUM_BYTES * 1000 /
-		      (rate / 1000000 + 1);
+	uint64_t bytes = shim_quantum_bytes(context->rate_bytes_per_s);
+	uint64_t ns;
+
+	if (bytes < SHIM_QUANTUM_BYTES)
+		bytes = SHIM_QUANTUM_BYTES;
+	ns = atomic_load(&shim.listed) * TURN_OTHERS * bytes * 1000 / (rate / 1000000 + 1);
 
 	if (ns < TURN_LEAST_NS)
 		ns = TURN_LEAST_NS;

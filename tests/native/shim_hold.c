@@ -568,14 +568,20 @@ static void more_than_slots(void)
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 0);
 }
 
+static struct daemon *rated_daemon(uint64_t rate_bytes_per_s)
+{
+	const struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
+					       .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE,
+					       .rate_bytes_per_s = rate_bytes_per_s};
+
+	return daemon_start(&options);
+}
+
 /* A slow link has small tasks: none takes it longer than a fifth of a millisecond, whole work requests apart. */
 static void tasks_fit_the_rate(void)
 {
 	enum { N = 64 };
-	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
-					 .gate = GATE_CLOSED, .mode = MFS_MODE_ENFORCE,
-					 .rate_bytes_per_s = 250000000}; /* 50,000 bytes in 200 us */
-	struct daemon *d = daemon_start(&options);
+	struct daemon *d = rated_daemon(250000000); /* 50,000 bytes in 200 us */
 	struct rig *r = rig_open(2 * N);
 	struct ibv_qp *qp = rig_qp(r, N);
 	struct ibv_send_wr wr[N], *bad;
@@ -590,6 +596,47 @@ static void tasks_fit_the_rate(void)
 	WAIT(daemon_counts(d).submitted == 12);
 	for (unsigned i = 0; i < 12; i++)
 		CHECK_EQUAL(daemon_submitted(d, i).bytes, i == 11 ? 100000 : i == 10 ? 3 * 8192 : 6 * 8192);
+}
+
+/* Posts work requests of `each` bytes on a NIC of this rate; how large its tasks are. */
+static uint64_t task_bytes_at(uint64_t rate_bytes_per_s, uint32_t each)
+{
+	enum { N = 64 };
+	struct daemon *d = rated_daemon(rate_bytes_per_s);
+	struct rig *r = rig_open(2 * N);
+	struct ibv_qp *qp = rig_qp(r, N);
+	struct ibv_send_wr wr[N], *bad;
+	struct ibv_sge sge[N];
+
+	rig_ready(qp);
+	for (int i = 0; i < N; i++) {
+		wr[i] = rig_write(r, &sge[i], (uint64_t)i, each, IBV_SEND_SIGNALED);
+		wr[i].next = i < N - 1 ? &wr[i + 1] : NULL;
+	}
+	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	WAIT(daemon_counts(d).submitted >= 2);
+	return daemon_submitted(d, 0).bytes;
+}
+
+/* One of 100 Gbit/s has tasks of 256 KiB, one of 400 Gbit/s those of 10 us. */
+static void tasks_of_a_rate_known(void)
+{
+	CHECK_EQUAL(task_bytes_at(12500000000, 65536), 262144);
+}
+
+static void tasks_of_a_fast_link(void)
+{
+	CHECK_EQUAL(task_bytes_at(50000000000, 65536), 7 * 65536);
+}
+
+static void tasks_of_an_absurd_rate(void)
+{
+	CHECK_EQUAL(task_bytes_at(1250000000000, 131072), 2 << 20);
+}
+
+static void tasks_of_an_unknown_rate(void)
+{
+	CHECK_EQUAL(task_bytes_at(0, 65536), 262144);
 }
 
 static void observe(void)
@@ -742,6 +789,10 @@ int main(int argc, char **argv)
 		{"a_moment_for_all_is_no_share", a_moment_for_all_is_no_share},
 		{"more_than_slots", more_than_slots},
 		{"tasks_fit_the_rate", tasks_fit_the_rate},
+		{"tasks_of_a_rate_known", tasks_of_a_rate_known},
+		{"tasks_of_a_fast_link", tasks_of_a_fast_link},
+		{"tasks_of_an_absurd_rate", tasks_of_an_absurd_rate},
+		{"tasks_of_an_unknown_rate", tasks_of_an_unknown_rate},
 		{"observe", observe},
 		{"mode_lowered", mode_lowered},
 		{"polls_seldom", polls_seldom},
