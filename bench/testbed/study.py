@@ -1,7 +1,7 @@
 """python -m bench.testbed.study: measures what docs/testbed.md shows, and writes it there.
 
 What docs/testbed-plan.json says (bench.testbed.plan wrote it before): both workloads in every mode over ten seeds,
-beside the simulator, and the overhead at a low load: about two hours. Run it once, on a machine with nothing else to
+beside the simulator, and the overhead at a low load: an hour and a half. Run it once, on a machine with nothing else to
 do. Results go to docs/testbed-results.json (finished legs meanwhile to build/testbed); `--from-results` only writes the
 page, `--trial` only shows that everything runs.
 """
