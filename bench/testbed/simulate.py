@@ -26,9 +26,12 @@ POLICIES = {
     "static": ("mfs", 8),
     "paper": ("paper-defaults", 8),
     "mfs": ("mfs", 8),
+    "exact": ("mfs", 0),
+    "nocont": ("nocont", 0),
 }
 """Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait
-in their host queue in front of a fabric of eight classes, with the parameters that their daemons have."""
+in their host queue in front of a fabric of eight classes, with the parameters that their daemons have. Two are of the
+simulator alone: `mfs` if every link knew the exact order, and no contention at all."""
 
 
 OUTLOOK_AGE_S = 0.01
