@@ -577,11 +577,10 @@ static struct daemon *rated_daemon(uint64_t rate_bytes_per_s)
 	return daemon_start(&options);
 }
 
-/* A slow link has small tasks: none takes it longer than a fifth of a millisecond, whole work requests apart. */
-static void tasks_fit_the_rate(void)
+/* A queue pair posts work requests of `each` bytes in one chain, but for the last one. */
+static void chain_post(uint32_t each, uint32_t last)
 {
 	enum { N = 64 };
-	struct daemon *d = rated_daemon(250000000); /* 50,000 bytes in 200 us */
 	struct rig *r = rig_open(2 * N);
 	struct ibv_qp *qp = rig_qp(r, N);
 	struct ibv_send_wr wr[N], *bad;
@@ -589,10 +588,18 @@ static void tasks_fit_the_rate(void)
 
 	rig_ready(qp);
 	for (int i = 0; i < N; i++) {
-		wr[i] = rig_write(r, &sge[i], (uint64_t)i, i == N - 1 ? 100000 : 8192, IBV_SEND_SIGNALED);
+		wr[i] = rig_write(r, &sge[i], (uint64_t)i, i == N - 1 ? last : each, IBV_SEND_SIGNALED);
 		wr[i].next = i < N - 1 ? &wr[i + 1] : NULL;
 	}
 	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+}
+
+/* A slow link has small tasks: none takes it longer than a fifth of a millisecond, whole work requests apart. */
+static void tasks_fit_the_rate(void)
+{
+	struct daemon *d = rated_daemon(250000000); /* 50,000 bytes in 200 us */
+
+	chain_post(8192, 100000);
 	WAIT(daemon_counts(d).submitted == 12);
 	for (unsigned i = 0; i < 12; i++)
 		CHECK_EQUAL(daemon_submitted(d, i).bytes, i == 11 ? 100000 : i == 10 ? 3 * 8192 : 6 * 8192);
@@ -601,19 +608,9 @@ static void tasks_fit_the_rate(void)
 /* Posts work requests of `each` bytes on a NIC of this rate; how large its tasks are. */
 static uint64_t task_bytes_at(uint64_t rate_bytes_per_s, uint32_t each)
 {
-	enum { N = 64 };
 	struct daemon *d = rated_daemon(rate_bytes_per_s);
-	struct rig *r = rig_open(2 * N);
-	struct ibv_qp *qp = rig_qp(r, N);
-	struct ibv_send_wr wr[N], *bad;
-	struct ibv_sge sge[N];
 
-	rig_ready(qp);
-	for (int i = 0; i < N; i++) {
-		wr[i] = rig_write(r, &sge[i], (uint64_t)i, each, IBV_SEND_SIGNALED);
-		wr[i].next = i < N - 1 ? &wr[i + 1] : NULL;
-	}
-	CHECK(ibv_post_send(qp, wr, &bad) == 0);
+	chain_post(each, each);
 	WAIT(daemon_counts(d).submitted >= 2);
 	return daemon_submitted(d, 0).bytes;
 }
