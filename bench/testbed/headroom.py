@@ -24,6 +24,7 @@ from bench.testbed.plan import DURATION_S, IN_TIME, load_plan
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, WORKLOADS, Scenario
 from bench.testbed.simulate import simulated
+from mfsd.text import with_part
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testbed.md"
 BEGIN, END = "<!-- written by bench.testbed.headroom -->", "<!-- end of headroom -->"
@@ -152,9 +153,7 @@ def _row(name: str, rows: Sequence[Result]) -> str:
 
 
 def write(text: str, page: Path = PAGE) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    page.write_text(with_part(page.read_text(), BEGIN, f"{text}\n", END))
 
 
 @click.command()

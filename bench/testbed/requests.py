@@ -27,6 +27,7 @@ from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, Scenario
 from bench.testbed.simulate import simulated
+from mfsd.text import with_part
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "outlook.md"
 BEGIN, END = "<!-- begin of the testbed's tables -->", "<!-- end of the testbed's tables -->"
@@ -193,9 +194,7 @@ def _error_row(title: str, rows: Sequence[Result], mode: str, field: str) -> lis
 
 
 def write(kept: Kept, page: Path) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{after}")
+    page.write_text(with_part(page.read_text(), BEGIN, f"{tables(kept)}\n", END))
 
 
 @click.command()

@@ -24,6 +24,7 @@ from bench.testbed.plan import DURATION_S, load_plan
 from bench.testbed.rounds import parse_seeds
 from bench.testbed.scale import Scale
 from bench.testbed.simulate import not_simulated, simulated
+from mfsd.text import with_part
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testbed.md"
 BEGIN, END = "<!-- written by bench.testbed.variants -->", "<!-- end of variants -->"
@@ -90,9 +91,7 @@ def _case(rows: Sequence[Result], expected: Sequence[Result]) -> list[str]:
 
 
 def write(text: str, page: Path = PAGE) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    page.write_text(with_part(page.read_text(), BEGIN, f"{text}\n", END))
 
 
 @click.command()

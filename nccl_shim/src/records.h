@@ -65,8 +65,8 @@
 #include <stdint.h>
 
 /* A task is closed before it has more bytes than this; fewer where they would take the NIC longer than SHIM_QUANTUM_NS_MAX,
- * and more where they would take it less than SHIM_QUANTUM_NS_MIN: the daemon's thread gives so many permits, however
- * fast its NICs are. */
+ * and more where they would take it less than SHIM_QUANTUM_NS_MIN: a fast NIC would ask for more permits than one thread
+ * gives. */
 #define SHIM_QUANTUM_BYTES (256u << 10)
 #define SHIM_QUANTUM_BYTES_MIN (32u << 10)
 #define SHIM_QUANTUM_BYTES_MAX (2u << 20)
