@@ -3,8 +3,8 @@
 Policies in exact order on every link, and on eight classes with the production queue those that --policy-on-classes
 names, at loads relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting; seeds are paired
 and everything is held against `static`. Half as many requests as are measured come before them. FILE keeps every point
-(JSON lines); a study that was stopped goes on. --page writes the tables between the page's marks and the same figures
-as JSON beside it."""
+(JSON lines); a study that was stopped goes on. --page writes the tables of one --fetch between the page's marks for it
+and the same figures as JSON beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 
 from bench.sim import policies, study
 from bench.sim.capacity import carried_against
-from bench.sim.cluster import Config, ConfigError
+from bench.sim.cluster import FETCH, Config, ConfigError
 from bench.sim.compare import Comparison, Results, compare
 from bench.sim.point import Point, under
 from bench.sim.settings import OWNERS
@@ -47,8 +47,8 @@ class Row(NamedTuple):
         return f"`{self.policy}`" + (f" on {self.classes} classes" if self.classes else "")
 
 
-def base_of(setting: str, requests: int, classes: int = 0) -> Point:
-    config = Config(model="dbrx", gpus=GPUS, fabric_classes=classes, **OWNERS, **SETTINGS[setting])
+def base_of(setting: str, requests: int, fetch: str, classes: int = 0) -> Point:
+    config = Config(model="dbrx", gpus=GPUS, fetch=fetch, fabric_classes=classes, **OWNERS, **SETTINGS[setting])
     return Point(config=config, requests=requests, warmup=requests // 2)
 
 
@@ -68,37 +68,51 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
     return [*(Row(name, 0) for name in exact), *(Row(name, CLASSES) for name in on_classes)]
 
 
+def carriers_of(options: argparse.Namespace) -> list[Row]:
+    """The rows whose capacity is looked for: `static`, and those of the policies that --capacity-policy names."""
+    if not options.capacity_policy:
+        return []
+    asked = options.capacity_policy.split(",")
+    return [row for row in rows_of(options) if row == Row(AGAINST, 0) or row.policy in asked]
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Runs what is missing. {"what", "columns": {"SETTING, LOAD": {"rate", "rows": {label: Comparison}}}, "capacity":
-    {setting: {policy: Capacity}}}."""
+    {setting: {label: Capacity}}}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     columns: dict[str, Any] = {}
     carried: dict[str, Any] = {}
     revisions: dict[str, None] = {}
     for setting in options.setting.split(","):
-        base = base_of(setting, options.requests)
-        top = results.knee(base, f"{setting} {options.requests}")
+        base = base_of(setting, options.requests, options.fetch)
+        top = results.knee(base, f"{setting} {options.requests} {options.fetch}")
         for load in loads_of(options):
             rate = round(load * top, 4)
             found: dict[str, Comparison] = {}
             for row in rows_of(options):
-                point = msgspec.structs.replace(base_of(setting, options.requests, row.classes), rate=rate)
+                point = msgspec.structs.replace(
+                    base_of(setting, options.requests, options.fetch, row.classes), rate=rate
+                )
                 mine = results.of_seeds(point, row.policy, seeds)
                 against = results.of_seeds(msgspec.structs.replace(base, rate=rate), AGAINST, seeds)
                 revisions |= dict.fromkeys(one["revision"] for one in mine)
                 found[row.label] = compare(mine, against)
                 print(f"{setting}, {load:g}, {row.label}: {study.cell(found[row.label])}", file=sys.stderr, flush=True)
             columns[f"{setting}, {load:g}"] = {"rate": rate, "rows": msgspec.to_builtins(found)}
-        if options.capacity_policy:
-            points = {name: under(base, name) for name in [AGAINST, *options.capacity_policy.split(",")]}
+        if carriers := carriers_of(options):
+            points = {
+                row.label: under(base_of(setting, options.requests, options.fetch, row.classes), row.policy)
+                for row in carriers
+            }
             tried = seeds[: options.capacity_seeds]
-            carried[setting] = msgspec.to_builtins(carried_against(results, points, tried, top, AGAINST))
+            carried[setting] = msgspec.to_builtins(carried_against(results, points, tried, top, f"`{AGAINST}`"))
+            print(f"{setting}: {carried[setting]}", file=sys.stderr, flush=True)
     return {
         "what": {
             "simulated": True, "gpus": GPUS, "requests": options.requests, "warmup": options.requests // 2,
             "seeds": list(seeds), "capacity_seeds": list(seeds[: options.capacity_seeds]) if carried else [],
-            "against": AGAINST, "revisions": list(revisions),
+            "against": AGAINST, "fetch": options.fetch, "revisions": list(revisions),
         },
         "columns": columns,
         "capacity": carried,
@@ -115,9 +129,10 @@ def table(data: dict[str, Any]) -> str:
     against = f"`{AGAINST}`"
     lines = [
         f"Simulated, not measured. DBRX, QwenA, {what['gpus']:,} GPUs, {what['warmup']} + {what['requests']} requests, "
-        f"seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), loads relative to the knee; exact order on every link "
-        f"where no classes are named; rules of commit {', '.join(what['revisions'])}. Cells: points of requests in "
-        f"time against {against} with half of the 95 % interval over seeds, mean TTFT and p99 TTFT relative to it.",
+        f"seeds {what['seeds'][0]}-{what['seeds'][-1]} (paired), loads relative to the knee; reuse asked for "
+        f"{FETCH[what['fetch']]}; exact order on every link where no classes are named; rules of commit "
+        f"{', '.join(what['revisions'])}. Cells: points of requests in time against {against} with half of the 95 % "
+        f"interval over seeds, mean TTFT and p99 TTFT relative to it.",
         "",
         "| | " + " | ".join(columns) + " |",
         "|---" * (len(columns) + 1) + "|",
@@ -148,12 +163,17 @@ def shares(figures: dict[str, dict[str, Comparison]]) -> Iterator[str]:
 
 def capacity_lines(what: dict[str, Any], carried: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"The load up to which 90 % are met, in exact order, {study.seed_words(what['capacity_seeds'])}: relative to "
+        f"The load up to which 90 % are met, {study.seed_words(what['capacity_seeds'])}: relative to "
         f"the knee, and in brackets to `{AGAINST}`."
     )
     yield ""
-    named = {setting: {f"`{name}`": one for name, one in of.items()} for setting, of in carried.items()}
-    yield from study.capacity_lines(named, (f"`{AGAINST}`",))
+    yield from study.capacity_lines(carried, (f"`{AGAINST}`",))
+
+
+def marks(fetch: str) -> tuple[str, str]:
+    """The lines of the page that the tables of one --fetch stand between."""
+    begin, end = (mark.replace("table", f"tables, reuse {fetch}") for mark in (study.BEGIN, study.END))
+    return begin, end
 
 
 def parser() -> argparse.ArgumentParser:
@@ -167,6 +187,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--policy-on-classes", default=ON_CLASSES, metavar="A,B", help=f"on {CLASSES} classes (default {ON_CLASSES})"
     )
+    p.add_argument("--fetch", default="loaded", choices=FETCH, help="when reused KV is asked for (default loaded)")
     p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
     p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
     p.add_argument("--requests", type=int, default=1024, help="measured, after half as many (default 1024)")
@@ -183,8 +204,9 @@ def check(options: argparse.Namespace) -> None:
     loads_of(options)
     for row in rows_of(options):
         policies.find(row.policy)
-    for name in (options.capacity_policy or AGAINST).split(","):
-        policies.find(name)
+    if options.capacity_policy:
+        names = list(dict.fromkeys(row.policy for row in rows_of(options)))
+        study.check_names(options.capacity_policy, names, "--capacity-policy")
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")
     study.check_capacity_seeds(options)
@@ -197,5 +219,6 @@ def main(arguments: list[str]) -> int:
     text = table(data)
     print(text)
     if options.page:
-        study.publish(options.page, text, data)
+        begin, end = marks(options.fetch)
+        study.publish(options.page, text, {**study.published(options.page), options.fetch: data}, begin, end)
     return 0
