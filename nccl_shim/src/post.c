@@ -219,12 +219,12 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 	}
 	rc = shim_hold_chain(q, wr, tag, &rest);
 	shim_pump(q);
+	if (rest != wr) /* also where there was no slot for the others */
+		shim_wake();
 	if (rest && !rc)
 		return post_behind(q, rest, stage, bad);
 	if (rc)
 		*bad = rest;
-	else
-		shim_wake();
 	return rc;
 }
 
