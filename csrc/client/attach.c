@@ -80,9 +80,21 @@ static int socket_connect(const char *path, uint64_t deadline_ns)
 	return fd;
 }
 
-/* Sends one packet and receives one of exactly `answer_bytes`, with up to DESCRIPTORS_MAX descriptors (-1 where there is none). */
-static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, size_t answer_bytes,
-			   int descriptors[DESCRIPTORS_MAX], uint64_t deadline_ns)
+static int socket_send(int fd, const struct mfs_hello *hello, uint64_t deadline_ns)
+{
+	int rc;
+
+	do {
+		rc = socket_bound(fd, deadline_ns);
+		if (rc == 0 && send(fd, hello, sizeof(*hello), MSG_NOSIGNAL) < 0)
+			rc = timeout_error(errno);
+	} while (rc == -EINTR);
+	return rc;
+}
+
+/* Receives one packet of exactly `answer_bytes`, with up to DESCRIPTORS_MAX descriptors (-1 where there is none). */
+static int socket_receive(int fd, void *answer, size_t answer_bytes, int descriptors[DESCRIPTORS_MAX],
+			  uint64_t deadline_ns)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
 	struct iovec vector = {.iov_base = answer, .iov_len = answer_bytes};
@@ -96,13 +108,6 @@ static int socket_exchange(int fd, const struct mfs_hello *hello, void *answer, 
 
 	for (unsigned i = 0; i < DESCRIPTORS_MAX; i++)
 		descriptors[i] = -1;
-	do {
-		rc = socket_bound(fd, deadline_ns);
-		if (rc == 0 && send(fd, hello, sizeof(*hello), MSG_NOSIGNAL) < 0)
-			rc = timeout_error(errno);
-	} while (rc == -EINTR);
-	if (rc < 0)
-		return rc;
 	do {
 		rc = socket_bound(fd, deadline_ns);
 		if (rc < 0)
@@ -224,11 +229,13 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 				  .pid = (uint32_t)getpid(),
 				  .mode = options->mode};
 	struct mfs_welcome welcome = {0};
-	int descriptors[DESCRIPTORS_MAX];
+	int descriptors[DESCRIPTORS_MAX] = {-1, -1, -1};
 	int rc;
 
 	process_name(hello.process, sizeof(hello.process), options->process);
-	rc = socket_exchange(client->socket, &hello, &welcome, sizeof(welcome), descriptors, deadline_ns);
+	rc = socket_send(client->socket, &hello, deadline_ns);
+	if (rc == 0)
+		rc = socket_receive(client->socket, &welcome, sizeof(welcome), descriptors, deadline_ns);
 	if (rc < 0)
 		fail(why,
 		     rc == -EPROTO
@@ -361,7 +368,6 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 				  .nic_guid = guid,
 				  .nic_rate_bytes_per_s = rate_bytes_per_s};
 	struct mfs_nic_reply reply;
-	char late[sizeof(struct mfs_welcome)];
 	int descriptors[DESCRIPTORS_MAX];
 	int rc;
 
@@ -371,12 +377,17 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 			return -ETIMEDOUT;
 		sched_yield();
 	}
-	/* the answer to a request that timed out before; a daemon that sends without end is not listened to without end */
-	while (recv(client->socket, late, sizeof(late), MSG_DONTWAIT) > 0 && mfs_clock_ns() < deadline_ns)
-		;
-	rc = socket_exchange(client->socket, &hello, &reply, sizeof(reply), descriptors, deadline_ns);
+	rc = socket_send(client->socket, &hello, deadline_ns);
+	if (rc == 0)
+		client->answers_due++;
+	/* Answers name no NIC, but come in the order of the questions: those to questions that timed out before come first. */
+	while (rc == 0 && client->answers_due) {
+		rc = socket_receive(client->socket, &reply, sizeof(reply), descriptors, deadline_ns);
+		descriptors_close(descriptors);
+		if (rc == 0 || rc == -EPROTO)
+			client->answers_due--;
+	}
 	atomic_store_explicit(&client->socket_busy, 0, memory_order_release);
-	descriptors_close(descriptors);
 	if (rc < 0)
 		return rc;
 	if (reply.magic != MFS_ABI_MAGIC || reply.error > 0 || reply.error <= -4096 ||

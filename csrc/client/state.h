@@ -80,7 +80,9 @@ struct mfs_client {
 	unsigned timeout_ms;
 	bool few_cores; /* a thread that spins may keep the arbiter from its core */
 	_Atomic uint32_t socket_busy;
-	_Atomic uint32_t request_hint, demand_hint;                  /* where a free slot may be */
+	_Atomic uint32_t request_hint, demand_hint; /* where a free slot may be */
+	/* to questions for a NIC, also to those that timed out; only who has set socket_busy uses it */
+	uint32_t answers_due;
 	_Atomic uint64_t taken_bytes[MFS_NICS_MAX * MFS_DIRECTIONS]; /* in flight on credit */
 	_Atomic uint32_t owed;                                       /* bits set in the maps below */
 	_Atomic uint64_t owed_batches;

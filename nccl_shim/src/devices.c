@@ -34,6 +34,19 @@ struct shim_cq *shim_cq_find(const struct ibv_cq *cq)
 
 /* ---- completion queues ------------------------------------------------------------------------------------------------- */
 
+static _Atomic(struct shim_cq *) *cq_chain(const struct shim_cq *record)
+{
+	return &cq_bucket[bucket_of(atomic_load(&record->cq), 4 * BUCKETS)];
+}
+
+/* Caller holds shim_table_lock. */
+static void chain(struct shim_cq *record)
+{
+	atomic_fetch_add(&version, 1);
+	SHIM_CHAIN_ADD(record, cq_chain(record), next);
+	atomic_fetch_add(&version, 1);
+}
+
 bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel,
 		 struct shim_cq_ex *extended)
 {
@@ -51,26 +64,33 @@ bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool chan
 		record->extended = extended;
 		atomic_store(&record->claimed, 0);
 		atomic_store(&record->cq, cq);
-		atomic_fetch_add(&version, 1);
-		SHIM_CHAIN_ADD(record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)], next);
-		atomic_fetch_add(&version, 1);
+		chain(record);
 	}
 	pthread_mutex_unlock(&shim_table_lock);
 	return record != NULL;
 }
 
-void shim_cq_remove(struct ibv_cq *cq)
+void shim_cq_hide(struct shim_cq *record)
 {
-	struct shim_cq *record;
-
 	pthread_mutex_lock(&shim_table_lock);
-	record = shim_cq_find(cq);
-	if (record) {
-		atomic_fetch_add(&version, 1);
-		SHIM_CHAIN_REMOVE(struct shim_cq, record, &cq_bucket[bucket_of(cq, 4 * BUCKETS)], next);
-		atomic_fetch_add(&version, 1);
-		atomic_store(&record->cq, NULL);
-	}
+	atomic_fetch_add(&version, 1);
+	SHIM_CHAIN_REMOVE(struct shim_cq, record, cq_chain(record), next);
+	atomic_fetch_add(&version, 1);
+	pthread_mutex_unlock(&shim_table_lock);
+}
+
+void shim_cq_show(struct shim_cq *record, struct shim_cq_ex *extended)
+{
+	pthread_mutex_lock(&shim_table_lock);
+	record->extended = extended;
+	chain(record);
+	pthread_mutex_unlock(&shim_table_lock);
+}
+
+void shim_cq_put(struct shim_cq *record)
+{
+	pthread_mutex_lock(&shim_table_lock);
+	atomic_store(&record->cq, NULL);
 	pthread_mutex_unlock(&shim_table_lock);
 }
 

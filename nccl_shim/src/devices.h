@@ -11,7 +11,10 @@ struct shim_context *shim_context_each(unsigned *cursor);
 struct shim_cq *shim_cq_find(const struct ibv_cq *cq);
 bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool channel,
 		 struct shim_cq_ex *extended);
-void shim_cq_remove(struct ibv_cq *cq);
+/* Not found any more; its queue pairs still have the record, which stays until it is put back. */
+void shim_cq_hide(struct shim_cq *record);
+void shim_cq_show(struct shim_cq *record, struct shim_cq_ex *extended);
+void shim_cq_put(struct shim_cq *record);
 void shim_context_after_fork(void);
 
 /* Callers hold shim_table_lock. */

@@ -173,7 +173,6 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	const struct shim_verbs *verbs = verbs_of(cq->context, CALLER());
 	struct shim_cq *known = shim_cq_find(cq);
-	bool channel = known && known->channel;
 	struct shim_cq_ex *extended = known ? known->extended : NULL;
 	int rc;
 
@@ -182,16 +181,12 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	if (extended)
 		shim_cq_ex_unpatch(extended);
 	if (known)
-		shim_cq_remove(cq); /* before: another thread may get the same address at once */
+		shim_cq_hide(known); /* before: another thread may get the same address at once */
 	rc = verbs->destroy_cq(cq);
-	if (rc && known) { /* it goes on */
-		struct shim_cq_ex *again = extended ? shim_cq_ex_patch((struct ibv_cq_ex *)cq) : NULL;
-
-		if (!shim_cq_add(cq, cq->context, channel, again) && again) {
-			shim_cq_ex_unpatch(again);
-			free(again);
-		}
-	}
+	if (known && !rc)
+		shim_cq_put(known);
+	else if (known) /* it goes on */
+		shim_cq_show(known, extended ? shim_cq_ex_patch((struct ibv_cq_ex *)cq) : NULL);
 	free(extended);
 	return rc;
 }

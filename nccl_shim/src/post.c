@@ -203,13 +203,14 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 {
 	uint8_t stage = shim_stage_of(q, tag), state = atomic_load_explicit(&q->state, memory_order_relaxed);
 	struct ibv_send_wr *rest = wr;
-	bool done, over = false;
+	bool done = false, over = false;
 	int rc;
 
 	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
 		return post_behind(q, wr, stage, bad);
-	if ((!shim_must_hold(q, stage) || (over = shim_budget_over(q))) && shim_owner_try(q)) {
-		done = post_at_once(q, wr, stage, bad, &rc);
+	if (shim_owner_try(q)) { /* the gate lies in the segment, which may go away otherwise */
+		if (!shim_must_hold(q, stage) || (over = shim_budget_over(q)))
+			done = post_at_once(q, wr, stage, bad, &rc);
 		if (done && over)
 			shim_count(&q->report->bypassed_hold, 1);
 		shim_owner_leave(q);
@@ -218,12 +219,12 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 	}
 	rc = shim_hold_chain(q, wr, tag, &rest);
 	shim_pump(q);
+	if (rest != wr) /* also where there was no slot for the others */
+		shim_wake();
 	if (rest && !rc)
 		return post_behind(q, rest, stage, bad);
 	if (rc)
 		*bad = rest;
-	else
-		shim_wake();
 	return rc;
 }
 

@@ -301,6 +301,14 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
 
 EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 {
+	bool used = false;
+
+	pthread_mutex_lock(&all_lock);
+	for (struct fake_qp *f = all_qps; f; f = f->next)
+		used |= f->attr.send_cq == cq || f->attr.recv_cq == cq;
+	pthread_mutex_unlock(&all_lock);
+	if (used)
+		return EBUSY;
 	free(((struct fake_cq *)cq)->ring);
 	free(cq);
 	return 0;

@@ -32,7 +32,7 @@ struct daemon {
 	uint64_t grant_tail;
 	struct mfs_message waiting[WAITING_MAX];
 	unsigned waiting_head, waiting_tail;
-	unsigned to_grant;
+	unsigned to_grant, answers_due;
 	struct daemon_counts counts;
 	char nic[sizeof(((struct mfs_hello *)0)->nic_name)];
 };
@@ -152,6 +152,21 @@ static void give_segment(struct daemon *d, int fd)
 	close(doorbell);
 }
 
+/* Every question has its answer, in order. */
+static void answer_nic(struct daemon *d)
+{
+	struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = (uint32_t)d->options.nic};
+
+	d->answers_due++;
+	if (d->options.nics_unanswered) {
+		d->options.nics_unanswered--;
+		return;
+	}
+	for (; d->answers_due; d->answers_due--)
+		if (answered(send(d->peer, &reply, sizeof(reply), MSG_NOSIGNAL), sizeof(reply), "nic reply"))
+			d->counts.named++;
+}
+
 static void serve_socket(struct daemon *d)
 {
 	struct pollfd fds[2] = {{.fd = d->listener, .events = POLLIN}, {.fd = d->peer, .events = POLLIN}};
@@ -164,13 +179,8 @@ static void serve_socket(struct daemon *d)
 			close(d->peer);
 			d->peer = -1;
 		} else if (hello.kind == MFS_HELLO_NIC) {
-			struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = (uint32_t)d->options.nic};
-
 			memcpy(d->nic, hello.nic_name, sizeof(d->nic));
-			if (d->options.nics_unanswered)
-				d->options.nics_unanswered--;
-			else if (answered(send(d->peer, &reply, sizeof(reply), MSG_NOSIGNAL), sizeof(reply), "nic reply"))
-				d->counts.named++;
+			answer_nic(d);
 		} else if (d->options.welcome_error) {
 			welcome(d, d->peer, -1, -1, d->options.welcome_error);
 		} else if (hello.minor > minor_of(d)) {

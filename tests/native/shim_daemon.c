@@ -1,10 +1,13 @@
 /* Daemons that die, hang, come back or are of another kind; programs that fork. */
+#define _GNU_SOURCE
 #include "shim_test.h"
 
 #include <mfs/api.h>
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 static uint64_t now_ns(void)
 {
@@ -320,6 +323,88 @@ static void no_daemon(void)
 	rig_open(64); /* a second device does not repeat the complaint */
 }
 
+/* ---- a post that is stopped ------------------------------------------------------------------------------------------ */
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+#define TRAP_FLAG 0x100 /* a signal after each instruction */
+
+static struct {
+	struct daemon *daemon;
+	uintptr_t not_gate; /* the gate's address in the shim's mapping, which no register here has: all bits turned */
+	int log;	    /* what the shim logs */
+	bool stopped;
+} stepped;
+
+/* The shim has the gate's address in a register: the daemon dies now, and the thread goes on when the shim has seen that. */
+static void step(int number, siginfo_t *info, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	char line[256] = {0};
+
+	(void)number, (void)info;
+	registers[REG_EFL] |= TRAP_FLAG;
+	for (int i = REG_R8; i <= REG_RSP && !stepped.stopped; i++)
+		stepped.stopped = (uintptr_t)registers[i] == ~stepped.not_gate;
+	if (!stepped.stopped)
+		return;
+	registers[REG_EFL] &= ~TRAP_FLAG;
+	daemon_kill(stepped.daemon);
+	while (!strstr(line, "the daemon is gone"))
+		CHECK(read(stepped.log, memset(line, 0, sizeof(line)), sizeof(line) - 1) > 0);
+}
+
+/* Where the shim has mapped the segment, which the daemon has at `other`. */
+static uintptr_t segment_of_shim(const void *other)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	uintptr_t found = 0;
+	unsigned long first;
+	char line[512];
+
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, "memfd:segment") && sscanf(line, "%lx", &first) == 1 && first != (uintptr_t)other)
+			found = first;
+	fclose(maps);
+	return found;
+}
+
+/* A thread may be off its core anywhere in a post while the daemon dies: what it goes on to read is still there. */
+static void daemon_dies_in_a_post(void)
+{
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, 16);
+	const struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
+	struct mfs_segment *s = daemon_segment(d);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	int pipes[2], errors = dup(2);
+
+	rig_ready(qp);
+	rig_post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 1);
+	CHECK(pipe(pipes) == 0 && dup2(pipes[1], 2) == 2);
+	stepped.daemon = d;
+	stepped.log = pipes[0];
+	stepped.not_gate = ~segment_of_shim(s) - (uintptr_t)((char *)&s->gate[0].word - (char *)s);
+	wr = rig_write(r, &sge, 1, 64, IBV_SEND_SIGNALED);
+	CHECK(sigaction(SIGTRAP, &action, NULL) == 0);
+	raise(SIGTRAP);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	dup2(errors, 2);
+	CHECK(stepped.stopped);
+	WAIT(posted(qp) == 2);
+}
+
+#else
+
+static void daemon_dies_in_a_post(void)
+{
+}
+
+#endif
+
 /* ---- fork ----------------------------------------------------------------------------------------------------------- */
 
 static void forked(void)
@@ -433,6 +518,7 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		{"daemon_killed", daemon_killed},
+		{"daemon_dies_in_a_post", daemon_dies_in_a_post},
 		{"daemon_hangs", daemon_hangs},
 		{"daemon_detaches", daemon_detaches},
 		{"daemon_comes_later", daemon_comes_later},

@@ -401,6 +401,29 @@ static void unusual_behind_a_batch(void)
 	(void)d;
 }
 
+/* A completion queue that is still used cannot be destroyed: the shim goes on to know what its queue pairs may complete. */
+static void queue_in_use_is_kept(void)
+{
+	enum { SLOTS = 8 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(SLOTS);
+	struct ibv_qp *qp[2] = {rig_qp(r, SLOTS), rig_qp(r, SLOTS)};
+
+	CHECK_EQUAL(ibv_destroy_cq(r->cq), EBUSY);
+	daemon_grant_all(d, true);
+	for (int q = 0; q < 2; q++) {
+		rig_ready(qp[q]);
+		rig_post_writes(r, qp[q], 0, SLOTS, 0);
+		WAIT(posted(qp[q]) == SLOTS);
+		fake_complete(qp[q], SLOTS);
+	}
+	CHECK_EQUAL(fake_cq_pending(r->cq), 0); /* no signal of the shim's: it might have no room */
+	CHECK_EQUAL(fake_cq_overruns(), 0);
+	for (int q = 0; q < 2; q++)
+		CHECK(ibv_destroy_qp(qp[q]) == 0);
+	CHECK(ibv_destroy_cq(r->cq) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -418,6 +441,7 @@ int main(int argc, char **argv)
 		{"unusual_of_an_urgent_thread", unusual_of_an_urgent_thread},
 		{"device_refuses", device_refuses},
 		{"device_refuses_for_good", device_refuses_for_good},
+		{"queue_in_use_is_kept", queue_in_use_is_kept},
 		{NULL, NULL},
 	};
 

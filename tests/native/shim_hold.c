@@ -1,9 +1,12 @@
 /* Held work requests: order, copies, slots, permits, bounds. */
 #include "shim_test.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <mfs/api.h>
 #include <mfs/usage.h>
+#include <sys/syscall.h>
 
 static void held_until_granted(void)
 {
@@ -705,6 +708,65 @@ static void polls_seldom(void)
 	WAIT(daemon_counts(d).completed == daemon_segment(d)->report.permits);
 }
 
+/* Reads what /proc knows of one of this process's threads. */
+static bool thread_read(const char *thread, const char *what, char *text, size_t size)
+{
+	char path[64];
+	ssize_t got;
+	int file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%s/%s", thread, what);
+	file = open(path, O_RDONLY);
+	if (file < 0)
+		return false;
+	got = read(file, memset(text, 0, size), size - 1);
+	close(file);
+	return got > 0;
+}
+
+/* Whether the shim's thread sleeps until it is woken: in a futex of the process's own. */
+static bool thread_sleeps(void)
+{
+	DIR *threads = opendir("/proc/self/task");
+	void *word = NULL, *at;
+	struct dirent *thread;
+	unsigned operation;
+	char text[256];
+	long call;
+
+	while ((thread = readdir(threads)))
+		if (thread_read(thread->d_name, "comm", text, sizeof(text)) && !strcmp(text, "mfs-shim\n")) {
+			CHECK(thread_read(thread->d_name, "syscall", text, sizeof(text)));
+			if (sscanf(text, "%ld %p %x", &call, &at, &operation) == 3 && call == SYS_futex &&
+			    operation == FUTEX_WAIT_PRIVATE)
+				word = at;
+		}
+	closedir(threads);
+	return word && __atomic_load_n((uint32_t *)word, __ATOMIC_SEQ_CST);
+}
+
+/* Of a chain with more work requests than slots, some are held: the thread is woken for them as for any others. */
+static void longer_than_the_slots(void)
+{
+	enum { SLOTS = 8, N = SLOTS + 1 };
+	struct daemon *d = hold_daemon();
+	struct rig *r = rig_open(64);
+	struct ibv_qp *qp = rig_qp(r, SLOTS);
+	struct ibv_send_wr wr[N], *bad = NULL;
+	struct ibv_sge sge[N];
+
+	rig_ready(qp);
+	for (unsigned i = 0; i < N; i++) {
+		wr[i] = rig_write(r, &sge[i], i, 64, IBV_SEND_SIGNALED);
+		wr[i].next = i + 1 < N ? &wr[i + 1] : NULL;
+	}
+	WAIT(thread_sleeps());
+	CHECK_EQUAL(ibv_post_send(qp, wr, &bad), ENOMEM);
+	CHECK(!thread_sleeps());
+	CHECK(bad == &wr[SLOTS]);
+	WAIT(daemon_counts(d).submitted == 1);
+}
+
 /* Pages of anonymous memory that the process has in use. */
 static uint64_t pages_private(void)
 {
@@ -793,6 +855,7 @@ int main(int argc, char **argv)
 		{"observe", observe},
 		{"mode_lowered", mode_lowered},
 		{"polls_seldom", polls_seldom},
+		{"longer_than_the_slots", longer_than_the_slots},
 		{"memory_goes_back", memory_goes_back},
 		{"rules_change", rules_change},
 		{NULL, NULL},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import socket
 import threading
@@ -185,6 +186,27 @@ def test_the_good_segment_is_taken(daemon: Callable[[Answer], str]) -> None:
         with pytest.raises(OSError, match="not connected") as raised:
             client.submit(1, stage=3)
         assert raised.value.errno == errno.ENOTCONN
+
+
+def test_a_late_answer_names_no_other_nic(daemon: Callable[[Answer], str]) -> None:
+    """The first question is answered only when the second is there; each NIC's index is the number of its question."""
+
+    def answer(connection: socket.socket, packet: bytes) -> None:
+        with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment()))(connection, packet)
+        connection.recv(4096)
+        for number in itertools.count(1):
+            if not connection.recv(4096):
+                return
+            for index in range(0 if number == 1 else number, number + 1):
+                connection.sendall(_native.nic_reply_encode(nic=index))
+
+    with Client.attach(daemon(answer), timeout_ms=500) as client:
+        with pytest.raises(TimeoutError):
+            client.nic("late")
+        for number in itertools.count(1):
+            with contextlib.suppress(TimeoutError):  # a busy machine
+                assert client.nic(f"nic{number}") == number
+                break
 
 
 def open_files() -> int:

@@ -70,6 +70,15 @@ def on_credit(server: Server, client: Client, **words: object) -> bool:
     return taken(server, client) > before
 
 
+def test_a_task_larger_than_the_credit_goes_on_it(
+    lent: Callable[..., tuple[Server, Client]], eventually: Eventually
+) -> None:
+    server, client = lent()
+    before = taken(server, client)
+    ask(client, 2 * WINDOW_BYTES).complete()
+    eventually(lambda: taken(server, client) == before + 1, "the report of the task, which did not ask")
+
+
 def test_no_thread_is_woken_and_all_is_sent(lent: Callable[..., tuple[Server, Client]], eventually: Eventually) -> None:
     server, client = lent()
     before = server.arbiter.client_stats(client.client_id)
