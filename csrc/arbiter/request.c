@@ -16,13 +16,17 @@ static uint32_t *bucket_of(struct session *session, uint64_t id)
 	return &session->request_bucket[key_mix(session->key_salt, id) % REQUEST_BUCKETS];
 }
 
-uint32_t request_find(const struct session *session, uint64_t request_id)
+/* From this one on along its bucket. */
+static uint32_t chain_find(const struct session *session, uint32_t r, uint64_t request_id)
 {
-	uint32_t r = *bucket_of((struct session *)session, request_id);
-
 	while (r && session->request[r - 1].id != request_id)
 		r = session->request[r - 1].hash_next;
 	return r;
+}
+
+uint32_t request_find(const struct session *session, uint64_t request_id)
+{
+	return chain_find(session, *bucket_of((struct session *)session, request_id), request_id);
 }
 
 static void request_link(struct session *session, uint32_t slot)
@@ -73,14 +77,8 @@ static void waiting_note(struct mfs_arbiter *arbiter, struct session *session, c
 		session->waiting_changed = arbiter->waiting_changed = true;
 }
 
-void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+static void queues_forget(struct mfs_arbiter *arbiter, const struct request *request)
 {
-	struct request *request = &session->request[slot];
-	uint32_t d = request->demand;
-
-	batch_stale(session, request->batch);
-	waiting_note(arbiter, session, request);
-	watch_request_end(arbiter, session, request);
 	for (direction_set left = request->announced_directions | request->pruned_directions; left;
 	     left &= left - 1) {
 		uint32_t i = direction_first(left);
@@ -88,6 +86,37 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 		mfs_rmlq_request_end(direction_at(arbiter, i)->queue, request->key);
 		direction_touch(arbiter, i);
 	}
+}
+
+/* The queues know a request by its number, and it may be there twice: a chunk's end is read after the next one's beginning. The
+ * other entry has all that they know from now on, but for the bytes that only this one said were to come. */
+static void request_hand_over(struct mfs_arbiter *arbiter, const struct request *request,
+			      struct request *other, bool newest)
+{
+	const struct mfs_request_context context = {.deadline_ns = other->deadline_ns,
+						    .budget_ns = other->budget_ns};
+	direction_set left =
+		request->announced_directions & ~(newest ? (direction_set)0 : other->announced_directions);
+
+	for (; left; left &= left - 1) {
+		uint32_t i = direction_first(left);
+
+		mfs_rmlq_request(direction_at(arbiter, i)->queue, request->key, &context, arbiter->now_ns);
+		direction_touch(arbiter, i);
+	}
+	other->announced_directions |= request->announced_directions;
+	other->pruned_directions |= request->pruned_directions;
+}
+
+void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
+{
+	struct request *request = &session->request[slot];
+	bool newest = request_find(session, request->id) == slot + 1;
+	uint32_t d = request->demand, other;
+
+	batch_stale(session, request->batch);
+	waiting_note(arbiter, session, request);
+	watch_request_end(arbiter, session, request);
 	while (d) {
 		struct demand *demand = &session->demand[d - 1];
 
@@ -95,6 +124,11 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 		memset(demand, 0, sizeof(*demand));
 	}
 	request_unlink(session, slot);
+	other = request_find(session, request->id);
+	if (other)
+		request_hand_over(arbiter, request, &session->request[other - 1], newest);
+	else
+		queues_forget(arbiter, request);
 	memset(request, 0, sizeof(*request));
 }
 
@@ -186,6 +220,25 @@ static void request_tell(struct mfs_arbiter *arbiter, struct session *session, s
 	}
 }
 
+static void judgement_write(struct session *session, uint32_t slot)
+{
+	atomic_store_explicit(&session->segment->request[slot].judgement,
+			      session->request[slot].pruned ? MFS_REQUEST_PRUNED : 0, memory_order_relaxed);
+}
+
+/* One that is there already is pruned in all of its entries, or in none. Before it is linked. */
+static void request_inherit(struct session *session, uint32_t slot)
+{
+	struct request *request = &session->request[slot];
+	uint32_t other = request_find(session, request->id);
+
+	if (other) {
+		request->pruned = session->request[other - 1].pruned;
+		request->pruned_directions = session->request[other - 1].pruned_directions;
+	}
+	judgement_write(session, slot);
+}
+
 bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	struct mfs_request *shared = &session->segment->request[slot];
@@ -218,7 +271,7 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 		request->budget_ns = 0;
 	if (request->batch >= MFS_BATCHES_MAX)
 		request->batch = MFS_NONE_U32;
-	atomic_store_explicit(&shared->judgement, 0, memory_order_relaxed);
+	request_inherit(session, slot);
 	request_link(session, slot);
 	demands_copy(arbiter, session, slot);
 	session->work_ns += WORK_REQUEST_NS + WORK_DEMAND_NS * request->demands;
@@ -306,8 +359,11 @@ static int run_request_prune(struct mfs_arbiter *arbiter, void *argument)
 	}
 	if (!a->pruned)
 		request->pruned_directions = 0;
-	atomic_store_explicit(&session->segment->request[r - 1].judgement, a->pruned ? MFS_REQUEST_PRUNED : 0,
-			      memory_order_relaxed);
+	for (; r; r = chain_find(session, session->request[r - 1].hash_next, a->request_id)) {
+		session->request[r - 1].pruned = a->pruned;
+		session->request[r - 1].pruned_directions = request->pruned_directions;
+		judgement_write(session, r - 1);
+	}
 	return 0;
 }
 

@@ -235,6 +235,10 @@ def test_a_batch_that_has_ended_keeps_what_was_submitted_before(build: Callable[
     output(build("arbiter_ends"))
 
 
+def test_a_request_in_two_batches_is_known_until_it_has_ended_in_both(build: Callable[..., Path]) -> None:
+    output(build("arbiter_lives"))
+
+
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_turn_leaves_out_only_directions_where_nothing_is_left_to_do(build: Callable[..., Path], seed: int) -> None:
     output(build("arbiter_directions"), str(seed))
