@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +21,8 @@ from bench.sim.profile import ACCELERATORS, MODELS
 from bench.sim.reuse import OUTLOOKS, PLACEMENTS, REUSE, ROUTERS, ReuseConfig
 from bench.sim.workload import TraceError
 
+PIPE_COLUMNS = 120
+"""In a file or a pipe no policy's name is cut."""
 COMMANDS = {  # imported when asked for: they bring plotting
     "figure": "bench.sim.figures",
     "choose": "bench.sim.choose",
@@ -418,7 +421,8 @@ def points_of(options: argparse.Namespace) -> list[Point]:
 
 
 def show(results: list[sweep.Result]) -> None:
-    table = Table("policy", "scheduler", "rate", "seed", "SLO met", "TTFT mean", "p99", "CCT mean", "load", "CPU")
+    columns = ("policy", "scheduler", "rate", "seed", "SLO met", "TTFT mean", "p99", "CCT mean", "load", "CPU")
+    table = Table(*columns, box=box.SIMPLE, pad_edge=False, padding=0)  # 80 columns have a row on a line
     for r in results:
         table.add_row(
             r["policy"],
@@ -432,7 +436,7 @@ def show(results: list[sweep.Result]) -> None:
             f"{r['load']:.2f}",
             f"{r['cpu_s']:.1f} s",
         )
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
 
 
 def progress(done: int, total: int, result: sweep.Result) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 INTERVAL_NS = 10_000_000_000
 INTERVALS = 360
@@ -57,11 +58,12 @@ class History:
         because one message took longer than another."""
 
     def at(self, now_ns: int) -> Interval:
-        """The interval of that time."""
+        """The interval of that time. Until a new one is noted, things are as at the end of the one before."""
         number = now_ns // INTERVAL_NS
         found = self._ring.get(number)
         if found is None:
-            found = Interval()
+            before = self._ring.get(number - 1, Interval())
+            found = replace(before, met=0, missed=0, pruned=0, infeasible=0)
             self._put(number, found)
         return found
 

@@ -22,7 +22,7 @@ CONTROL_FOLDER_SUFFIX = "-control"
 
 def control_beside(path: Path) -> Path:
     """Where a daemon that serves ``path`` is asked by mfsctl, unless `socket.control` says otherwise."""
-    return Path(f"{path.parent}{CONTROL_FOLDER_SUFFIX}") / path.name
+    return Path(f"{path.absolute().parent}{CONTROL_FOLDER_SUFFIX}") / path.name
 
 
 class AddressError(Exception):

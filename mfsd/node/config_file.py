@@ -115,7 +115,8 @@ def _checked(raw: dict[str, Any], file: str, most: int) -> tuple[Config | None, 
             gone.append(_as_written(removed, gone))
     if config is not None:
         for at, why in _contradictions(config):
-            note(at, why)
+            if _as_written(at, gone) not in gone:  # it is there, and what is wrong with it has been said
+                note(at, why)
     return (None if errors else config), errors[:most]
 
 

@@ -334,13 +334,19 @@ def test_tls(tmp_path: Path, three: list[StandIn], mutual: bool) -> None:
 
 @pytest.mark.parametrize(
     ("table", "error"),
-    [("ext_proc", "ext_proc: cannot listen on 127.0.0.1:"), ("metrics", "metrics.listen = 127.0.0.1:")],
+    [
+        ("ext_proc", "ext_proc: cannot listen on 127.0.0.1:"),
+        ("metrics", "metrics.listen = 127.0.0.1:"),
+        ("", "listen = 127.0.0.1:"),
+    ],
 )
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path, setting: Setting, table: str, error: str) -> None:
-    taken = {"metrics": "", table: msgspec.toml.decode(setting.gateway.file.read_bytes())[table]["listen"]}
+    served = msgspec.toml.decode(setting.gateway.file.read_bytes())
+    here = served["listen"] if table == "" else f"127.0.0.1:{free_port()}"
+    taken = {"metrics": "", **({table: served[table]["listen"]} if table else {})}
     file = tmp_path / "gateway.toml"
     tables = "".join(f'[{name}]\nlisten = "{listen}"\n' for name, listen in taken.items())
-    file.write_text(f'listen = "127.0.0.1:{free_port()}"\n' + replicas(setting.engines[0].url) + tables)
+    file.write_text(f'listen = "{here}"\n' + replicas(setting.engines[0].url) + tables)
     command = (sys.executable, "-m", "mfsd.cli.daemon", "--gateway", "--config", file)
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert found.returncode == 1

@@ -74,7 +74,7 @@ def fail_clearly(command: Command) -> Command:
         except (PolicyError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:
-            problem = f"{error}: this installation is not whole: pip install --force-reinstall mfsd"
+            problem = f"{error}: this installation is not whole: pip install --force-reinstall . in its checkout"
             raise click.ClickException(problem) from error
 
     return run  # type: ignore[return-value]

@@ -78,7 +78,7 @@ function say() {
   } else {
     $("attainment-at").textContent = met + missed ? `${share(met, missed)} of ${met + missed}` : "";
     $("load-at").textContent = last ? `now ${bits(sum(moved(last)))}, busiest port ${percent(last[BUSIEST])}` : "";
-    $("pruned-at").textContent = last ? `now ${last[PRUNED] + last[LOST]}` : "";
+    $("pruned-at").textContent = last ? `at most ${last[PRUNED] + last[LOST]} in the last ${time(interval)}` : "";
   }
 }
 

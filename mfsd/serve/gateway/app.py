@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import math
 import signal
 import socket
@@ -132,9 +133,9 @@ async def _poll(gateway: Gateway) -> None:
 class _Server(uvicorn.Server):
     """With what the gateway shows of itself and the endpoint picker beside it, where they are wanted."""
 
-    def __init__(self, config: uvicorn.Config, made: list[Gateway]) -> None:
+    def __init__(self, config: uvicorn.Config, listen: str, made: list[Gateway]) -> None:
         super().__init__(config)
-        self._made = made
+        self._listen, self._made = listen, made
         self._picker: Picker | None = None
         self._pages: Pages | None = None
         self._signals = 0
@@ -154,6 +155,13 @@ class _Server(uvicorn.Server):
         more = {name: listen for name, listen in beside.items() if listen}
         gc.freeze()  # what is made once is not looked through again while requests wait
         gateway.log.info("ready", listen=settings.listen, replicas=len(settings.replicas), **more)
+
+    def keep_problem(self, record: logging.LogRecord) -> bool:
+        """Keeps why it cannot listen, which uvicorn logs without the name of the key, and exits."""
+        if not isinstance(record.msg, OSError):
+            return True
+        self.problem = f"listen = {self._listen}: {record.msg.strerror or record.msg}"
+        return False
 
     async def _show(self, gateway: Gateway) -> bool:
         if gateway.settings.metrics.listen:
@@ -212,7 +220,7 @@ class CannotServe(Exception):
 
 
 def serve(settings: GatewaySettings, log: Log) -> bool:
-    """Until a signal. False: it could not listen, which uvicorn has said. CannotServe."""
+    """Until a signal. False: it could not start, which uvicorn has said. CannotServe."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises again what ended it; that is to be an ordinary end
         signal.signal(number, lambda *_: None)
     remedy = "restart the gateway to read its file"
@@ -231,7 +239,8 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )
-    server = _Server(config, made)
+    server = _Server(config, settings.listen, made)
+    logging.getLogger("uvicorn.error").addFilter(server.keep_problem)
     with contextlib.suppress(SystemExit):
         server.run()
     if server.problem:

@@ -41,6 +41,17 @@ def test_history_and_attainment_agree(ends: list[tuple[int, int, bool]]) -> None
     assert history.recent(10**18, 3_000 * S) == (counts.met, counts.missed)
 
 
+def test_an_interval_that_a_request_begins_has_what_moves_until_it_is_noted() -> None:
+    """The page showed nothing as moving for half of the time: the history is noted every five seconds."""
+    history = History()
+    before = history.at(9 * S)
+    before.bytes_per_s, before.busiest_permille, before.nodes, before.pruned = [7], 940, 4, 2
+    history.ended(1, True, (10 * S, False), "a")
+    (_, last) = next(history.latest(1, 11 * S))
+    assert (last.bytes_per_s, last.busiest_permille, last.nodes, last.met, last.pruned) == ([7], 940, 4, 1, 0)
+    assert history.at(30 * S) == Interval(), "nothing is known of the time between"
+
+
 def test_it_never_grows_beyond_an_hour() -> None:
     history = History()
     for number in range(3 * INTERVALS):

@@ -18,6 +18,13 @@ def address_at(path: Path) -> Address:
     return Address(path, control_beside(path))
 
 
+def test_a_relative_path_is_asked_where_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mfsd makes its path absolute; mfsctl and MFS_SOCKET may name it from the folder it lies in."""
+    monkeypatch.chdir(tmp_path)
+    assert control_beside(Path("m.sock")) == control_beside(Path("m.sock").absolute())
+    assert control_beside(Path("run/m.sock")) == tmp_path / "run-control" / "m.sock"
+
+
 def test_a_living_owner_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run" / "m.sock"
     first = address_at(path)

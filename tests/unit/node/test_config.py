@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mfsd import _native
 from mfsd.node.config import Config, RuleConfig
-from mfsd.node.config_file import ConfigError, load, parse
+from mfsd.node.config_file import ConfigError, load, parse, problems
 from mfsd.node.reference import default_toml, updated
 from mfsd.node.rules import native
 from mfsd.node.schema import keys, struct_of
@@ -249,6 +249,15 @@ def test_all_kinds_of_values() -> None:
 )
 def test_a_refusal_says_where_what_and_what_is_allowed(text: str, expected: str) -> None:
     assert problem(text) == f"mfsd.toml: {expected}"
+
+
+def test_what_is_wrong_is_not_missing_too(tmp_path: Path) -> None:
+    file = tmp_path / "mfsd.toml"
+    file.write_text(
+        '[nic.mlx5_0]\nrate = "fast"\n[nic.mlx5_1]\n[wire]\nprofile = 3\npolicy_file = "/etc/mfs/policy.toml"'
+    )
+    found = [error.key for error in problems(file)]
+    assert sorted(found) == ['nic."mlx5_0".rate', 'nic."mlx5_1".rate', "wire.profile"]
 
 
 def test_what_is_not_toml() -> None:

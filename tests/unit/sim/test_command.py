@@ -55,6 +55,12 @@ def test_results_have_the_promised_shape_and_a_sweep_resumes(
     assert "another configuration" in capsys.readouterr().err
 
 
+def test_the_table_in_a_pipe_has_each_policy_by_its_whole_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([*SMALL[:-3], "0.1", "--policy", "mfs-collective-first,mfs-rank"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "fcfs" in line]
+    assert [row[:3] for row in rows] == [[name, "fcfs", "0.1"] for name in ("mfs-collective-first", "mfs-rank")]
+
+
 def test_ctrl_c_keeps_finished_points(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     arguments = [

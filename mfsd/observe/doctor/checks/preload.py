@@ -17,7 +17,10 @@ from nccl_shim.run import LIBRARY
 TITLE = "Shim"
 
 MISSING = Kind(
-    "preload.missing", "fail", "The shim is not installed.", "install MFS with its native parts: pip install mfsd"
+    "preload.missing",
+    "fail",
+    "The shim is not installed.",
+    "install MFS with its native parts: pip install . in its checkout",
 )
 PROBE = Kind(
     "preload.probe-failed",
