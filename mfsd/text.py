@@ -23,6 +23,15 @@ def one_line(text: str, longest: int = LINE_LENGTH_MAX) -> str:
     return f"{line[: longest - end - 5]} ... {line[-end:]}"
 
 
+def whole_number(text: str, most: int) -> int | None:
+    """What ASCII digits say, None for anything else or more than `most`, however long the text is."""
+    if not (text.isascii() and text.isdigit()):
+        return None
+    digits = text.lstrip("0")
+    number = int(digits or "0") if len(digits) <= len(str(most)) else most + 1
+    return number if number <= most else None
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """ValueError, with one line, for all that is wrong with it: TOML's own errors, tables within tables without end,
     and numbers that Python refuses to read."""

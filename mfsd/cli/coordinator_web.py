@@ -23,9 +23,10 @@ from mfsd.cli.coordinator_routers import routers
 from mfsd.cli.message_json import plain
 from mfsd.coordinator.history import INTERVALS
 from mfsd.coordinator.relay import NotAsked
-from mfsd.node.control import WhyRequest, encode
+from mfsd.node.control import ID_MAX, WhyRequest, encode
 from mfsd.observe import coordinator_metrics
 from mfsd.observe.web import Answer, Making, Query, in_loop, serve
+from mfsd.text import whole_number
 
 if TYPE_CHECKING:
     from mfsd.coordinator.service import Service
@@ -176,8 +177,7 @@ def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Maki
 
 
 def _number(query: Query) -> int | None:
-    text = query.get("id", "")
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 2**64 else None
+    return whole_number(query.get("id", ""), ID_MAX) or None
 
 
 def _json(fields: dict[str, Any], status: str = "200 OK") -> Answer:

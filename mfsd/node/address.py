@@ -6,6 +6,7 @@ mount: root in a container is root to a unix socket, and could switch the node's
 The owner holds a lock (``flock``) on ``CONTROL.lock`` for its whole life. The kernel drops the lock with the
 process, however it dies, so there is no guessing from a pid file or from a connect that might hang. It lies beside
 the control socket: a process that may open a lock file for reading, as every container could, can take the lock.
+Daemons with control sockets of their own may still want one attach socket: who listens there already keeps it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 CONTROL_FOLDER_SUFFIX = "-control"
 
@@ -29,6 +31,20 @@ class AddressError(Exception):
     """The path cannot be served. ``str()`` names the path, the reason and the remedy."""
 
 
+class _Bound(NamedTuple):
+    """A socket of ours, and which file it is: one that another has put in its place stays."""
+
+    path: Path
+    device: int
+    inode: int
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            now = self.path.lstat()
+            if (now.st_dev, now.st_ino) == (self.device, self.inode):
+                self.path.unlink()
+
+
 class Address:
     """Both socket paths while this process owns them: :meth:`listen` creates a socket, :meth:`release` removes
     them."""
@@ -38,11 +54,10 @@ class Address:
         self.path = path
         self.control = control
         self._lock_path = Path(f"{control}.lock")
-        self._bound: list[Path] = []
+        self._bound: list[_Bound] = []
         try:
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._made_folder = not control.parent.exists()
-            control.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _make_folder(path.parent)
+            self._made_folder = _make_folder(control.parent)
             owner = control.parent.stat().st_uid
             if owner not in (0, os.geteuid()):
                 raise AddressError(
@@ -65,13 +80,19 @@ class Address:
                     raise AddressError(
                         f"{path}: exists and is not a socket; remove it or choose another place with --socket"
                     )
+                if _listened_on(kind, path):
+                    raise AddressError(
+                        f"{path}: another mfsd serves it, with another control socket; stop that one or choose another "
+                        "place with --socket"
+                    )
                 path.unlink()
             mask = os.umask(0o777)  # no client connects before the permissions are set
             try:
                 listener.bind(str(path))
             finally:
                 os.umask(mask)
-            self._bound.append(path)
+            made = path.lstat()
+            self._bound.append(_Bound(path, made.st_dev, made.st_ino))
             if group is not None:
                 os.chown(path, -1, group)
             path.chmod(mode)
@@ -88,9 +109,8 @@ class Address:
     def release(self) -> None:
         """Removes the sockets and gives the paths up. The attach folder stays: containers that have it mounted find the
         next daemon there."""
-        for path in self._bound:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        for bound in self._bound:
+            bound.remove()
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
         if self._made_folder:
@@ -120,3 +140,31 @@ class Address:
                     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
                     return lock
             os.close(lock)
+
+
+def _make_folder(folder: Path) -> bool:
+    """True when it was not there. All whom the sockets let in must reach them, whatever the umask."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    except FileNotFoundError:
+        _make_folder(folder.parent)
+        return _make_folder(folder)
+    folder.chmod(0o755)
+    return True
+
+
+def _listened_on(kind: socket.SocketKind, path: Path) -> bool:
+    """Whether a living process listens there: a dead one's socket refuses. Never waits: a full backlog is a life
+    sign."""
+    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as caller:
+        try:
+            caller.connect(str(path))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True

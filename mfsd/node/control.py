@@ -18,6 +18,15 @@ from mfsd.text import one_line
 VERSION = 1
 LINE_BYTES_MAX = 1 << 22
 REQUEST_BYTES_MAX = 1 << 16
+ID_MAX = (1 << 64) - 1
+"""Of a request or a batch."""
+
+
+def _check_id(field: str, number: int) -> None:
+    """ValueError. msgspec's own limits end at 63 bits."""
+    if not 0 <= number <= ID_MAX:
+        raise ValueError(f"{field} = {number}: not from 0 to {ID_MAX}")
+
 
 # ---- requests ------------------------------------------------------------------------------------
 
@@ -75,6 +84,9 @@ class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
     """Its request's stages by layer."""
     version: int = VERSION
 
+    def __post_init__(self) -> None:
+        _check_id("number", self.number)
+
 
 class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
     """What requests have moved, by stage and layer; those used last come first."""
@@ -85,6 +97,9 @@ class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
     """False: one row for each stage."""
     limit: int = 100
     version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _check_id("request_id", self.request_id)
 
 
 class RecordRequest(Struct, frozen=True, tag_field="request", tag="record"):

@@ -20,6 +20,7 @@ _OPTIONS = {
     "socket.path": "socket",
     "mode": "mode",
     "cluster.coordinators": "coordinators",
+    "metrics.listen": "metrics_listen",
     "coordinator.listen": "listen",
     "coordinator.advertise": "advertise",
     "coordinator.etcd": "etcd",

@@ -12,6 +12,7 @@ from mfsd.node.batches import Batches
 from mfsd.node.control import ExplainReply, ExplainRequest, TraceReply, TraceRequest
 from mfsd.node.explain import Seen, Surroundings, explain, key_of, status_of
 from mfsd.policy.config import PolicyConfig
+from mfsd.text import whole_number
 
 TASKS_MAX = 10_000
 """In one reply, which must fit a line."""
@@ -103,15 +104,15 @@ class Tracer:
         return [Seen(task, client_id, process, names.get(task.nic, str(task.nic))) for task in found]
 
     def _find(self, task: str) -> Seen:
-        numbers = task.split(":")
-        if len(numbers) not in (2, 3) or not all(n.isascii() and n.isdigit() for n in numbers):
+        numbers = [number for n in task.split(":") if (number := whole_number(n, 0xFFFFFFFF)) is not None]
+        if len(numbers) not in (2, 3) or len(numbers) != task.count(":") + 1:
             raise LookupError(f"{task!r} names no task: write CLIENT:SLOT as mfsctl trace lists it")
-        client_id, slot = int(numbers[0]), int(numbers[1])
+        client_id, slot = numbers[:2]
         if client_id not in self._clients():
             raise LookupError(f"task {task}: no client {client_id} is attached; see mfsctl trace")
         for seen in self._of(client_id):
             if seen.state.task & 0xFFFFFFFF == slot:
-                if len(numbers) == 2 or seen.state.task >> 32 == int(numbers[2]):
+                if len(numbers) == 2 or seen.state.task >> 32 == numbers[2]:
                     return seen
                 break
         raise LookupError(

@@ -54,7 +54,8 @@ class Quantity(int):
         value = int(self) * self.divisor
         for word, size in reversed(self.units.items()):
             if value >= size and value * 1000 % size == 0:
-                return f"{value / size:.3f}".rstrip("0").rstrip(".") + word
+                whole, thousandths = divmod(value * 1000 // size, 1000)
+                return f"{whole}.{thousandths:03d}".rstrip("0").rstrip(".") + word
         return f"{value}{next(iter(self.units))}"
 
 

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from mfsd.node.control import StatusReply
+from mfsd.observe.web import QuietHandler
 
 SCRAPE_S = 5.0
 """A daemon that does not answer within this gives no metrics; the scrape fails, which is itself a signal."""
@@ -301,6 +302,7 @@ def serve(host: str, port: int, status: Callable[[], StatusReply]) -> Iterator[i
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(ask))
     server, thread = start_http_server(port, host, registry)
+    server.RequestHandlerClass = QuietHandler  # the library's own waits for a silent reader for ever, a thread each
     try:
         yield server.server_port
     finally:

@@ -52,11 +52,13 @@ class _ServerV6(_Server):
     address_family = socket.AF_INET6
 
 
-class _Quiet(WSGIRequestHandler):
+class QuietHandler(WSGIRequestHandler):
+    """Of a request, in a thread of its own."""
+
     timeout = 10  # a connection that says nothing is closed
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not logged: the page asks every second."""
+        """Requests are not logged: readers ask every few seconds."""
 
 
 class Answer(NamedTuple):
@@ -131,7 +133,7 @@ TOO_LARGE = Answer("413 Content Too Large", "text/plain", f"at most {BODY_BYTES_
 def _body(environment: WSGIEnvironment) -> bytes | None:
     """None: it is too large, or does not say its length."""
     text = environment.get("CONTENT_LENGTH", "")
-    if not (text.isascii() and text.isdigit() and int(text) <= BODY_BYTES_MAX):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BODY_BYTES_MAX):
         return None
     body: bytes = environment["wsgi.input"].read(int(text))
     return body
@@ -160,7 +162,7 @@ def serve(
     """Serves the page, `paths` and `posted`, which threads of the server call. Gives the port. OSError when it cannot
     listen."""
     kind = _ServerV6 if ":" in host else _Server
-    server = make_server(host, port, application(paths, posted), server_class=kind, handler_class=_Quiet)
+    server = make_server(host, port, application(paths, posted), server_class=kind, handler_class=QuietHandler)
     thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)
     thread.start()
     try:

@@ -44,7 +44,13 @@ Examples:
 """
 )
 @coordinator_options()
-@click.option("--batches", default=BATCHES_SHOWN, show_default=True, type=click.IntRange(0), help="At most; 0: all.")
+@click.option(
+    "--batches",
+    default=BATCHES_SHOWN,
+    show_default=True,
+    type=click.IntRange(0, 2**32 - 1),
+    help="At most; 0: all.",
+)
 @output_options
 def status(address: str | None, config_file: Path | None, batches: int, form: Form) -> None:
     """Show the leader, the order of batches, what is pruned and why, and the daemons.

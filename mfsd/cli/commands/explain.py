@@ -16,6 +16,7 @@ from mfsd.cli.output import Column, Form, Row, output_options, print_table, prin
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import (
+    ID_MAX,
     ExplainReply,
     ExplainRequest,
     RequestsReply,
@@ -27,6 +28,7 @@ from mfsd.node.control import (
     WhyRequest,
 )
 from mfsd.observe.format import byte_count, duration
+from mfsd.text import whole_number
 
 COLUMNS = (
     Column("AGO", right=True),
@@ -80,9 +82,10 @@ def explain(path: Path, form: Form, subject: str | None, slowest: bool, kind: Li
         return
     number = 0
     if subject is not None:
-        if not (subject.isascii() and subject.isdigit()):
+        given = whole_number(subject, ID_MAX)
+        if given is None:
             raise click.UsageError(f"{subject!r} is neither a number nor CLIENT:SLOT; see mfsctl status --requests")
-        number = int(subject)
+        number = given
     here = there = number
     if kind != "request" and not slowest:
         there = Pids(path, ask_or_exit(path, StatusRequest(), StatusReply).daemon.pid).of_daemon(number)

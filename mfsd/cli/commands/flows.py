@@ -15,6 +15,7 @@ from mfsd.cli import complete
 from mfsd.cli.coordinator_options import coordinator_options
 from mfsd.cli.daemon import EXIT_BAD_CONFIG
 from mfsd.cli.daemon_call import EXIT_UNREACHABLE, exit_without_daemon
+from mfsd.cli.numbers import ID, Seconds
 from mfsd.cli.output import FORMS, Column, Form, table_lines, terminal_width
 from mfsd.node.address import control_beside
 from mfsd.node.control import Flow, FlowsReply, FlowsRequest
@@ -59,14 +60,12 @@ Examples:
 """
 )
 @click.option("-f", "--follow", is_flag=True, help="Until Ctrl-C.")
-@click.option(
-    "--seconds", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="How long, without -f."
-)
+@click.option("--seconds", type=Seconds(0.1, 3600), default=1.0, show_default=True, help="How long, without -f.")
 @click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; may be repeated.")
 @click.option(
     "--request",
     "request_id",
-    type=click.IntRange(1),
+    type=ID,
     metavar="ID",
     shell_complete=complete.requests,
     help="Only of this request.",

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from mfsd.cli import complete
 from mfsd.cli.daemon_call import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.numbers import ID, Seconds
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed, table_lines, terminal_width
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
@@ -50,7 +51,7 @@ Examples:
 @click.option("--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=1.0,
     show_default=True,
     help="Seconds between samples.",
@@ -59,7 +60,7 @@ Examples:
 @click.option(
     "--request",
     "request_id",
-    type=click.IntRange(1),
+    type=ID,
     metavar="ID",
     help="Show one request, by layer.",
     shell_complete=complete.requests,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mfsd.cli.daemon_call import EXIT_REFUSED, ask_or_exit
+from mfsd.cli.numbers import Seconds
 from mfsd.cli.pids import Pids
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import RequestsReply, RequestsRequest, RequestStatus, StatusReply, StatusRequest
@@ -17,9 +18,7 @@ REQUESTS_SHOWN = 500
 
 
 @click.command(epilog="\b\nExamples:\n  mfsctl top\n  mfsctl top --interval 0.2\n")
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between samples."
-)
+@click.option("--interval", type=Seconds(0.1, 60), default=1.0, show_default=True, help="Seconds between samples.")
 @daemon_command
 def top(path: Path, interval: float) -> None:
     """Watch classes, NICs, programs, stages, units and requests live.

@@ -13,6 +13,7 @@ import msgspec
 
 from mfsd.cli import complete
 from mfsd.cli.daemon_call import EXIT_REFUSED, exit_without_daemon
+from mfsd.cli.numbers import ID, Seconds
 from mfsd.node.address import control_beside
 from mfsd.node.control_client import default_control
 from mfsd.observe.format import count, duration
@@ -45,13 +46,13 @@ Examples:
 @click.option(
     "--request",
     "request_id",
-    type=click.IntRange(1),
+    type=ID,
     metavar="ID",
     help="Only this request.",
     shell_complete=complete.requests,
 )
-@click.option("--batch", "batch_id", type=click.IntRange(1), metavar="ID", help="Only this batch and its requests.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), help="How long. Default: until Ctrl-C.")
+@click.option("--batch", "batch_id", type=ID, metavar="ID", help="Only this batch and its requests.")
+@click.option("--seconds", type=Seconds(0.1, 3600), help="How long. Default: until Ctrl-C.")
 @click.option(
     "-o",
     "--output",

@@ -196,6 +196,7 @@ def test_one_that_stands_by_names_the_leader() -> None:
         ("POST", "/page", b"{}", "2", "405"),
         ("POST", "/asked", b"{}", "999999", "413"),
         ("POST", "/asked", b"{}", "-1", "413"),
+        ("POST", "/asked", b"{}", "1" * 5000, "413"),
         ("POST", "/asked", b"{}", "", "413"),
     ],
 )

@@ -17,10 +17,10 @@ from mfsd.proto.wire import SERVICE
 from tests.support.shown_cluster import Shown
 
 
-def get(service: Shown, path: str) -> Answer:
+def get(service: Shown, path: str, **query: str) -> Answer:
     async def ask() -> Answer:
         made = answers(cast(Service, service), asyncio.get_running_loop())
-        return await asyncio.to_thread(made[path], {})
+        return await asyncio.to_thread(made[path], query)
 
     return asyncio.run(ask())
 
@@ -50,6 +50,11 @@ def test_one_that_stands_by_shows_what_the_leader_sees() -> None:
 
     shown = asyncio.run(ask())
     assert (shown["seen_by"], shown["batches_active"], shown["nodes"][0]["node"]) == ("own:1", 3, "node-a")
+
+
+def test_a_number_without_end_is_no_number() -> None:
+    for path in ("/request.json", "/batch.json"):
+        assert get(Shown(pb.StatusReply()), path, id="1" * 5000).status == "400 Bad Request"
 
 
 def test_without_a_leader_nothing_is_pretended() -> None:

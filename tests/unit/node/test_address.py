@@ -69,6 +69,57 @@ def test_what_a_dead_owner_left_is_taken_over(tmp_path: Path) -> None:
     assert [entry for folder in tmp_path.iterdir() for entry in folder.iterdir()] == []
 
 
+def test_a_living_daemon_with_another_control_socket_keeps_its_attach_socket(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "m.sock"
+    first, second = address_at(path), Address(path, tmp_path / "elsewhere" / "m.sock")
+    listener = first.listen(socket.SOCK_SEQPACKET, path, 0o600, None)
+    with pytest.raises(AddressError, match=r"m\.sock: another mfsd serves it, with another control socket; stop that"):
+        second.listen(socket.SOCK_SEQPACKET, path, 0o600, None)
+    second.release()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+    listener.close()
+    first.release()
+
+
+def test_a_full_backlog_is_a_sign_of_life(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "m.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as waiting:
+            waiting.connect(str(path))
+            address = address_at(path)
+            with pytest.raises(AddressError, match="another mfsd serves it"):
+                address.listen(socket.SOCK_SEQPACKET, path, 0o600, None)
+    address.release()
+
+
+def test_a_socket_that_another_has_put_in_place_of_ours_stays(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "m.sock"
+    address = address_at(path)
+    listener = address.listen(socket.SOCK_SEQPACKET, path, 0o600, None)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(path))
+        address.release()
+        assert path.is_socket()
+    listener.close()
+
+
+def test_folders_can_be_entered_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run" / "m.sock"
+    mask = os.umask(0o077)
+    try:
+        address = address_at(path)
+    finally:
+        os.umask(mask)
+    folders = (tmp_path / "deep", path.parent, address.control.parent)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o755] * 3
+    address.release()
+
+
 def test_a_file_in_the_way_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "run" / "m.sock"
     path.parent.mkdir()

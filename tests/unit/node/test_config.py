@@ -377,6 +377,12 @@ def test_the_recipes_of_the_page_are_good() -> None:
         parse(text, "configuration.md")
 
 
+def test_a_duration_that_no_float_holds_is_one_that_is_too_long() -> None:
+    for key in ("arbiter.heartbeat", "policy.soon"):
+        table, name = key.split(".")
+        assert "must be a duration from" in problem(f'[{table}]\n{name} = "{"9" * 400}ms"')
+
+
 def test_the_policy_section_is_checked_like_the_rest() -> None:
     assert problem("[policy]\nlevels = 9") == "mfsd.toml: policy.levels = 9: use 1 to 8"
     assert problem('[policy]\nvariant = "best"') == (

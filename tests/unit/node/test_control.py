@@ -54,6 +54,10 @@ def test_another_version_is_reported_apart_from_a_malformed_line() -> None:
         b'{"version":1,"request":"mode","mode":"off"}',
         b'{"version":"1","request":"status"}',
         b"[" * 60000,
+        b'{"version":1,"request":"requests","request_id":-1}',
+        b'{"version":1,"request":"requests","request_id":18446744073709551616}',
+        b'{"version":1,"request":"why","number":-1}',
+        b'{"version":1,"request":"why","number":18446744073709551616}',
     ],
 )
 def test_malformed_lines(line: bytes) -> None:

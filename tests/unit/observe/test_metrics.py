@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 
 import msgspec
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,8 +21,10 @@ from mfsd.node.control import (
     StatusReply,
 )
 from mfsd.node.totals import NAMES_MAX, OTHERS, Totals
-from mfsd.observe.metrics import StatusCollector
+from mfsd.observe.metrics import StatusCollector, serve
+from mfsd.observe.web import QuietHandler
 from tests.support.debian import program
+from tests.support.waiting import TIMEOUT_S
 
 CLIENT = ClientStatus(
     client_id=1,
@@ -177,3 +182,17 @@ def test_invented_names_share_one_total() -> None:
     assert len(everything) == NAMES_MAX + 1
     assert sum(total.submits for total in everything) == 10 * (2 * NAMES_MAX + 1)
     assert next(t for t in everything if t.process == OTHERS).submits == 10 * (NAMES_MAX + 1)
+
+
+def test_a_reader_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would keep a thread and a descriptor of the daemon."""
+    monkeypatch.setattr(QuietHandler, "timeout", 0.05)
+
+    async def listen() -> bytes:
+        with (
+            serve("127.0.0.1", 0, lambda: status([CLIENT], Totals())) as port,
+            socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as silent,
+        ):
+            return await asyncio.to_thread(silent.recv, 1)
+
+    assert asyncio.run(listen()) == b""

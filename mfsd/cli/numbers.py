@@ -1,0 +1,23 @@
+"""Numbers of the command line that would be refused only later, without a word for people."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+from mfsd.node.control import ID_MAX
+
+ID = click.IntRange(1, ID_MAX)
+"""Of a request or a batch."""
+
+
+class Seconds(click.FloatRange):
+    """A time within limits; "nan", which is in no order with them, is outside."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        seconds: float = super().convert(value, parameter, context)
+        if math.isnan(seconds):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", parameter, context)
+        return seconds
