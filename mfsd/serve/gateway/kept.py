@@ -12,7 +12,7 @@ from mfsd.serve.gateway.exchange import UNHEALTHY_RETRY_S, no_socket
 from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.gateway.responses import PATH
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, content_of, headers_back, in_a_line, whole_events
 
 
 class Kept:
@@ -49,10 +49,11 @@ async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer:
         async with response:
             headers = headers_back(response, replica)
             if response.content_type != "text/event-stream":
-                await answer.whole(response.status, headers, await response.read())
+                await answer.whole(response.status, headers, await content_of(response, replica))
                 return
             await answer.begin(response.status, headers)
             async for events in whole_events(response):
+                replica.seen()
                 await answer.part(events)
             await answer.end()
     except NoSocket as error:

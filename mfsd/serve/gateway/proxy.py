@@ -41,7 +41,7 @@ from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.gateway.split import Body, SplitRequest
 from mfsd.serve.gateway.turn import Turn
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, content_of, headers_back, in_a_line, whole_events
 
 
 class Proxy:
@@ -194,7 +194,7 @@ class Proxy:
         keeps = self._path == responses.PATH and response.status == 200
         if response.content_type != "text/event-stream":
             turn.first_byte()
-            content = await response.read()
+            content = await content_of(response, turn.replica)
             if keeps:
                 gateway.responses.learn(content, turn.replica.name)
             await answer.whole(response.status, headers, content)
@@ -230,7 +230,7 @@ class Proxy:
         failed = False
         try:
             turn.first_byte(learn=True)
-            content = await response.read()
+            content = await content_of(response, turn.replica)
         except FAILED as error:
             failed = True
             return await self._failed(answer, error)
