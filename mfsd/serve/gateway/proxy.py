@@ -101,6 +101,9 @@ class Proxy:
         except NoPlace as error:
             await answer.failed(exchange.refused(gateway, error))
             return "refused"
+        except NotUsable as error:
+            await answer.failed(error.refused)
+            return "refused"
         except NoSocket as error:
             gateway.poller.no_socket(str(error))
             gateway.metrics.refused.labels("no-socket").inc()
@@ -116,7 +119,7 @@ class Proxy:
         body: Body,
         intended: LiveReplica | None = None,
     ) -> Turn:
-        """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED.
+        """The call's turn, with the head of the response. NoPlace, NotUsable, NoSocket, FAILED.
 
         intended: where it goes if it can."""
         loop = asyncio.get_running_loop()

@@ -22,9 +22,10 @@ from tests.support.ext_proc import gateway
 class Client:
     """Of one request, as the web server shows it to the gateway."""
 
-    def __init__(self, made: Gateway, path: str = "/v1/completions", more: bool = False) -> None:
+    def __init__(
+        self, made: Gateway, path: str = "/v1/completions", more: bool = False, body: bytes = b'{"prompt": "one two"}'
+    ) -> None:
         """more: the rest of its body never comes."""
-        body = b'{"prompt": "one two"}'
         self._gateway, self._path = made, path
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._in.put_nowait({"type": "http.request", "body": body, "more_body": more})
@@ -177,6 +178,26 @@ def test_an_error_of_the_gateway_itself_is_answered_and_counted() -> None:
         with pytest.raises(RuntimeError, match="a mistake"):
             await client.task
         assert (client.status, client.code) == (500, "internal_error") and outcomes(made) == {"error": 1}
+
+    served(work)
+
+
+def test_no_depth_of_brackets_is_an_error_of_the_gateway() -> None:
+    """Some that can be read as calls are no more so deep when they are written for the engine."""
+
+    async def work(made: Gateway, engine: Engine) -> None:
+        depth, refused = 1000, 0
+        while True:
+            client = Client(made, body=b'{"x": ' + b"[" * depth + b"]" * depth + b"}")
+            await until(lambda client=client: client.task.done() or engine.asked > 0)
+            if engine.asked:
+                break
+            await client.task
+            assert (client.status, client.code) == (400, "invalid_json")
+            depth, refused = depth - 1, refused + 1
+        client.leave()
+        await client.task
+        assert refused and outcomes(made)["refused"] > 0 and "error" not in outcomes(made)
 
     served(work)
 
