@@ -52,16 +52,17 @@ class Client:
 
 
 class Engine:
-    """Holds every request until it is cancelled."""
+    """Holds every request until it is cancelled, or all may end."""
 
     def __init__(self) -> None:
         self.port, self.asked, self.aborted = free_port(), 0, 0
+        self.may_end = asyncio.Event()
 
     async def start(self) -> web.AppRunner:
         async def complete(_: web.Request) -> web.Response:
             self.asked += 1
             try:
-                await asyncio.sleep(3600)
+                await self.may_end.wait()
             except asyncio.CancelledError:
                 self.aborted += 1
                 raise
@@ -156,6 +157,28 @@ def test_a_client_that_leaves_during_the_prefill_has_no_decode() -> None:
         assert engine.asked == 1 and not client.sent and outcomes(made) == {"withdrawn": 1}
 
     served(work, Role.PREFILL, Role.DECODE)
+
+
+def test_a_request_that_outlasts_its_replicas_address_leaves_no_metrics_of_it() -> None:
+    async def main() -> None:
+        engine = Engine()
+        each = ReplicaSettings(f"http://engines:{engine.port}", each_address=True)
+        runner = await engine.start()
+        async with gateway(GatewaySettings(replicas=[each])) as made:
+            (replica,), _ = made.replicas.found(0, {"127.0.0.1"})
+            replica.up()
+            clients = [Client(made), Client(made)]
+            await until(lambda: engine.asked == 2)
+            made.replicas.found(0, set())
+            made.metrics.forget(replica.name)
+            engine.may_end.set()
+            for client in clients:
+                await client.task
+                assert client.status == 200
+            assert replica.name not in made.metrics_text().decode()
+        await runner.cleanup()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings"])
