@@ -197,6 +197,8 @@ def test_what_cannot_be_served_is_refused_with_the_reason(front: GatewayProcess,
     assert status == 413 and answer["error"]["limit"] == PROMPT_MAX and str(PROMPT_MAX) in answer["error"]["message"]
     assert front.post(body("long", prompt="word " * (PROMPT_MAX + 1)))[0] == 413
     assert front.post(body("fits", prompt="wordword" * PROMPT_MAX))[0] == 200  # one word: the engine decides
+    for cut in ({"truncate_prompt_tokens": -1}, {"truncation": "auto"}, {"truncation": None}):  # the engine shortens it
+        assert front.post(body("long", prompt=[1] * (PROMPT_MAX + 1), **cut))[0] == 200
     assert front.post({**body("other"), "model": "other"})[0] == 404
     for raw in (b"{", b'{"a\x9a": 1}', b"[" * 100_000):
         assert front.post(raw)[0] == 400

@@ -64,16 +64,27 @@ def engine_lost(reason: str) -> Refused:
     return Refused(502, text, "server_error", "engine_lost")
 
 
+def _no_json(error: Exception) -> NotUsable:
+    return NotUsable(Refused(400, f"the body is not JSON: {error}", "invalid_request_error", "invalid_json"))
+
+
 def object_of(raw: bytes) -> dict[str, Any]:
     """NotUsable."""
     try:
         body = msgspec.json.decode(raw)
     except NOT_JSON as error:
-        text = f"the body is not JSON: {error}"
-        raise NotUsable(Refused(400, text, "invalid_request_error", "invalid_json")) from None
+        raise _no_json(error) from None
     if not isinstance(body, dict):
         raise NotUsable(Refused(400, "the body is not a JSON object", "invalid_request_error", "invalid_json"))
     return body
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    """NotUsable."""
+    try:
+        return msgspec.json.encode(body)
+    except RecursionError as error:  # calls are deeper now than when it was read
+        raise _no_json(error) from None
 
 
 class Exchange:
@@ -115,7 +126,8 @@ class Exchange:
         )
 
     def for_engine(self, body: dict[str, Any], waited_s: float) -> bytes:
-        return msgspec.json.encode(written(body, self.wanted, self.words, waited_s))
+        """NotUsable."""
+        return encoded(written(body, self.wanted, self.words, waited_s))
 
     def refused(self, gateway: Gateway, error: NoPlace) -> Refused:
         """Counts it."""

@@ -21,7 +21,11 @@ STALL_S: Final = 60.0
 
 class Bounded(HttpToolsProtocol):
     _head_bytes = 0
+    """Since the head began, or since the last part of a body: of trailers then."""
+    _fed_bytes = 0
+    """That came together just now."""
     _in_head = True
+    _in_body = False
     _late: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _unread = 0
@@ -43,13 +47,17 @@ class Bounded(HttpToolsProtocol):
     # ---- the head of a request ---------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        self._fed_bytes = len(data)
         super().data_received(data)
-        if not self._in_head:
+        if not (self._in_head or self._in_body):
             return
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse_head()
-        elif self._late is None:
+            if self._in_head:
+                self._refuse_head()
+            else:  # it may be answered already
+                self.transport.close()
+        elif self._in_head and self._late is None:
             self._late = self.loop.call_later(HEAD_S, self.transport.close)
 
     def on_message_begin(self) -> None:
@@ -57,15 +65,24 @@ class Bounded(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[DISCONNECT] = Disconnect()  # type: ignore[typeddict-unknown-key]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # trailers say nothing of a request: no front of its own has seen them
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._in_body, self._head_bytes = False, True, -self._fed_bytes
         if self._late is not None:
             self._late.cancel()
             self._late = None
         super().on_headers_complete()
         self.cycle.transport = Joined(self.transport, self.loop)  # type: ignore[assignment]
 
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = -self._fed_bytes
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._in_body = False
         super().on_message_complete()
         if not self.pipeline:  # a large body stops reading, by which a client that leaves would not be noticed
             self.flow.resume_reading()

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 from mfsd.serve.gateway.answer import Answer, Receive, Refused, Scope, Send
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import UNHEALTHY_RETRY_S, no_socket
+from mfsd.serve.gateway.exchange import UNHEALTHY_RETRY_S, engine_lost, no_socket
 from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.gateway.responses import PATH
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, content_of, headers_back, in_a_line, whole_events
 
 
 class Kept:
@@ -31,11 +31,26 @@ class Kept:
             await answer.failed(_unknown(name))
             return
 
-        async def serve(_: Ongoing) -> str:
-            await _pass_on(gateway, replica, scope, answer)
+        async def serve(ongoing: Ongoing) -> str:
+            call = _Call(ongoing)
+            replica.turns.add(call)
+            try:
+                await _pass_on(gateway, replica, scope, answer)
+            finally:
+                replica.turns.discard(call)
             return ""
 
         await until_left(gateway.ongoing, answer, scope, receive, serve)
+
+
+class _Call:
+    """As it is known at its replica, where it takes no place."""
+
+    def __init__(self, ongoing: Ongoing) -> None:
+        self._ongoing = ongoing
+
+    def lose(self, problem: str) -> None:
+        self._ongoing.end(engine_lost(problem))
 
 
 async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer: Answer) -> None:
@@ -49,10 +64,11 @@ async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer:
         async with response:
             headers = headers_back(response, replica)
             if response.content_type != "text/event-stream":
-                await answer.whole(response.status, headers, await response.read())
+                await answer.whole(response.status, headers, await content_of(response, replica))
                 return
             await answer.begin(response.status, headers)
             async for events in whole_events(response):
+                replica.seen()
                 await answer.part(events)
             await answer.end()
     except NoSocket as error:

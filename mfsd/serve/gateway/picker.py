@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-import msgspec
 from google.protobuf.message import DecodeError
 
 from mfsd.policy.route import Call, Refusal, Role, Router
@@ -25,7 +24,7 @@ from mfsd.serve.gateway import picked
 from mfsd.serve.gateway.admission import NoPlace, Place
 from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.core import Gateway
-from mfsd.serve.gateway.exchange import PATHS, Exchange, NotUsable, object_of, too_large
+from mfsd.serve.gateway.exchange import PATHS, Exchange, NotUsable, encoded, object_of, too_large
 from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.settings import ExtProc
@@ -227,7 +226,11 @@ class _Request:
         assert exchange is not None
         waited_s = asyncio.get_running_loop().time() - exchange.began_s
         new = written(body, exchange.wanted, exchange.words, waited_s)
-        content = raw if new is body else msgspec.json.encode(new)
+        try:
+            content = raw if new is body else encoded(new)
+        except NotUsable as error:
+            await self._refuse(error.refused)
+            return
         if self._in == pb.BUFFERED:
             await self._write(picked.to_whole_body(endpoints, self._head.headers, content))
             return

@@ -17,7 +17,7 @@ class Prompt(NamedTuple):
     tokens: int
     """Estimated; exact where the prompt is token numbers."""
     tokens_least: int
-    """At least so many in the longest of its prompts, for certain: token numbers, or words of text."""
+    """At least so many in the longest of its prompts, for certain: token numbers, or words of text. 0: not known."""
     chunks: tuple[bytes, ...] = ()
     """Digests of its beginning, each of everything up to its end."""
 
@@ -35,7 +35,12 @@ def prompt_of(body: Mapping[str, Any], chunked: bool = False) -> Prompt:
         else:
             tokens += part
             least = max(least, part)
-    return Prompt(tokens, least, tuple(_chunks(body, texts)) if chunked else ())
+    return Prompt(tokens, 0 if _cut(body) else least, tuple(_chunks(body, texts)) if chunked else ())
+
+
+def _cut(body: Mapping[str, Any]) -> bool:
+    """Its engine shortens what is too long, as vLLM reads these: with null for `truncation`, too."""
+    return body.get("truncate_prompt_tokens") is not None or body.get("truncation", "disabled") != "disabled"
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[str | int]:

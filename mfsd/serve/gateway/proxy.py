@@ -41,7 +41,7 @@ from mfsd.serve.gateway.ongoing import Ongoing, until_left
 from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.gateway.split import Body, SplitRequest
 from mfsd.serve.gateway.turn import Turn
-from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, headers_back, in_a_line, whole_events
+from mfsd.serve.gateway.upstream import FAILED, NoSocket, NotSent, content_of, headers_back, in_a_line, whole_events
 
 
 class Proxy:
@@ -101,6 +101,9 @@ class Proxy:
         except NoPlace as error:
             await answer.failed(exchange.refused(gateway, error))
             return "refused"
+        except NotUsable as error:
+            await answer.failed(error.refused)
+            return "refused"
         except NoSocket as error:
             gateway.poller.no_socket(str(error))
             gateway.metrics.refused.labels("no-socket").inc()
@@ -116,7 +119,7 @@ class Proxy:
         body: Body,
         intended: LiveReplica | None = None,
     ) -> Turn:
-        """The call's turn, with the head of the response. NoPlace, NoSocket, FAILED.
+        """The call's turn, with the head of the response. NoPlace, NotUsable, NoSocket, FAILED.
 
         intended: where it goes if it can."""
         loop = asyncio.get_running_loop()
@@ -194,7 +197,7 @@ class Proxy:
         keeps = self._path == responses.PATH and response.status == 200
         if response.content_type != "text/event-stream":
             turn.first_byte()
-            content = await response.read()
+            content = await content_of(response, turn.replica)
             if keeps:
                 gateway.responses.learn(content, turn.replica.name)
             await answer.whole(response.status, headers, content)
@@ -230,7 +233,7 @@ class Proxy:
         failed = False
         try:
             turn.first_byte(learn=True)
-            content = await response.read()
+            content = await content_of(response, turn.replica)
         except FAILED as error:
             failed = True
             return await self._failed(answer, error)

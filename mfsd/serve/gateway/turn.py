@@ -90,6 +90,8 @@ class Turn:
             self._call.program, self._inherited, now_s - first_s, wait_s + first_s - self._begun_s, now_s
         )
         self._gateway.admission.ended(self._place, self._call)
+        if not self.replica.turns and self.replica.name not in self._gateway.replicas.by_name:
+            self._gateway.metrics.forget(self.replica.name)  # its address went first, and was counted for again
 
     @property
     def _answers(self) -> bool:

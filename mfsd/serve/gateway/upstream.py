@@ -76,6 +76,14 @@ def refused(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
 
 
+def _value(value: bytes) -> str:
+    """Of a header, as aiohttp writes it again: in UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
 class Upstream:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -98,12 +106,12 @@ class Upstream:
         """The answer's head; its body is still to be read. NotSent, NoSocket; aiohttp.ClientError: it may have been
         sent."""
         sent_on = [(name, value) for name, value in headers if name not in NOT_SENT_ON]
-        carried = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent_on]
+        carried = [(name.decode("latin-1"), _value(value)) for name, value in sent_on]
         if not any(name == "x-request-id" for name, _ in carried):
             carried.append(("x-request-id", request_id))
         began_s = asyncio.get_running_loop().time()
         try:
-            return await self._session.request(
+            answer = await self._session.request(
                 method,
                 replica.url + path,
                 data=body or None,
@@ -114,6 +122,17 @@ class Upstream:
             if problem := own_problem(error):
                 raise NoSocket(problem) from error
             raise NotSent(in_a_line(error), refused(error), began_s) from error
+        replica.seen()
+        return answer
+
+
+async def content_of(answer: aiohttp.ClientResponse, replica: LiveReplica) -> bytes:
+    """Its whole body. FAILED."""
+    parts: list[bytes] = []
+    async for part in answer.content.iter_any():
+        replica.seen()
+        parts.append(part)
+    return b"".join(parts)
 
 
 async def connect(replica: LiveReplica) -> None:

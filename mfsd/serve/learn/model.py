@@ -154,7 +154,7 @@ def read(path: Path) -> Model:
     again = "learn the model again with this version's mfsctl learn"
     try:
         header = msgspec.json.decode(first, type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(f"{path}: no model of output lengths; name a file that mfsctl learn wrote") from error
     if header.format != FORMAT:
         raise ModelError(f"{path}: format is {header.format!r:.40}, not {FORMAT}; name a file that mfsctl learn wrote")

@@ -32,7 +32,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("timestamp", "input_length", "output_length", "tools"):
             if not 0 <= getattr(self, name) < 1e12:  # written so that NaN fails
-                raise ValueError(f"{name} is {getattr(self, name)}: use 0 or more")
+                raise ValueError(f"{name} is {getattr(self, name)}: use 0 to 1e12")
 
     @property
     def split_group(self) -> str:
@@ -61,7 +61,7 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[RequestRow]:
             continue
         try:
             yield _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: of too many brackets
             remedy = "each line is one request with session_id, timestamp, input_length and output_length"
             raise RowsError(f"{path}:{number}: {' '.join(str(error).split())}; {remedy}") from error
 

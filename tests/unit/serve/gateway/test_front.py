@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from mfsd.serve.gateway import front
-from mfsd.serve.gateway.answer import read_body
+from mfsd.serve.gateway.answer import ClientLeft, read_body
 from mfsd.serve.gateway.front import HEAD_BYTES_MAX, Bounded
 from mfsd.serve.gateway.ongoing import DISCONNECT
 
@@ -67,6 +67,49 @@ def test_a_large_head_and_a_large_body_beside_it_are_taken() -> None:
         writer.close()
 
     served(answers, work)
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nx-tier: own\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+def test_trailers_are_no_headers() -> None:
+    """A proxy in front removes headers that its clients may not send, and passes trailers on."""
+    found: list[list[tuple[bytes, bytes]]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert await read_body(receive, LARGE) == b"{}"
+        found.append(list(scope["headers"]))
+        await answers(scope, receive, send)
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        for _ in range(2):
+            writer.write(CHUNKED + b"x-tier: other\r\nauthorization: other\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+    served(app, work)
+    assert found == [[(b"x-tier", b"own"), (b"transfer-encoding", b"chunked")]] * 2
+
+
+@pytest.mark.parametrize("line", [b"x: " + b"a" * 1000 + b"\r\n", b"a" * 1000])
+def test_trailers_without_end_end_the_connection(line: bytes) -> None:
+    """They would be kept until the time for a body is over."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with pytest.raises(ClientLeft):
+            await read_body(receive, LARGE)
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        _, writer = await connect()
+        writer.write(CHUNKED + b"x: ")
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(line * 100)
+                await writer.drain()
+        writer.close()
+
+    served(app, work)
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\n\r\nGET / HTT"])

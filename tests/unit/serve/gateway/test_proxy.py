@@ -22,9 +22,10 @@ from tests.support.ext_proc import gateway
 class Client:
     """Of one request, as the web server shows it to the gateway."""
 
-    def __init__(self, made: Gateway, path: str = "/v1/completions", more: bool = False) -> None:
+    def __init__(
+        self, made: Gateway, path: str = "/v1/completions", more: bool = False, body: bytes = b'{"prompt": "one two"}'
+    ) -> None:
         """more: the rest of its body never comes."""
-        body = b'{"prompt": "one two"}'
         self._gateway, self._path = made, path
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._in.put_nowait({"type": "http.request", "body": body, "more_body": more})
@@ -51,16 +52,17 @@ class Client:
 
 
 class Engine:
-    """Holds every request until it is cancelled."""
+    """Holds every request until it is cancelled, or all may end."""
 
     def __init__(self) -> None:
         self.port, self.asked, self.aborted = free_port(), 0, 0
+        self.may_end = asyncio.Event()
 
     async def start(self) -> web.AppRunner:
         async def complete(_: web.Request) -> web.Response:
             self.asked += 1
             try:
-                await asyncio.sleep(3600)
+                await self.may_end.wait()
             except asyncio.CancelledError:
                 self.aborted += 1
                 raise
@@ -157,6 +159,28 @@ def test_a_client_that_leaves_during_the_prefill_has_no_decode() -> None:
     served(work, Role.PREFILL, Role.DECODE)
 
 
+def test_a_request_that_outlasts_its_replicas_address_leaves_no_metrics_of_it() -> None:
+    async def main() -> None:
+        engine = Engine()
+        each = ReplicaSettings(f"http://engines:{engine.port}", each_address=True)
+        runner = await engine.start()
+        async with gateway(GatewaySettings(replicas=[each])) as made:
+            (replica,), _ = made.replicas.found(0, {"127.0.0.1"})
+            replica.up()
+            clients = [Client(made), Client(made)]
+            await until(lambda: engine.asked == 2)
+            made.replicas.found(0, set())
+            made.metrics.forget(replica.name)
+            engine.may_end.set()
+            for client in clients:
+                await client.task
+                assert client.status == 200
+            assert replica.name not in made.metrics_text().decode()
+        await runner.cleanup()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings"])
 def test_what_cannot_be_split_is_refused_by_prefill_and_decode_alone(path: str) -> None:
     async def work(made: Gateway, engine: Engine) -> None:
@@ -177,6 +201,26 @@ def test_an_error_of_the_gateway_itself_is_answered_and_counted() -> None:
         with pytest.raises(RuntimeError, match="a mistake"):
             await client.task
         assert (client.status, client.code) == (500, "internal_error") and outcomes(made) == {"error": 1}
+
+    served(work)
+
+
+def test_no_depth_of_brackets_is_an_error_of_the_gateway() -> None:
+    """Some that can be read as calls are no more so deep when they are written for the engine."""
+
+    async def work(made: Gateway, engine: Engine) -> None:
+        depth, refused = 1000, 0
+        while True:
+            client = Client(made, body=b'{"x": ' + b"[" * depth + b"]" * depth + b"}")
+            await until(lambda client=client: client.task.done() or engine.asked > 0)
+            if engine.asked:
+                break
+            await client.task
+            assert (client.status, client.code) == (400, "invalid_json")
+            depth, refused = depth - 1, refused + 1
+        client.leave()
+        await client.task
+        assert refused and outcomes(made)["refused"] > 0 and "error" not in outcomes(made)
 
     served(work)
 

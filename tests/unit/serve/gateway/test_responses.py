@@ -35,6 +35,8 @@ async def engine(name: str, runners: list[web.AppRunner]) -> ReplicaSettings:
         return web.Response(text=text, content_type="text/event-stream")
 
     async def kept(request: web.Request) -> web.Response:
+        if "silent" in request.query:
+            await asyncio.sleep(3600)
         found = {"id": request.match_info["name"], "engine": name, "asked": f"{request.method} {request.rel_url}"}
         if request.query.get("stream") == "true":
             return web.Response(text=f"data: {json.dumps(found)}\n\n", content_type="text/event-stream")
@@ -44,7 +46,7 @@ async def engine(name: str, runners: list[web.AppRunner]) -> ReplicaSettings:
     app.router.add_post("/v1/responses", respond)
     app.router.add_get("/v1/responses/{name}", kept)
     app.router.add_post("/v1/responses/{name}/cancel", kept)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -147,6 +149,22 @@ def test_a_kept_answer_is_read_and_cancelled_at_its_engine(method: str, query: b
         assert (await of_kept(made, "resp_b9", "GET", b"status=404"))[0] == 404
 
     asyncio.run(through(work))
+
+
+def test_a_request_for_a_kept_answer_ends_with_the_engine_that_is_lost() -> None:
+    async def work(made: Gateway) -> None:
+        made.responses.learn(b'{"id": "resp_a9"}', "a")
+        replica = made.replicas.by_name["a"]
+        request = asyncio.create_task(of_kept(made, "resp_a9", "GET", b"silent"))
+        while not replica.turns:
+            assert not request.done()
+            await asyncio.sleep(0)
+        for turn in list(replica.turns):
+            turn.lose("nothing has come from it")
+        status, answer = await request
+        assert (status, answer["error"]["code"]) == (502, "engine_lost") and not replica.turns
+
+    asyncio.run(asyncio.wait_for(through(work), 60))
 
 
 def test_a_kept_answer_that_no_engine_has_or_one_that_is_away() -> None:

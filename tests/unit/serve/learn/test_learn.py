@@ -155,6 +155,9 @@ def test_a_missing_file_and_trees_that_are_none_are_refused(tmp_path: Path) -> N
     with pytest.raises(ModelError, match=r"No such file.*mfsctl learn"):
         read(tmp_path / "none")
     path = tmp_path / "trees.model"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ModelError, match="no model of output lengths"):
+        read(path)
     write(path, Model(roles=(), intent="", calibration=(), lengths={"": "no trees"}, errors=(), requests=1))
     with pytest.raises(ModelError, match="cannot read the trees"):
         Predictor(read(path))
@@ -179,6 +182,8 @@ def test_without_lightgbm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPa
         ('{"session_id":1,"timestamp":0,"input_length":5,"output_length":-1}', ":1: .*output_length is -1"),
         ('{"session_id":1,"timestamp":0,"input_length":5,"output_length":0}', "output_length is 0 here and in all"),
         ("{\n", ":1: "),
+        ('{"x":' + "[" * 100_000, ":1: .*recursion"),
+        ('{"session_id":1,"timestamp":1e12,"input_length":5,"output_length":3}', "timestamp is .*use 0 to 1e12"),
         (
             '{"session_id":1,"timestamp":9,"input_length":5,"output_length":3}\n'
             '{"session_id":2,"timestamp":0,"input_length":5,"output_length":3}\n'
