@@ -11,7 +11,8 @@
  *    what starts there is in the way of the next message. That pause is paid for from a twelfth of the time in which the link
  *    is free, and where messages do not come in them they are skipped: what collectives leave of the link is used.
  *  - Whatever they are said to need, a direction is closed for no longer than gate_max, and then for as long again once
- *    the first held flow, or a twentieth of the link, has gone.
+ *    the first held flow, or a twentieth of the link, has gone. What is pruned or in the background has no such turn: it waits
+ *    for what collectives leave, or for the shim's hold budget.
  */
 #include "state.h"
 
