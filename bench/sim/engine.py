@@ -368,10 +368,10 @@ class Simulation:
             state = chunk.state
             flow = state.p2d
             assert flow is not None
-            state.p2d_posted += chunk.p2d_bytes
             flow.layer = batch.layer
             self.shipping[flow] = None
             self._post(flow, chunk.p2d_bytes)
+            state.p2d_posted += chunk.p2d_bytes  # not before: its order goes by what is left, this layer included
         if self.policy.tick_s:
             self._start_ticking()
         if not batch.cluster.model.experts:

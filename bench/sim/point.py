@@ -209,7 +209,13 @@ def run(point: Point) -> dict[str, Any]:
 
 
 def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
-    """Statistics of the requests after the warm-up and of the collectives posted while they were there."""
+    """Statistics of the requests after the warm-up and of the collectives posted while they were there. Raises
+    ConfigError where a request never ended: it has no TTFT, and would count as in time."""
+    if simulation.unfinished:
+        raise ConfigError(
+            f"{simulation.unfinished} of {len(simulation.states)} requests never end; let the policy's network give "
+            "every flow a rate at some time"
+        )
     states = simulation.states[warmup:]
     begin = states[0].request.arrival_s
     end = states[-1].request.arrival_s

@@ -238,8 +238,9 @@ def drift_row(
     weights: tuple[float, float] = (1.0, 2.0),
 ) -> dict[str, Any]:
     """H-MAS's measures (section 4, appendix D.3). goodput_rate: in time by TTFT and mean TBT; esg per second, by its
-    Eq 6 with alpha 1; mismatch, its Eq 7 over windows; cv of TTFT and of ESG; recovery: goodput rate of the last phase
-    over that of the one before, where phases_s names their borders; switches: changes of policy."""
+    Eq 6 with alpha 1; mismatch, its Eq 7 over windows, and the share of these in which nothing was served; cv of TTFT
+    and of ESG; recovery: goodput rate of the last phase over that of the one before, where phases_s names their
+    borders; switches: changes of policy."""
     records = arrived(outcome, warmup_s, None)
     some = max(1, len(records))
     ttft_ok = [r.first_token_s is not None and not first_late(r) for r in records]
@@ -295,7 +296,8 @@ def _rates(gains: Sequence[tuple[float, float]], window_s: float) -> list[float]
 
 
 def spread_of_gap(records: Sequence[Record], window_s: float) -> dict[str, float]:
-    """max(0, tokens that arrived / tokens served - 1) of each window; a call's tokens are served when it ends."""
+    """max(0, tokens that arrived / tokens served - 1) of each window; a call's tokens are served when it ends. stalled:
+    share of the windows with arrivals in which none was, which have no such number."""
     came = _rates([(r.arrival_s, float(r.prompt_tokens + r.output_tokens)) for r in records], window_s)
     first = int(min((r.arrival_s for r in records), default=0.0) // window_s)
     served: dict[int, float] = {}
@@ -306,7 +308,8 @@ def spread_of_gap(records: Sequence[Record], window_s: float) -> dict[str, float
     gaps = sorted(max(0.0, rate / served[n] - 1) for n, rate in enumerate(came) if served.get(n))
     if not gaps:
         return {}
-    return {"mean": fmean(gaps), "p95": gaps[min(len(gaps) - 1, math.ceil(0.95 * len(gaps)) - 1)]}
+    stalled = sum(rate > 0 and not served.get(n) for n, rate in enumerate(came)) / sum(rate > 0 for rate in came)
+    return {"mean": fmean(gaps), "p95": gaps[min(len(gaps) - 1, math.ceil(0.95 * len(gaps)) - 1)], "stalled": stalled}
 
 
 def _cv(values: Sequence[float]) -> float | None:

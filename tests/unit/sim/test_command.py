@@ -55,6 +55,26 @@ def test_results_have_the_promised_shape_and_a_sweep_resumes(
     assert "another configuration" in capsys.readouterr().err
 
 
+def test_requests_that_never_end_are_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have no TTFT: a policy whose network stands still had all of them in time."""
+    stuck = tmp_path / "stuck.py"
+    stuck.write_text(
+        "from bench.sim.network import IsolatedNetwork\n"
+        "from bench.sim.policies import Policy, register\n"
+        "class Stuck(IsolatedNetwork):\n"
+        "    def send(self, flow, size):\n"
+        "        pass\n"
+        '@register("stuck")\n'
+        "class Stands(Policy):\n"
+        "    def order(self, flow):\n"
+        "        return 0\n"
+        "    def network(self):\n"
+        "        return Stuck()\n"
+    )
+    assert command.main([*SMALL[:-3], "0.1", "--policy", str(stuck)]) == 2
+    assert "16 of 16 requests never end" in capsys.readouterr().err
+
+
 def test_the_table_in_a_pipe_has_each_policy_by_its_whole_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*SMALL[:-3], "0.1", "--policy", "mfs-collective-first,mfs-rank"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "fcfs" in line]

@@ -103,6 +103,25 @@ def test_varys_goes_by_what_is_left_of_the_whole_coflow() -> None:
     assert places and all(of_flow[-1] < of_flow[0] for of_flow in places.values())
 
 
+def test_karuna_counts_the_layer_that_is_posted() -> None:
+    """The rate that it gets then brings all that is left of the request in time."""
+    one = simulation("karuna")
+    posted: dict[Flow, float] = {}
+    short: list[float] = []
+    send = one.network.send
+
+    def note(flow: Flow, size: float) -> None:
+        send(flow, size)
+        posted[flow] = posted.get(flow, 0.0) + size
+        if flow.stage == 3 and flow.state is not None and flow.rate_limit < flow.path.isolated_rate:
+            left = flow.state.p2d_total - posted[flow] + one.network.remaining(flow)
+            short.append(left - flow.rate_limit * (flow.state.request.deadline_s - one.now))
+
+    one.network.send = note  # type: ignore[method-assign]
+    one.run()
+    assert short and max(short) < 0
+
+
 CLUSTER = Cluster(Config(model="dbrx", gpus=128))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.sim.serving import Outcome, Record, ReplicaConfig, StepTotals, drift_row, is_late, program_row, row, simulate
-from bench.sim.serving.measure import covered, spread
+from bench.sim.serving.measure import covered, spread, spread_of_gap
 from tests.unit.sim.serving.workloads import calls, programs
 
 
@@ -81,7 +81,13 @@ def test_drift_measures() -> None:
     assert (found["ttft_ok"], found["tpot_ok"], found["goodput_rate"], found["switches"]) == (1.0, 0.5, 0.5, 1)
     # worth 110 each; due after 2 + 5 x 0.5 and 2 + 5 x 2 seconds, they took 5 both
     assert found["esg"] == pytest.approx((110 * 4.5 / 5 + 110) / 20)
-    assert found["mismatch"] == {"mean": 0.0, "p95": 0.0} and found["recovery"] is None
+    assert found["mismatch"] == {"mean": 0.0, "p95": 0.0, "stalled": 0.0} and found["recovery"] is None
+
+
+def test_windows_in_which_nothing_was_served_are_counted() -> None:
+    """They have no mismatch that is a number: without them an engine that stood still would seem to keep up."""
+    records = [record(arrival_s=10.0 * n, end_s=12.0 if n == 0 else 55.0) for n in range(6)]
+    assert spread_of_gap(records, 10.0)["stalled"] == pytest.approx(4 / 6)
 
 
 def test_rows_are_json() -> None:
