@@ -9,6 +9,8 @@ import json
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -21,7 +23,7 @@ import pytest
 
 from bench.ports import free_port
 from tests.support.cluster import Coordinator, Node, in_loop
-from tests.support.gateway import GatewayProcess, gateway, replicas
+from tests.support.gateway import ROOT, GatewayProcess, gateway, replicas
 from tests.support.openai_engine import MODEL, PROMPT_MAX, StandIn, engines
 from tests.support.waiting import eventually
 
@@ -401,6 +403,30 @@ def test_sighup_is_logged_and_ends_nothing(front: GatewayProcess, three: list[St
 
 def _open_now(process: int) -> int:
     return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
+
+
+EARLY = """
+import signal, sys, uvicorn
+from mfsd.cli.daemon import main
+
+run = uvicorn.Server.run
+
+def signalled(server):
+    signal.raise_signal(signal.SIGTERM)
+    run(server)
+
+uvicorn.Server.run = signalled
+sys.argv[0] = "mfsd"
+main()
+"""
+
+
+def test_a_signal_just_before_the_gateway_serves_ends_it(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    tables = replicas(f"http://127.0.0.1:{free_port()}")
+    file.write_text(f'listen = "127.0.0.1:{free_port()}"\n{tables}[metrics]\nlisten = ""\n')
+    command = (sys.executable, "-c", EARLY, "--gateway", "--config", file)
+    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == 0
 
 
 def test_without_a_descriptor_requests_get_503_and_replicas_stay(tmp_path: Path, three: list[StandIn]) -> None:

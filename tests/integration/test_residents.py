@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -112,8 +113,7 @@ def test_an_idle_engine_stops_and_starts_when_it_is_wanted(tmp_path: Path) -> No
             eventually(lambda: stages(front) == {"one": "stopped"}, "the stop", pause_s=0.02)
             assert len(one.pids()) == times
         for pid in one.pids():
-            assert not lives(pid)
-            eventually(lambda pid=pid: not of_session(pid), "the end of what it had started", pause_s=0.02)
+            assert not lives(pid) and not of_session(pid), "nor what it had started"
         assert 'mfs_gateway_engine_changes_total{change="stopped",replica="one"} 3.0' in front.metrics()
 
 
@@ -163,6 +163,29 @@ def test_an_engine_that_hears_nothing_is_killed(tmp_path: Path) -> None:
     ):
         eventually(one.pids, "its process")
     assert not lives(one.pids()[0])
+
+
+def test_a_second_interrupt_ends_requests_at_once_and_leaves_no_engine(tmp_path: Path) -> None:
+    one = Resident(tmp_path, "one")
+    with (
+        gateway(tmp_path, one.table() + "[residency]\nstop_max_s = 1\n" + FAST) as front,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(front.post, body("one", hold=0))
+        eventually(lambda: one.pids() and one.answers() and one.seen(), "a request", pause_s=0.02)
+        front.process.send_signal(signal.SIGINT)
+        eventually(lambda: not listens(front.port), "it takes no more", pause_s=0.02)
+        front.process.send_signal(signal.SIGINT)
+        status, _, answer = running.result()
+        assert (status, answer["error"]["code"]) == (503, "gateway_stopped")
+        assert front.process.wait(60) == 0 and not lives(one.pids()[0])
+        assert "Traceback" not in front.log.read_text()
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def test_an_engine_that_was_there_before_is_left_alone(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def learn(requests: Path, out: Path, as_json: bool) -> None:
         _refused(f"learning needs {error.name}: pip install 'mfsd[learn]'")
     try:
         rows = read_rows(requests)
+        if out.exists() and out.samefile(requests):
+            _refused(f"--out {out} is the file of --requests, which it would replace: name another one")
         learned = train.learn(rows, lambda line: click.echo(line, err=True))
         measures = measure.measure(learned.model, learned.test)
         write(out, learned.model)

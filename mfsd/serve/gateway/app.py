@@ -10,7 +10,8 @@ import math
 import signal
 import socket
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -140,6 +141,8 @@ class _Server(uvicorn.Server):
         self._pages: Pages | None = None
         self._signals = 0
         """That asked it to stop."""
+        self._end_all: Callable[[], object] = _nothing
+        """What an impatient one does, once requests have their time to end."""
         self.problem = ""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -189,8 +192,11 @@ class _Server(uvicorn.Server):
         return True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's own end by a second SIGINT cancels what goes on, and would leave engines running."""
         self._signals += 1
-        super().handle_exit(sig, frame)
+        self.should_exit = True
+        if sig == signal.SIGINT:
+            self._end_all()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         (gateway,) = self._made
@@ -200,11 +206,13 @@ class _Server(uvicorn.Server):
             gateway.log.info("stops", requests=len(gateway.ongoing), lame_duck_s=settings.lame_duck_s)
             await self._lame_duck(settings.lame_duck_s)
         end = loop.call_later(settings.drain_s, gateway.end_all)
+        self._end_all = partial(loop.call_soon_threadsafe, gateway.end_all)
         if self._picker is not None:
             await asyncio.gather(self._picker.stop(settings.drain_s + LAST_WORD_S), super().shutdown(sockets=sockets))
         else:
             await super().shutdown(sockets=sockets)
         end.cancel()
+        self._end_all = _nothing
         if self._pages is not None:
             self._pages.stop()
 
@@ -215,14 +223,15 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.05)
 
 
+def _nothing() -> None: ...
+
+
 class CannotServe(Exception):
     """`str()` says what, in one line."""
 
 
 def serve(settings: GatewaySettings, log: Log) -> bool:
     """Until a signal. False: it could not start, which uvicorn has said. CannotServe."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises again what ended it; that is to be an ordinary end
-        signal.signal(number, lambda *_: None)
     remedy = "restart the gateway to read its file"
     signal.signal(signal.SIGHUP, lambda *_: log.warning("sighup-ignored", remedy=remedy))
     host, port = settings.host_and_port
@@ -240,6 +249,8 @@ def serve(settings: GatewaySettings, log: Log) -> bool:
         timeout_graceful_shutdown=math.ceil(settings.drain_s) + LAST_WORD_S,
     )
     server = _Server(config, settings.listen, made)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn has them only once it runs
+        signal.signal(number, server.handle_exit)
     logging.getLogger("uvicorn.error").addFilter(server.keep_problem)
     with contextlib.suppress(SystemExit):
         server.run()

@@ -207,8 +207,7 @@ class Proxy:
             turn.first_byte(learn=True)
             turn.replica.seen()
             if keeps:
-                gateway.responses.learn_stream(events, turn.replica.name)
-                keeps = False
+                keeps = not gateway.responses.learn_stream(events, turn.replica.name)
             await answer.part(events)
         await answer.end()
 

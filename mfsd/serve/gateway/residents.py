@@ -223,7 +223,10 @@ class Residents:
         life.begun_s = self._now_s()
         self._log.info("engine-starts", replica=name, command=" ".join(command))
         self._changes.labels(name, "started").inc()
-        return await life.backend.run()
+        how = await life.backend.run()
+        self._ends(life)
+        await life.backend.gone()
+        return how
 
     def _stop(self, life: _Life) -> None:
         if life.wanted_gone:
@@ -236,12 +239,17 @@ class Residents:
         killer = asyncio.get_running_loop().call_later(self._settings.stop_max_s, life.backend.kill)
         life.task.add_done_callback(lambda _: killer.cancel())
 
-    def _gone(self, life: _Life) -> None:
-        name = life.replica.name
+    def _ends(self, life: _Life) -> None:
+        """It serves no more, and may still have memory."""
         if life.served_s is None and life.replica.stage is Stage.RUNS:
             life.served_s = self._now_s()
         life.replica.down("")
         life.replica.held = False
+        self._is(life.replica, Stage.STOPS)
+
+    def _gone(self, life: _Life) -> None:
+        name = life.replica.name
+        self._ends(life)
         self._is(life.replica, Stage.STOPPED)
         self._memory.sleep(name)  # to disk, since there is no host memory
         del self._lives[name]

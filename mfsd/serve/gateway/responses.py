@@ -44,11 +44,15 @@ class Responses:
         with contextlib.suppress(*_NONE):
             self._keep(_ANSWER.decode(answer).id, replica)
 
-    def learn_stream(self, events: bytes, replica: str) -> None:
-        """From the first event of a stream, which has the answer as far as there is any."""
-        data = next((line for line in events.splitlines() if line.startswith(b"data:")), b"")
+    def learn_stream(self, events: bytes, replica: str) -> bool:
+        """From the first event of a stream, which has the answer as far as there is any. False: only comments
+        have come, by which engines keep connections open."""
+        data = next((line for line in events.splitlines() if line.startswith(b"data:")), None)
+        if data is None:
+            return False
         with contextlib.suppress(*_NONE):
             self._keep(_EVENT.decode(data.removeprefix(b"data:")).response.id, replica)
+        return True
 
     def _keep(self, name: str, replica: str) -> None:
         if not 0 < len(name) <= ID_LENGTH_MAX:

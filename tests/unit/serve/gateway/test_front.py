@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from mfsd.serve.gateway import front
-from mfsd.serve.gateway.answer import ClientLeft, read_body
+from mfsd.serve.gateway.answer import Answer, ClientLeft, TooLarge, read_body
+from mfsd.serve.gateway.exchange import too_large
 from mfsd.serve.gateway.front import HEAD_BYTES_MAX, Bounded
 from mfsd.serve.gateway.ongoing import DISCONNECT
 
@@ -107,6 +109,70 @@ def test_trailers_without_end_end_the_connection(line: bytes) -> None:
             while True:
                 writer.write(line * 100)
                 await writer.drain()
+        writer.close()
+
+    served(app, work)
+
+
+H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_follows_the_offer_of_another_protocol_is_http(apart: bool) -> None:
+    """Java's HTTP client makes it with every request. apart: the body comes after its head."""
+    found: list[tuple[str, str, bytes]] = []
+    begun = asyncio.Event()
+    requests = [
+        (b"POST /a HTTP/1.1\r\n" + H2C + b"content-length: 7\r\n\r\n", b"the one"),
+        (b"GET /b HTTP/1.1\r\n" + H2C + b"\r\n", b""),
+        (b"POST /c HTTP/1.1\r\n" + H2C + b"transfer-encoding: chunked\r\n\r\n", b"7\r\nthe two\r\n0\r\n\r\n"),
+        (b"POST /d HTTP/1.1\r\ncontent-length: 5\r\n\r\n", b"three"),
+    ]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        found.append((scope["method"], scope["path"], await read_body(receive, LARGE)))
+        await answers(scope, receive, send)
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        for head, body in requests:
+            begun.clear()
+            writer.write(head)
+            if apart:
+                await begun.wait()
+            writer.write(body)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"".join(head + body for head, body in requests))
+        for _ in requests:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+    served(app, work)
+    assert found == 2 * [
+        ("POST", "/a", b"the one"),
+        ("GET", "/b", b""),
+        ("POST", "/c", b"the two"),
+        ("POST", "/d", b"three"),
+    ]
+
+
+def test_a_client_that_sends_all_of_a_body_before_it_reads_sees_its_refusal() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with pytest.raises(TooLarge):
+            await read_body(receive, LARGE)
+        answer = Answer(send, last=True)
+        await answer.failed(too_large(LARGE))
+
+    def ask(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(b"POST / HTTP/1.1\r\ncontent-length: 60000000\r\n\r\n" + b"x" * 60_000_000)
+            return b"".join(iter(lambda: client.recv(65_536), b""))
+
+    async def work(connect: Callable[[], Awaitable[Streams]]) -> None:
+        _, writer = await connect()
+        port = writer.get_extra_info("peername")[1]
+        assert (await asyncio.to_thread(ask, port)).startswith(b"HTTP/1.1 413 ")
         writer.close()
 
     served(app, work)
@@ -252,7 +318,7 @@ def test_a_head_is_written_with_what_follows_at_once_and_alone_with_what_comes_l
     async def main() -> None:
         loop = asyncio.get_running_loop()
         out = Written()
-        joined = front.Joined(out, loop)
+        joined = front.Joined(out, loop, out.close)
         joined.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         joined.write(b"head")
         joined.write(b"body")
@@ -261,13 +327,13 @@ def test_a_head_is_written_with_what_follows_at_once_and_alone_with_what_comes_l
         await asyncio.sleep(0)
         assert len(out.parts) == 3
         out = Written()
-        joined = front.Joined(out, loop)
+        joined = front.Joined(out, loop, out.close)
         joined.write(b"head")
         await asyncio.sleep(0)
         joined.write(b"body")
         assert out.parts == [b"head", b"body"]
         out = Written()
-        joined = front.Joined(out, loop)
+        joined = front.Joined(out, loop, out.close)
         joined.write(b"head")
         joined.close()
         assert out.parts == [b"head", b"closed"]

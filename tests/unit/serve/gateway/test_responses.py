@@ -187,7 +187,10 @@ def test_other_names_in_an_answer_are_not_its_own() -> None:
     text = b'{%b, "previous_response_id": "resp_1", "output": [{"id": "msg_1"}], "id": "resp_2"}' % metadata
     responses.learn(text, "a")
     assert responses.keeper({"previous_response_id": "resp_2"}) == "a" and len(responses) == 1
-    responses.learn_stream(b'event: response.created\ndata: {%b, "response": {"id": "resp_4"}}\n\n' % metadata, "b")
+    assert not responses.learn_stream(b": still there\n\n", "b"), "its first event is yet to come"
+    assert responses.learn_stream(
+        b'event: response.created\ndata: {%b, "response": {"id": "resp_4"}}\n\n' % metadata, "b"
+    )
     assert responses.keeper({"previous_response_id": "resp_4"}) == "b" and len(responses) == 2
 
 

@@ -202,6 +202,18 @@ def test_rows_that_cannot_be_used_are_named(text: str, says: str, tmp_path: Path
     assert re.search(says, result.stderr), result.stderr
 
 
+def test_the_model_never_replaces_the_requests(tmp_path: Path) -> None:
+    requests, link = tmp_path / "r.jsonl", tmp_path / "m"
+    rows = [{"session_id": n, "timestamp": n, "input_length": 5, "output_length": 3 + n} for n in range(50)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    requests.write_text(text)
+    link.symlink_to(requests)
+    for out in (requests, link):
+        result = CliRunner().invoke(main, ["learn", "--requests", str(requests), "--out", str(out)])
+        assert result.exit_code == 1 and "which it would replace" in result.output
+        assert requests.read_text() == text
+
+
 def test_a_file_of_requests_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(RowsError, match="none: No such file"):
         read_rows(tmp_path / "none")
