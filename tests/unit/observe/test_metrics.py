@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import subprocess
 
@@ -182,6 +183,17 @@ def test_invented_names_share_one_total() -> None:
     assert len(everything) == NAMES_MAX + 1
     assert sum(total.submits for total in everything) == 10 * (2 * NAMES_MAX + 1)
     assert next(t for t in everything if t.process == OTHERS).submits == 10 * (NAMES_MAX + 1)
+
+
+def test_no_total_falls_in_whatever_order_programs_end() -> None:
+    totals, seen = Totals(), dict[str, int]()
+    living = [msgspec.structs.replace(CLIENT, process=f"program-{number}") for number in range(NAMES_MAX + 10)]
+    chance = random.Random(1)
+    while living:
+        rows = {total.process: total.submits for total in totals.with_living(living)}
+        assert all(rows.get(name, 0) >= submits for name, submits in seen.items())
+        seen = rows
+        totals.add(living.pop(chance.randrange(len(living))))
 
 
 def test_a_reader_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
