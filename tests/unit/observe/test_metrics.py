@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from mfsd.node.control import (
     StatusReply,
 )
 from mfsd.node.totals import NAMES_MAX, OTHERS, Totals
+from mfsd.observe import web
 from mfsd.observe.metrics import StatusCollector, serve
 from mfsd.observe.web import QuietHandler
 from tests.support.debian import program
@@ -208,3 +210,20 @@ def test_a_reader_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
             return await asyncio.to_thread(silent.recv, 1)
 
     assert asyncio.run(listen()) == b""
+
+
+def test_readers_beyond_those_that_are_served_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would keep a thread and a descriptor that programs attach with."""
+    monkeypatch.setattr(QuietHandler, "timeout", 2 * TIMEOUT_S)
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", 2)
+
+    async def listen() -> tuple[bytes, bytes]:
+        with serve("127.0.0.1", 0, lambda: status([CLIENT], Totals())) as port, contextlib.ExitStack() as readers:
+            first, _, third = (
+                readers.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S)) for _ in range(3)
+            )
+            sent_away = await asyncio.to_thread(third.recv, 1)
+            first.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            return sent_away, await asyncio.to_thread(first.recv, 12)
+
+    assert asyncio.run(listen()) == (b"", b"HTTP/1.0 200")
