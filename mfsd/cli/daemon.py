@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -124,6 +125,7 @@ def main(
     deadline; see `mfsctl coordinator status`. With --gateway it passes requests on to several engines; see
     `mfsctl gateway status`.
     """
+    signal.signal(signal.SIGTERM, _end)
     of_daemon = {"--coordinator-address": coordinators, "--socket": socket_path, "--mode": mode}
     of_coordinator = {"--listen": listen, "--advertise": advertise, "--etcd": etcd}
     if gateway:
@@ -142,6 +144,7 @@ def main(
     if config_file is None and DEFAULT_CONFIG.exists():
         config_file = DEFAULT_CONFIG
     _check_usage(coordinator, of_daemon, of_coordinator)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits for what reads the configuration again
     try:
         options = Options(
             config_file=config_file.absolute() if config_file else None,
@@ -167,6 +170,11 @@ def main(
 
         sys.exit(serve(options, config))
     sys.exit(_serve(options, config))
+
+
+def _end(number: int, frame: object) -> None:
+    """Until there is more to end. Without it the first process of a container would ignore the signal."""
+    sys.exit(0)
 
 
 def _check(options: Options) -> None:

@@ -135,11 +135,11 @@ class Election:
         while True:
             leader = await self._etcd.get(KEY)
             self._fine()
-            if leader is None:
+            if leader is None or leader.lease == self._lease:
                 if await self._campaign():
                     return
                 continue
-            if leader.value == self._address and self._lease is None:
+            if leader.value == self._address:
                 # a former life of this process: its lease ends by itself
                 self._become(Role(False, "", _authority(leader.cluster_id), leader.create_revision))
             else:
@@ -154,8 +154,8 @@ class Election:
             ttl_s = await self._renewed()
             if ttl_s == 0:
                 return False
-        mine = await self._etcd.create(KEY, self._address, self._lease)
-        if mine is None:
+        mine = await self._etcd.create(KEY, self._address, self._lease) or await self._etcd.get(KEY)
+        if mine is None or mine.lease != self._lease:  # it is this one's where an earlier answer was lost
             return False
         self._valid_until_ns = sent_ns + _believed_ns(ttl_s)
         self._become(Role(True, self._address, _authority(mine.cluster_id), mine.create_revision))

@@ -36,6 +36,7 @@ class Key(NamedTuple):
     value: str
     create_revision: int
     cluster_id: int
+    lease: int
 
 
 class Etcd:
@@ -88,7 +89,7 @@ class Etcd:
     async def get(self, key: str) -> Key | None:
         reply = await self._call("/etcdserverpb.KV/Range", pb.RangeRequest(key=key.encode()), pb.RangeResponse)
         for row in reply.kvs:
-            return Key(row.value.decode(errors="replace"), row.create_revision, reply.header.cluster_id)
+            return Key(row.value.decode(errors="replace"), row.create_revision, reply.header.cluster_id, row.lease)
         return None
 
     async def create(self, key: str, value: str, lease: int) -> Key | None:
@@ -98,7 +99,7 @@ class Etcd:
         absent = pb.Compare(target=pb.Compare.CREATE, result=pb.Compare.EQUAL, key=name, create_revision=0)
         request = pb.TxnRequest(compare=[absent], success=[put])
         reply = await self._call("/etcdserverpb.KV/Txn", request, pb.TxnResponse)
-        return Key(value, reply.header.revision, reply.header.cluster_id) if reply.succeeded else None
+        return Key(value, reply.header.revision, reply.header.cluster_id, lease) if reply.succeeded else None
 
     async def _call(self, path: str, request: Message, answer: type[R], *, stream: bool = False) -> R:
         problems = []

@@ -66,6 +66,7 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangup)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one may wait since the configuration was read
     tasks = [
         asyncio.create_task(service.beat(), name="beat"),
         asyncio.create_task(service.tick(), name="tick"),

@@ -24,6 +24,7 @@ from mfsd.fabric.host_settings import (
     Setting,
     SocketQueues,
     Trust,
+    ecn_settings,
     rdma_settings,
 )
 from mfsd.fabric.plan import Plan
@@ -109,22 +110,23 @@ class Host:
         return [self._write(s, s.want, dry_run) for s in settings]
 
     def rollback(self, dry_run: bool = False) -> list[Result]:
-        """Writes back what was there before the first `apply`, last setting first. Raises
-        FileNotFoundError."""
+        """Writes back what was there before the first `apply`, last setting first; trust after the table of DSCPs,
+        which it follows on some devices. Raises FileNotFoundError."""
         saved = msgspec.json.decode(self._read_state())
-        results = [
-            self._write(s, saved[s.name], dry_run) for s in reversed(self.settings_saved(saved)) if s.name in saved
-        ]
+        last = {Trust: 1, Dcbx: 2}
+        settings = self.settings_saved(saved)[::-1]
+        settings.sort(key=lambda s: last.get(type(s), 0))
+        results = [self._write(s, saved[s.name], dry_run) for s in settings]
         if not dry_run and all(r.good for r in results):
             self._state.unlink()
         return results
 
     def settings_saved(self, saved: dict[str, Any]) -> list[Setting]:
-        """The settings that `saved` has values for; the shaper too, although "auto" may not choose it now."""
-        settings = self.settings()
-        if "qdisc" in saved and not any(s.name == "qdisc" for s in settings):
-            settings.append(SocketQueues(self.plan, self.port, self.netns))
-        return settings
+        """The settings that `saved` has values for; the shaper too, although "auto" may not choose it now, and what
+        another policy had set."""
+        others = [SocketQueues(self.plan, self.port, self.netns), *ecn_settings(self.port.name, range(8), self._sysfs)]
+        by_name = {s.name: s for s in [*self.settings(), *others]}
+        return [s for s in by_name.values() if s.name in saved]
 
     def _read_state(self) -> bytes:
         try:

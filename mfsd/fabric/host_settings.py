@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -236,22 +237,22 @@ class HostWideClass:
         self._path.write_text(f"{number[0] if number else -1}\n")
 
 
+def ecn_settings(interface: str, priorities: Iterable[int], sysfs: Path) -> list[Setting]:
+    """Switches of congestion control, one for each priority and side."""
+    files = sysfs / "class/net" / interface / "ecn"
+    loss = "senders slow down only after loss or pause"
+    return [
+        File(f"{side} ecn priority {priority}", file, "1", loss)
+        for priority in priorities
+        for side in ("roce_np", "roce_rp")
+        if (file := files / side / "enable" / str(priority)).is_file()
+    ]
+
+
 def rdma_settings(interface: str, plan: Plan, sysfs: Path, configfs: Path) -> list[Setting]:
     """Settings of the RDMA device behind `interface`, as far as this system has files for them."""
-    settings: list[Setting] = []
     net = sysfs / "class/net" / interface
-    for q in plan.queues:
-        for side in ("roce_np", "roce_rp"):
-            file = net / "ecn" / side / "enable" / str(q.priority)
-            if q.ecn and file.is_file():
-                settings.append(
-                    File(
-                        f"{side} ecn priority {q.priority}",
-                        file,
-                        "1",
-                        "senders slow down only after loss or pause",
-                    )
-                )
+    settings = ecn_settings(interface, [q.priority for q in plan.queues if q.ecn], sysfs)
     if (net / "ecn/roce_np/cnp_dscp").is_file():
         settings.append(File("cnp dscp", net / "ecn/roce_np/cnp_dscp", str(plan.cnp_dscp), "CNPs wait among the data"))
     devices = net / "device/infiniband"

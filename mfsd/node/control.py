@@ -16,7 +16,9 @@ from mfsd.node.config import Mode
 from mfsd.text import one_line
 
 VERSION = 1
-LINE_BYTES_MAX = 1 << 22
+LINE_BYTES_MAX = 64 << 20
+"""Of an answer. The status of as many programs as mfsd serves, with as many communicators as each can have, is some
+20 MiB."""
 REQUEST_BYTES_MAX = 1 << 16
 ID_MAX = (1 << 64) - 1
 """Of a request or a batch."""

@@ -64,7 +64,10 @@ class Conversation:
     def reply(self) -> Reply:
         """The next one. Unreachable or Refused."""
         with _explained(self._control, self._timeout_s):
-            reply = decode_reply(self._lines.readline(LINE_BYTES_MAX))
+            line = self._lines.readline(LINE_BYTES_MAX)
+            if not line.endswith(b"\n"):
+                raise _cut_off(self._control, len(line))
+            reply = decode_reply(line)
         if isinstance(reply, ErrorReply):
             raise Refused(reply)
         return reply
@@ -89,6 +92,15 @@ class Conversation:
     def __exit__(self, *_: object) -> None:
         self._lines.close()
         self._connection.close()
+
+
+def _cut_off(control: Path, size_bytes: int) -> Unreachable:
+    if size_bytes == LINE_BYTES_MAX:
+        return Unreachable(f"mfsd at {control} answers with more than {LINE_BYTES_MAX >> 20} MiB, which are not read")
+    return Unreachable(
+        f"mfsd at {control} closed the connection before it had answered: it stops, or has too many connections of "
+        "users that ask; ask again"
+    )
 
 
 @contextlib.contextmanager

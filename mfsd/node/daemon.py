@@ -158,6 +158,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hangup)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one may wait since the configuration was read
         observing = contextlib.ExitStack()
         for observer in self._observers:
             observing.enter_context(observer(self))

@@ -35,19 +35,26 @@ class Totals:
 
     def __init__(self) -> None:
         self._ended: dict[str, ProcessTotals] = {}
+        self._named: set[str] = set()
+        """Programs with a row of their own, for good: one that moved to another row would take its counts along."""
 
     def add(self, client: ClientStatus) -> None:
         """A client ends with these counters."""
-        name = client.process if client.process in self._ended or len(self._ended) < NAMES_MAX else OTHERS
+        name = self._row(client.process)
         self._ended[name] = _sum(name, self._ended.get(name), [client])
 
     def with_living(self, clients: Iterable[ClientStatus]) -> list[ProcessTotals]:
         """Totals by program, ended and living, sorted by name."""
         by_name: dict[str, list[ClientStatus]] = {name: [] for name in self._ended}
         for client in clients:
-            name = client.process if client.process in by_name or len(by_name) < NAMES_MAX else OTHERS
-            by_name.setdefault(name, []).append(client)
+            by_name.setdefault(self._row(client.process), []).append(client)
         return [_sum(name, self._ended.get(name), living) for name, living in sorted(by_name.items())]
+
+    def _row(self, process: str) -> str:
+        """The first programs that are seen have their own."""
+        if len(self._named) < NAMES_MAX:
+            self._named.add(process)
+        return process if process in self._named else OTHERS
 
 
 def _sum(name: str, before: ProcessTotals | None, clients: list[ClientStatus]) -> ProcessTotals:

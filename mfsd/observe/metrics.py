@@ -1,7 +1,7 @@
 """The daemon's state as Prometheus metrics, by its naming conventions: base units, `_total` for what only grows.
 
-`families` is a pure function of the daemon's status. `serve` gives it a port: prometheus-client's HTTP server in a
-thread of its own, which asks the daemon's loop for a status at every scrape. Stages, classes and program names are
+`families` is a pure function of the daemon's status. `serve` gives it a port: an HTTP server in a thread of
+its own, which asks the daemon's loop for a status at every scrape. Stages, classes and program names are
 labels; process ids are not, since every one would be a new series.
 """
 
@@ -12,12 +12,12 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mfsd.node.control import StatusReply
-from mfsd.observe.web import QuietHandler
+from mfsd.observe.web import listening
 
 SCRAPE_S = 5.0
 """A daemon that does not answer within this gives no metrics; the scrape fails, which is itself a signal."""
@@ -301,11 +301,5 @@ def serve(host: str, port: int, status: Callable[[], StatusReply]) -> Iterator[i
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(ask))
-    server, thread = start_http_server(port, host, registry)
-    server.RequestHandlerClass = QuietHandler  # the library's own waits for a silent reader for ever, a thread each
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(host, port, make_wsgi_app(registry)) as served:
+        yield served

@@ -15,12 +15,12 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 PAGE = Path(__file__).with_name("page")
 TYPES = {
@@ -30,6 +30,8 @@ TYPES = {
 }
 STATUS_S = 5.0
 BODY_BYTES_MAX = 65_536
+CONNECTIONS_MAX = 128
+"""At a time. Browsers that watch flows keep theirs."""
 GZIP_LEAST = 1_400
 """What fits one packet is not worth packing."""
 T = TypeVar("T")
@@ -45,7 +47,26 @@ HEADERS = [
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, but no more than that many: each takes a descriptor and memory of a process that
+    has more to do. One that comes beyond them is closed."""
+
     daemon_threads = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
 
 class _ServerV6(_Server):
@@ -161,8 +182,16 @@ def serve(
 ) -> Iterator[int]:
     """Serves the page, `paths` and `posted`, which threads of the server call. Gives the port. OSError when it cannot
     listen."""
-    kind = _ServerV6 if ":" in host else _Server
-    server = make_server(host, port, application(paths, posted), server_class=kind, handler_class=QuietHandler)
+    with listening(host, port, application(paths, posted)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int, application: WSGIApplication) -> Iterator[int]:
+    """Serves a WSGI application, which threads of the server call. Gives the port. OSError when it cannot listen."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    kind = _ServerV6 if family == socket.AF_INET6 else _Server
+    server = make_server(host, port, application, server_class=kind, handler_class=QuietHandler)
     thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)
     thread.start()
     try:

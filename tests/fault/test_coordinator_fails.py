@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from mfsd.coordinator.etcd import Etcd
+from mfsd.coordinator.election import KEY, Election, Role
+from mfsd.coordinator.etcd import Etcd, EtcdError, Key
+from mfsd.node.log import Log
 from tests.support.cluster import TAKEOVER_S, Coordinator, Node, Process, etcd, in_loop, until
 from tests.support.running_clock import RunningClock
-from tests.support.waiting import eventually
+from tests.support.waiting import TIMEOUT_S, eventually
 
 CONFIG = '[coordinator]\nheartbeat = "200ms"\n[policy]\ndrop_budget = 0.5\n'
 
@@ -138,7 +141,6 @@ async def test_a_leaders_key_that_is_taken_away_ends_the_lead(tmp_path: Path) ->
     """An operator deletes it, or another cluster's tool does."""
     import grpc.aio
 
-    from mfsd.coordinator.election import KEY
     from mfsd.proto import etcd_pb2 as pb
 
     with etcd(tmp_path) as (endpoint, _), Coordinator(tmp_path, etcd=endpoint, config=CONFIG) as alone:
@@ -158,6 +160,35 @@ def test_a_restarted_leader_waits_for_its_former_lease(tmp_path: Path) -> None:
             term = first.wait_lead()
         with Coordinator(tmp_path, etcd=endpoint, config=CONFIG, port=first.port) as again:
             assert again.wait_lead() > term
+
+
+class LosesAnAnswer(Etcd):
+    """Its first creation succeeds, but its answer is lost: as from an etcd whose disk is slow for a moment."""
+
+    lost = False
+
+    async def create(self, key: str, value: str, lease: int) -> Key | None:
+        mine = await super().create(key, value, lease)
+        if not self.lost:
+            self.lost = True
+            raise EtcdError("the answer came too late")
+        return mine
+
+
+@in_loop
+async def test_a_lead_whose_answer_was_lost_does_not_wait_for_its_own_lease(tmp_path: Path) -> None:
+    with etcd(tmp_path) as (endpoint, _):
+        election = Election(LosesAnAnswer([endpoint]), "127.0.0.1:7400", 10 * int(TIMEOUT_S), Log("error"))
+        roles: list[Role] = []
+        running = asyncio.create_task(election.run(roles.append))
+        await until(lambda: election.valid(), "the lead")
+        found = await (client := Etcd([endpoint])).get(KEY)
+        assert found is not None and election.role.term == found.create_revision
+        assert [role.leads for role in roles] == [True], "and is told of no leader before"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert await client.get(KEY) is None
+        await client.close()
 
 
 def test_without_etcd_it_says_so_and_waits(tmp_path: Path) -> None:

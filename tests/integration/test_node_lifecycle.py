@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+import pytest
 
 from mfsd._native import Client, Stage
 from mfsd.node.control import StatusRequest
@@ -16,7 +21,7 @@ from mfsd.node.control_client import Unreachable, ask
 from tests.support.daemon import Daemon
 from tests.support.fabric import marked_with
 from tests.support.threads import hung
-from tests.support.waiting import eventually
+from tests.support.waiting import TIMEOUT_S, eventually
 
 RSS_MIB_MAX = 60
 
@@ -102,6 +107,40 @@ def test_a_file_in_the_way_is_named(folder: Path) -> None:
         f"mfsd: {path}: exists and is not a socket; remove it or choose another place with --socket"
     )
     assert path.read_text() == "precious"
+
+
+@contextlib.contextmanager
+def reading(folder: Path, coordinator: bool) -> Iterator[tuple[subprocess.Popen[str], TextIO, Path]]:
+    """An mfsd that reads its configuration, which is what will be written to this pipe."""
+    file = folder / "pipe.toml"
+    os.mkfifo(file)
+    where = ["--coordinator", "--listen", "127.0.0.1:0"] if coordinator else ["--socket", str(folder / "mfsd.sock")]
+    command = [sys.executable, "-m", "mfsd.cli.daemon", "--config", str(file), *where]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            with file.open("w") as pipe:  # once it has been opened there, too
+                yield process, pipe, file
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("coordinator", [False, True])
+def test_a_reload_that_is_asked_for_during_the_start_follows_it(folder: Path, coordinator: bool) -> None:
+    with reading(folder, coordinator) as (process, pipe, file):
+        process.send_signal(signal.SIGHUP)
+        file.unlink()
+        file.write_text('mode = "observe"\n')
+        pipe.close()
+        assert process.stderr is not None
+        assert any("event=reloaded" in line and "mode" in line for line in process.stderr)
+
+
+@pytest.mark.parametrize("coordinator", [False, True])
+def test_a_termination_signal_during_the_start_ends_it(folder: Path, coordinator: bool) -> None:
+    """The first process of a container ignores those that it does not handle."""
+    with reading(folder, coordinator) as (process, _, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
 
 
 def test_a_reload_takes_what_it_can(folder: Path) -> None:

@@ -315,6 +315,13 @@ def test_policies_let_in_nodes_and_nothing_else() -> None:
     assert parts == {"coordinator", "etcd"}
 
 
+def test_policies_let_readers_of_an_open_page_in() -> None:
+    """Routers, gateways and Prometheus among them."""
+    manifests = render({"networkPolicy": {"nodeCIDRs": ["10.0.0.0/16"]}, **OPEN})
+    _, web = find(manifests, "NetworkPolicy", "mfs-coordinator")["spec"]["ingress"]
+    assert web == {"ports": [{"port": 7480, "protocol": "TCP"}]}
+
+
 def test_the_pod_monitor_calls_the_job_as_the_alerts_do() -> None:
     manifests = render({"podMonitor": {"enabled": True}, **OPEN})
     (monitor,) = [m for m in manifests if m["kind"] == "PodMonitor"]

@@ -94,6 +94,16 @@ def test_rollback_restores_what_was_there(host: Host, dcb_device: Any) -> None:
         host.rollback()
 
 
+def test_rollback_of_trust_that_follows_the_dscp_table(host: Host, dcb_device: Any) -> None:
+    """As with mlx5: the table goes first."""
+    assert outcomes(host.show())["trust"] == "differs" and not dcb_device.apps
+    host.apply()
+    assert set(outcomes(host.rollback()).values()) == {"changed", "ok"}
+    assert not dcb_device.apps and outcomes(host.show())["trust"] == "differs"
+    with pytest.raises(FileNotFoundError, match="nothing to roll back"):
+        host.rollback()
+
+
 def test_rollback_that_fails_keeps_what_it_knows(host: Host, dcb_device: Any) -> None:
     dcb_device.pfc = 0b100000
     host.apply()
@@ -192,6 +202,15 @@ def test_rdma_defaults_and_the_host_wide_class(host: Host, tmp_path: Path) -> No
     assert files["tos"].read_text() == "104\n", "DSCP 26, the last class before the scavenger"
     assert files["tc"].read_text() == "-1\n", "a host-wide class would override every lane"
     assert verified(host.show())
+
+
+def test_rollback_of_what_another_policy_had_set(dcb_device: Any, tmp_path: Path) -> None:
+    file = rdma_files(tmp_path)["np"].with_name("7")
+    file.write_text("0\n")
+    open_host(dcb_device, tmp_path, "paper-k8").apply()
+    assert file.read_text() == "1\n"
+    rolled_back = outcomes(open_host(dcb_device, tmp_path, "rocev2-2-lossless").rollback())
+    assert rolled_back["roce_np ecn priority 7"] == "changed" and file.read_text() == "0\n"
 
 
 def test_rollback_of_files(host: Host, tmp_path: Path) -> None:

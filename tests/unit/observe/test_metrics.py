@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import socket
 import subprocess
 
@@ -21,6 +23,7 @@ from mfsd.node.control import (
     StatusReply,
 )
 from mfsd.node.totals import NAMES_MAX, OTHERS, Totals
+from mfsd.observe import web
 from mfsd.observe.metrics import StatusCollector, serve
 from mfsd.observe.web import QuietHandler
 from tests.support.debian import program
@@ -184,6 +187,17 @@ def test_invented_names_share_one_total() -> None:
     assert next(t for t in everything if t.process == OTHERS).submits == 10 * (NAMES_MAX + 1)
 
 
+def test_no_total_falls_in_whatever_order_programs_end() -> None:
+    totals, seen = Totals(), dict[str, int]()
+    living = [msgspec.structs.replace(CLIENT, process=f"program-{number}") for number in range(NAMES_MAX + 10)]
+    chance = random.Random(1)
+    while living:
+        rows = {total.process: total.submits for total in totals.with_living(living)}
+        assert all(rows.get(name, 0) >= submits for name, submits in seen.items())
+        seen = rows
+        totals.add(living.pop(chance.randrange(len(living))))
+
+
 def test_a_reader_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would keep a thread and a descriptor of the daemon."""
     monkeypatch.setattr(QuietHandler, "timeout", 0.05)
@@ -196,3 +210,20 @@ def test_a_reader_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
             return await asyncio.to_thread(silent.recv, 1)
 
     assert asyncio.run(listen()) == b""
+
+
+def test_readers_beyond_those_that_are_served_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would keep a thread and a descriptor that programs attach with."""
+    monkeypatch.setattr(QuietHandler, "timeout", 2 * TIMEOUT_S)
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", 2)
+
+    async def listen() -> tuple[bytes, bytes]:
+        with serve("127.0.0.1", 0, lambda: status([CLIENT], Totals())) as port, contextlib.ExitStack() as readers:
+            first, _, third = (
+                readers.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S)) for _ in range(3)
+            )
+            sent_away = await asyncio.to_thread(third.recv, 1)
+            first.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            return sent_away, await asyncio.to_thread(first.recv, 12)
+
+    assert asyncio.run(listen()) == (b"", b"HTTP/1.0 200")
