@@ -9,7 +9,7 @@ BLOCK_BYTES = 4096
 
 
 class Asking(Metadata):
-    """Whoever reads its request's number is overtaken by a transfer that asks about a block of another layer."""
+    """When its request's number is read, a transfer asks about a block of another layer first."""
 
     blocks: Blocks
     asked = 0
