@@ -48,7 +48,8 @@ class Blocks:
         with self._lock:
             for block in [block for block, owner in self._owner.items() if owner.request_id == request]:
                 del self._owner[block]
-            for key in [key for key in self._by_layer if key[0].request_id == request]:
+            # a copy, made in one go: transfers' threads add to it meanwhile, and without the lock
+            for key in [key for key in list(self._by_layer) if key[0].request_id == request]:
                 del self._by_layer[key]
 
     def layer_of(self, address: int) -> int:

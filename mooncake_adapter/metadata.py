@@ -45,7 +45,7 @@ def request_number(name: str | int) -> int:
     """A request's 64-bit number: an integer is itself, an engine's textual id its hash. Never 0."""
     if isinstance(name, int):
         return name & U64
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "little") or 1
 
 
 def checked(metadata: Metadata, once: WarnOnce, now_ns: int | None = None) -> Metadata:

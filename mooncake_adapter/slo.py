@@ -66,7 +66,7 @@ def objective_ms(word: str, value: Any, once: WarnOnce) -> float | None:
     kind = "slo" if word == "ttft_slo_ms" else word
     try:
         number = float("" if isinstance(value, bool) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last of integers that no float holds
         once.warn(kind, "%s=%r is not a number of milliseconds; the request has no deadline", word, value)
         return None
     if not math.isfinite(number) or number <= 0:

@@ -6,6 +6,7 @@ enum nixl_reason {
 	NIXL_REASON_REAL,   /* the real plugin cannot be had */
 	NIXL_REASON_SLOTS,  /* its functions are others */
 	NIXL_REASON_ATTACH, /* the daemon refuses */
+	NIXL_REASON_NIC,    /* it has no place for the network card */
 	NIXL_REASON_THREAD,
 	NIXL_REASON_MODE,
 	NIXL_REASONS

@@ -27,6 +27,8 @@ static _Atomic(struct nixl_session *) current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static bool thread_runs, fork_watched;
 static bool lent; /* the preloaded shim has lent its session once, and finds the next daemon itself */
+static struct mfs_client *refused; /* its daemon has no place for the card, and will have none as long as it runs */
+static bool refused_borrowed;
 static char nic[NIXL_NIC_NAME_BYTES];
 static uint64_t nic_guid;
 static char socket_path[256]; /* "": the usual one; one that is too long for a socket stays too long */
@@ -82,6 +84,14 @@ static void publish(struct mfs_client *client, bool borrowed)
 	number = *nic ? mfs_client_nic(client, nic, nic_guid, 0) : -ENODEV;
 	if (!session || number < 0 || number > UINT8_MAX) {
 		free(session);
+		if (number == -ENOSPC || number == -ENODEV) {
+			refused = client;
+			refused_borrowed = borrowed;
+			nixl_log(NIXL_REASON_NIC, "NIXL's transfers go unscheduled: %s",
+				 *nic ? "mfsd knows as many network cards as it can (see its log)"
+				      : "no network card is found");
+			return;
+		}
 		if (!borrowed)
 			mfs_client_detach(client); /* no thread has seen it */
 		return;
@@ -100,6 +110,23 @@ static void environment_read(void)
 	nixl_nic_chosen(nic, &nic_guid);
 }
 
+/* Whether the daemon that refused the card runs still. Asking it again would attach and detach twice a second, and spend the
+ * attaches of other programs. */
+static bool refused_still(const struct mfs_client *shared)
+{
+	if (!refused)
+		return false;
+	if (refused_borrowed ? shared == refused
+			     : !shared && !mfs_client_hung_up(refused) &&
+				       atomic_load(&mfs_client_segment(refused)->header.state) ==
+					       MFS_SEGMENT_ACTIVE)
+		return true;
+	if (!refused_borrowed)
+		mfs_client_detach(refused); /* no transfer has seen it */
+	refused = NULL;
+	return false;
+}
+
 /* One attempt, with the lock: whether the session is still the right one, and for one where there is none. */
 static void search(void)
 {
@@ -109,7 +136,7 @@ static void search(void)
 	const char *why = NULL;
 	int rc;
 
-	if (session && shared == session->client)
+	if ((session && shared == session->client) || refused_still(shared))
 		return;
 	if (session && !shared && !session->borrowed && !mfs_client_hung_up(session->client) &&
 	    atomic_load(&mfs_client_segment(session->client)->header.state) == MFS_SEGMENT_ACTIVE)
@@ -152,6 +179,9 @@ static void after_fork(void)
 	thread_runs = lent = false;
 	if (session && !session->borrowed)
 		mfs_client_forget(session->client);
+	if (refused && !refused_borrowed)
+		mfs_client_forget(refused);
+	refused = NULL;
 }
 
 static bool start_thread(void)

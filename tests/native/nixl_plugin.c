@@ -8,6 +8,7 @@
 #include "scripted_daemon.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,6 +233,35 @@ static void another_daemon_is_found(void)
 	release();
 }
 
+/* Whether a search, which each engine begins with, leaves the daemon alone. */
+static bool searches_quietly(struct daemon *d)
+{
+	struct nixl_engine_params params = {.agent = string("me")};
+	uint64_t before = daemon_counts(d).attached;
+
+	CHECK(plugin->create_engine(&params));
+	return before && daemon_counts(d).attached == before;
+}
+
+static void a_daemon_that_refuses_the_card_is_left_alone(void)
+{
+	struct daemon_options options = {.path = socket_path, .mode = MFS_MODE_ENFORCE, .nic_error = -ENOSPC};
+	struct daemon *d = daemon_start(&options);
+
+	make();
+	WAIT(searches_quietly(d));
+	prepare(NIXL_WRITE, "you");
+	CHECK(post(NIXL_WRITE, NULL) == NIXL_IN_PROGRESS && backend->posted == 1);
+	daemon_kill(d);
+	options.nic_error = 0;
+	options.gate = GATE;
+	options.grant_all = true;
+	d = daemon_start(&options);
+	WAIT(daemon_counts(d).attached && daemon_has_named());
+	WAIT(sent_one_is_asked_for(d));
+	release();
+}
+
 /* A program may set variables while the plugin's thread searches: that must not read them, so it cannot see the new ones. */
 static void the_environment_is_read_with_the_first_engine(void)
 {
@@ -366,6 +396,7 @@ static const struct {
 	{"a_hold_is_bounded", a_hold_is_bounded},
 	{"a_daemon_that_dies_lets_go", a_daemon_that_dies_lets_go},
 	{"another_daemon_is_found", another_daemon_is_found},
+	{"a_daemon_that_refuses_the_card_is_left_alone", a_daemon_that_refuses_the_card_is_left_alone},
 	{"the_environment_is_read_with_the_first_engine", the_environment_is_read_with_the_first_engine},
 	{"a_peer_that_goes_takes_what_is_held", a_peer_that_goes_takes_what_is_held},
 	{"a_failed_one_gives_its_permit_back", a_failed_one_gives_its_permit_back},

@@ -155,7 +155,8 @@ static void give_segment(struct daemon *d, int fd)
 /* Every question has its answer, in order. */
 static void answer_nic(struct daemon *d)
 {
-	struct mfs_nic_reply reply = {.magic = MFS_ABI_MAGIC, .nic = (uint32_t)d->options.nic};
+	struct mfs_nic_reply reply = {
+		.magic = MFS_ABI_MAGIC, .nic = (uint32_t)d->options.nic, .error = d->options.nic_error};
 
 	d->answers_due++;
 	if (d->options.nics_unanswered) {

@@ -21,6 +21,7 @@ struct daemon_options {
 	uint16_t major;		 /* 0: the right one */
 	uint16_t older;		 /* by so many minor versions; as those did, it refuses a task that says a higher one */
 	int welcome_error;
+	int nic_error; /* the answer to every question for a NIC's index */
 	bool grant_all;
 	int nics_unanswered; /* so many questions for a NIC's index get their answer when the next one comes */
 	uint8_t dscp[MFS_CLASSES_MAX];

@@ -34,7 +34,7 @@ def test_sources_in_order_of_strength(sources: list[Any], model: str, wanted: Pr
     assert promise_of(sources, DEFAULTS, model, WarnOnce()) == wanted
 
 
-@pytest.mark.parametrize("value", ["soon", "", [], {}, True, -1, 0, "nan", float("inf"), 1e12])
+@pytest.mark.parametrize("value", ["soon", "", [], {}, True, -1, 0, "nan", float("inf"), 1e12, 10**400])
 def test_a_malformed_objective_is_reported_once_and_means_no_deadline(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -44,6 +44,10 @@ def test_a_malformed_objective_is_reported_once_and_means_no_deadline(
     assert "ttft_slo_ms" in caplog.text
     assert "no deadline" in caplog.text
     assert promise_of([{"ttft_slo_ms": value}], DEFAULTS, "m", once).ttft_slo_ms is None
+
+
+def test_text_that_is_no_utf_8_has_a_number_too() -> None:
+    assert request_number("\ud800") != request_number("\ud801")  # as JSON may hold it
 
 
 def test_a_deadline_on_the_wall_clock_is_one_on_the_monotonic_clock() -> None:

@@ -12,7 +12,8 @@ from tests.unit.nixl.conftest import NATIVE, Plugin
 
 ALL = re.findall(r'\{"(\w+)", \w+\}', (NATIVE / "nixl_plugin.c").read_text())
 NAMES_PEER = "a_transfer_names_its_peer"
-SPECIAL = {"untouched", "of_another_interface", NAMES_PEER}
+REFUSED = "a_daemon_that_refuses_the_card_is_left_alone"
+SPECIAL = {"untouched", "of_another_interface", NAMES_PEER, REFUSED}
 SCHEDULED = [test for test in ALL if test not in SPECIAL]
 FORKS = "a_child_asks_nothing"
 PEERS = ["decode-7", "decode-8", "käse", "10.0.0.1", "::ffff:10.0.0.1", "fe80::7", "10.0.0.256", "010.0.0.1"]
@@ -46,6 +47,12 @@ def test_a_backend_that_is_not_as_it_was_is_left_alone_with_one_line(plugin: Plu
 def test_another_interface_version_is_one_line(plugin: Plugin) -> None:
     (line,) = plugin.run("of_another_interface", BACKEND_VERSION="2")
     assert "interface version 2, not 1" in line
+
+
+def test_a_daemon_that_refuses_the_card_is_left_alone_with_one_line(plugin: Plugin, with_asan: Plugin) -> None:
+    for built in (plugin, with_asan):
+        (line,) = built.run(REFUSED)
+        assert line == "mfs: NIXL's transfers go unscheduled: mfsd knows as many network cards as it can (see its log)"
 
 
 @pytest.mark.parametrize("mode", ["off", "mark", "observe"])
