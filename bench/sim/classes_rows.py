@@ -55,7 +55,7 @@ SECTIONS = {
         policies=("dscp-size", "static", "dscp", "mfs"),
         reads=("mfs",),
     ),
-    "node": Section(settings="node", requests=300, seeds=6, load=0.9, exact=EXACT, reads=("mfs",)),
+    "node": Section(settings="node", requests=300, seeds=6, load=0.9, exact=EXACT),
 }
 
 

@@ -27,7 +27,8 @@ static _Atomic(struct nixl_session *) current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static bool thread_runs, fork_watched;
 static bool lent; /* the preloaded shim has lent its session once, and finds the next daemon itself */
-static struct mfs_client *refused; /* its daemon has no place for the card, and will have none as long as it runs */
+/* Whose daemon has no place for the card, and will have none as long as it runs. */
+static struct mfs_client *refused;
 static bool refused_borrowed;
 static char nic[NIXL_NIC_NAME_BYTES];
 static uint64_t nic_guid;
@@ -116,10 +117,10 @@ static bool refused_still(const struct mfs_client *shared)
 {
 	if (!refused)
 		return false;
-	if (refused_borrowed ? shared == refused
-			     : !shared && !mfs_client_hung_up(refused) &&
-				       atomic_load(&mfs_client_segment(refused)->header.state) ==
-					       MFS_SEGMENT_ACTIVE)
+	if (refused_borrowed
+		    ? shared == refused
+		    : !shared && !mfs_client_hung_up(refused) &&
+			      atomic_load(&mfs_client_segment(refused)->header.state) == MFS_SEGMENT_ACTIVE)
 		return true;
 	if (!refused_borrowed)
 		mfs_client_detach(refused); /* no transfer has seen it */
