@@ -4,7 +4,8 @@
         {"inner": {"kv_connector": "MooncakeConnector"}, "mfs": {"default": {"ttft_slo_ms": 500}}}}'
 
 Everything is the inner connector's work; nothing here changes what it answers, but for reuse that is computed again
-where the configuration wants that ("reuse"). Where MFS cannot work the inner connector works alone.
+where the configuration wants that ("reuse"). Where MFS cannot work the inner connector works alone, and what fails in
+MFS while it serves ends no step, but for pushes of single layers ("layer_wise_push"), which move KV themselves.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from mooncake_adapter.process import PROCESS
 from mooncake_adapter.session import Session
 from mooncake_adapter.slo import defaults_of
 from mooncake_adapter.vllm.announce import SWITCH, Announcer, Source
+from mooncake_adapter.vllm.guard import Guard
 from mooncake_adapter.vllm.layerwise import LayerPushes, Pushes
 from mooncake_adapter.vllm.nixl import LEASE, report_requests
 from mooncake_adapter.vllm.nixl_layers import NixlPushes
@@ -50,6 +52,7 @@ INHERITED = (
     *("kv_load_failure_policy", "enable_permute_local_kv"),
 )
 
+LAYER_WISE = "layer_wise_push"
 Made = TypeVar("Made", bound=LayerPushes)
 
 
@@ -108,6 +111,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 f"{kind.__name__} does not support several KV cache groups: --disable-hybrid-kv-cache-manager"
             )
         self._inner: Any = kind(config, role, kv_cache_config)
+        self._guard = Guard(PROCESS.once)
+        self._guard.strict = vllm_config.kv_transfer_config.kv_connector_extra_config.get(LAYER_WISE) is True
         self._steps: Steps | None = None
         self._requests: Requests | None = None
         own_config = config.kv_transfer_config
@@ -184,7 +189,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def _layer_wise(self, vllm_config: Any, making: Callable[..., Made | None]) -> Made | None:
         """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
-        wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get("layer_wise_push", False)
+        wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(LAYER_WISE, False)
         if not isinstance(wanted, bool):
             PROCESS.once.warn("layer-wise", "layer_wise_push=%r is neither true nor false; KV goes at the end", wanted)
         if wanted is not True or self._steps is None or vllm_config.kv_transfer_config.kv_role == "kv_consumer":
@@ -233,34 +238,40 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def on_new_request(self, request: Any) -> None:
         if self._requests is not None:
-            self._requests.arrived(request)
+            self._guard(self._requests.arrived, request)
         self._inner.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         if self._requests is not None:
-            self._requests.cached(request, num_computed_tokens)
+            self._guard(self._requests.cached, request, num_computed_tokens)
         found: tuple[int | None, bool] = self._inner.get_num_new_matched_tokens(request, num_computed_tokens)
         if self._reuse is not None:
-            found = self._reuse.answer(request, num_computed_tokens, found)
+            found = self._guard.asked(found, self._reuse.answer, request, num_computed_tokens, found)
         if self._requests is not None:
-            self._requests.found(request.request_id, found[0])
+            self._guard(self._requests.found, request.request_id, found[0])
         return found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if self._requests is not None and num_external_tokens > 0:
-            self._requests.loading(request, blocks, num_external_tokens)
+            self._guard(self._requests.loading, request, blocks, num_external_tokens)
         if self._reuse is not None:
-            self._reuse.allocated(request.request_id)
+            self._guard(self._reuse.allocated, request.request_id)
         self._inner.update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> MfsMetadata:
-        chunks = self._requests.chunks(scheduler_output) if self._requests is not None else []
-        if self._reuse is not None and self._requests is not None:
+        chunks, loads = self._guard.asked(([], []), self._step_of, scheduler_output)
+        return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks, loads)
+
+    def _step_of(self, scheduler_output: Any) -> tuple[list[Chunk], list[Load]]:
+        if self._requests is None:
+            return [], []
+        chunks = self._requests.chunks(scheduler_output)
+        if self._reuse is not None:
             self._reuse.pace.planned(chunks, self._requests.ready())
-        loads = self._requests.loads() if self._requests is not None else []
+        loads = self._requests.loads()
         if self._announcer is not None:
             self._announcer.tick()
-        return MfsMetadata(self._inner.build_connector_meta(scheduler_output), chunks, loads)
+        return chunks, loads
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self._reported(request, *self._inner.request_finished(request, block_ids))
@@ -278,11 +289,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Adds "mfs_pruned" to the answer of a request that the daemon found infeasible, and "mfs_reuse" to that of one
         which computed again what it could have loaded."""
         if self._reuse is not None:
-            parameters = self._reuse.ended(request.request_id, parameters)
+            parameters = self._guard.asked(parameters, self._reuse.ended, request.request_id, parameters)
         if self._requests is not None:
-            parameters = self._requests.reported(request.request_id, parameters)
+            parameters = self._guard.asked(parameters, self._requests.reported, request.request_id, parameters)
         if self._announcer is not None:
-            self._announcer.withdraw()  # the engine may have no further step for now
+            self._guard(self._announcer.withdraw)  # the engine may have no further step for now
         return delayed, parameters
 
     def pruned(self, request_id: str) -> bool:
@@ -317,7 +328,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         if self._steps is not None:
-            self._steps.register(kv_caches)
+            self._guard(self._steps.register, kv_caches)
         self._inner.register_kv_caches(kv_caches)
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
@@ -326,27 +337,38 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
         if self._steps is not None:
-            unsent = getattr(connector_metadata.inner, "reqs_not_processed", None) or ()
-            self._steps.aborted({request_number(str(transfer)) for transfer in unsent})
-            self._steps.begin(connector_metadata.chunks)
-            self._steps.load(connector_metadata.loads)
+            self._guard(self._begin, self._steps, connector_metadata)
         self._inner.bind_connector_metadata(connector_metadata.inner)
+
+    def _begin(self, steps: Steps, metadata: Any) -> None:
+        unsent = getattr(metadata.inner, "reqs_not_processed", None) or ()
+        steps.aborted({request_number(str(transfer)) for transfer in unsent})
+        steps.begin(metadata.chunks)
+        steps.load(metadata.loads)
 
     def clear_connector_metadata(self) -> None:
         super().clear_connector_metadata()
         self._inner.clear_connector_metadata()
         if self._steps is not None:
-            self._steps.end()
+            self._guard(self._steps.end)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         if self._steps is not None:
-            self._steps.layer(layer_number(layer_name))
+            self._guard(self._layer, self._steps, layer_name)
         self._inner.wait_for_layer_load(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         self._inner.save_kv_layer(layer_name, kv_layer, attn_metadata, **kwargs)
         if self._steps is not None:
-            self._steps.layer_ended(layer_number(layer_name), written() if self._steps.pushes is not None else None)
+            self._guard(self._layer_ended, self._steps, layer_name)
+
+    @staticmethod
+    def _layer(steps: Steps, layer_name: str) -> None:
+        steps.layer(layer_number(layer_name))
+
+    @staticmethod
+    def _layer_ended(steps: Steps, layer_name: str) -> None:
+        steps.layer_ended(layer_number(layer_name), written() if steps.pushes is not None else None)
 
     def get_finished(self, finished_req_ids: set[str]) -> Any:
         finished = self._inner.get_finished(finished_req_ids)
@@ -360,7 +382,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def _forget(self, finished: set[str], sent: Any) -> None:
         if self._steps is not None:
-            self._steps.finished(finished, sent)
+            self._guard(self._steps.finished, finished, sent)
 
 
 def _delegated(name: str) -> Any:

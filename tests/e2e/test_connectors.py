@@ -133,3 +133,36 @@ def test_around_the_nixl_connector(engines: Engines) -> None:
     assert decoded(other) != wanted
     assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
     assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()
+
+
+BROKEN = """
+
+def _broken(name):
+    def call(*_, **__):
+        raise RuntimeError("broken for the test")
+
+    call.__qualname__ = f"{kind}.{{name}}"
+    return call
+
+
+for _name, _member in list(vars({kind}).items()):
+    if callable(_member) and not _name.startswith("_"):
+        setattr({kind}, _name, _broken(_name))
+"""
+
+
+def test_what_fails_in_mfs_ends_no_step(engines: Engines) -> None:
+    """Every public method of what the connector calls in vLLM's scheduler and in its worker raises."""
+    for file, kind in (("requests.py", "Requests"), ("worker.py", "Steps")):
+        source = engines.folder / "site/mooncake_adapter/vllm" / file
+        source.write_text(source.read_text() + BROKEN.format(kind=kind))
+    store = engines.folder / "store"
+    engines.serve_connector("P", "kv_both", "ExampleConnector", {"shared_storage_path": str(store)})
+    engines.wait("P")
+    one = prompt(900, 5)
+    wanted = engines.complete("P", one, {}, max_tokens=8)
+    assert engines.complete("P", one, {}, max_tokens=8) == wanted
+    assert "Inject KV cache of" in (engines.folder / "P.log").read_text()
+    log = (engines.folder / "adapter-all.log").read_text()
+    for call in ("Requests.arrived", "MfsConnector._step_of", "MfsConnector._begin", "MfsConnector._layer_ended"):
+        assert log.count(f"{call} failed (RuntimeError: broken for the test)") == 1, call
