@@ -35,6 +35,7 @@ class Engines(Cluster):
         return {
             **super().environment(),
             "PYTHONPATH": os.pathsep.join((str(self.folder / "site"), str(NIXL))),
+            "PYTHONSAFEPATH": "1",  # else `-m` puts the folder of the tests first, which is this checkout
             "MFS_SOCKET": str(self.socket),
             "VLLM_LOGGING_CONFIG_PATH": str(self.logging_file()),
             "UCX_TLS": "tcp",
