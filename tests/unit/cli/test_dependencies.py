@@ -17,7 +17,7 @@ from pip._vendor import tomli
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = {"mfsd", "nccl_shim", "mooncake_adapter"}
-GATEWAY = {"starlette", "uvicorn", "aiohttp"}  # mfsd[gateway]
+GATEWAY = {"httptools", "starlette", "uvicorn", "aiohttp"}  # mfsd[gateway]
 EXTRA = {
     "mfsd/observe/spans.py": {"opentelemetry"},  # mfsd[otel]
     "mfsd/serve/learn/train.py": {"lightgbm", "numpy", "sklearn"},  # mfsd[learn]; loaded by mfsctl learn alone
