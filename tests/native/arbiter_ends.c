@@ -35,11 +35,7 @@ static bool in_batch(void)
 /* `heartbeats`: what the arbiter reads by itself while the ring still has messages. */
 static void ended_before_it_is_read(bool heartbeats)
 {
-	arbiter_begin();
-	memset(&program, 0, sizeof(program));
-	memset(&other, 0, sizeof(other));
-	attach(&program);
-	attach(&other);
+	arbiter_begin_two(&program, &other);
 	send_task(&other, 0, MFS_NONE_U32); /* so that the others wait */
 	send_batch(BATCH_ID);
 	for (unsigned i = 0; i < MFS_SUBMIT_RINGS; i++) /* of rings that were silent a turn polls one */

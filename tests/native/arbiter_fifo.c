@@ -62,11 +62,7 @@ static uint32_t occupy(uint8_t flags)
 
 static void begin(void)
 {
-	arbiter_begin();
-	memset(&program, 0, sizeof(program));
-	memset(&other, 0, sizeof(other));
-	attach(&program);
-	attach(&other);
+	arbiter_begin_two(&program, &other);
 }
 
 static void end(void)

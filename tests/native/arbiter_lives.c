@@ -68,11 +68,7 @@ static struct mfs_rmlq_snapshot known(void)
 
 static void begin(void)
 {
-	arbiter_begin();
-	memset(&program, 0, sizeof(program));
-	memset(&other, 0, sizeof(other));
-	attach(&program);
-	attach(&other);
+	arbiter_begin_two(&program, &other);
 	for (unsigned n = 0; n < 4; n++) /* so that the others wait */
 		submit(&other, TASK, 0, 1, 0);
 	pass();

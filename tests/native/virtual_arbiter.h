@@ -233,4 +233,14 @@ static inline void arbiter_begin(void)
 	must(mfs_arbiter_nic(arbiter, "rdma0", 1, RATE) == 0, "a NIC is made");
 }
 
+/* With two new programs. */
+static inline void arbiter_begin_two(struct program *program, struct program *other)
+{
+	arbiter_begin();
+	memset(program, 0, sizeof(*program));
+	memset(other, 0, sizeof(*other));
+	attach(program);
+	attach(other);
+}
+
 #endif
