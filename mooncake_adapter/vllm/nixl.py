@@ -12,6 +12,7 @@ from typing import Any
 
 from mooncake_adapter.metadata import MetadataSources
 from mooncake_adapter.session import STAGE_P2D
+from mooncake_adapter.vllm.guard import Guard
 from mooncake_adapter.vllm.worker import Steps
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -33,18 +34,19 @@ def report_requests(connector: Any, steps: Steps, sources: MetadataSources, leas
         return False
     if isinstance(lease_s, (int, float)) and lease_s > 0:
         sources.lease_s = float(lease_s)
+    guard = Guard(once)
     for name in names:
-        setattr(worker, name, reporting(getattr(worker, name), steps, sources))
+        setattr(worker, name, reporting(getattr(worker, name), steps, sources, guard))
     return True
 
 
-def reporting(method: Callable[..., Any], steps: Steps, sources: MetadataSources) -> Callable[..., Any]:
+def reporting(method: Callable[..., Any], steps: Steps, sources: MetadataSources, guard: Guard) -> Callable[..., Any]:
     """The method, which names its request in `request_id`."""
 
     @wraps(method)
     def reported(*arguments: Any, **keywords: Any) -> Any:
         request = keywords.get("request_id")
-        known = steps.awaited(request) if isinstance(request, str) else None
+        known = guard.asked(None, steps.awaited, request) if isinstance(request, str) else None
         if known is None:
             return method(*arguments, **keywords)
         token = sources.call.set(known._replace(stage=STAGE_P2D))

@@ -10,6 +10,7 @@ from typing import Any
 
 from mooncake_adapter.blocks import Owned
 from mooncake_adapter.metadata import Metadata, request_number
+from mooncake_adapter.vllm.guard import Guard
 from mooncake_adapter.vllm.layerwise import Pushes, Span
 from mooncake_adapter.vllm.worker import Steps
 from mooncake_adapter.warn_once import WarnOnce
@@ -28,6 +29,8 @@ def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes |
         )
         return False
 
+    guard = Guard(once)
+
     async def build_with_owners(ready: list[Any], *arguments: Any) -> tuple[Any, ...]:
         addresses, peer_addresses, lengths, owners = [], [], [], []
         failed: list[Any] = []
@@ -39,8 +42,8 @@ def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes |
                 rest = await pushes.rest(str(one[1].transfer_id), one[0], arguments[0], spans)
                 some, peers, sizes = (list(column) for column in zip(*rest, strict=True)) if rest else ([], [], [])
             name, transfer = one[1].p_req_id, one[1].transfer_id
-            metadata = steps.known(name) or Metadata(request_number(str(transfer)))
-            owners += [steps.blocks.at_layer(metadata, steps.blocks.layer_of(address)) for address in some]
+            unknown = Metadata(request_number(str(transfer)))
+            owners += guard.asked([unknown] * len(some), owners_of, steps, name, unknown, some)
             addresses += some
             peer_addresses += peers
             lengths += sizes
@@ -50,3 +53,9 @@ def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes |
 
     setattr(worker, BUILD, build_with_owners)
     return True
+
+
+def owners_of(steps: Steps, request: str, unknown: Metadata, addresses: list[Any]) -> list[Metadata]:
+    """Of each address; of a request that is not known here, `unknown`."""
+    metadata = steps.known(request) or unknown
+    return [steps.blocks.at_layer(metadata, steps.blocks.layer_of(address)) for address in addresses]

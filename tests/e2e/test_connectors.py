@@ -96,28 +96,18 @@ def engines(wheel: Path) -> Iterator[Engines]:
         shutil.rmtree(folder)
 
 
-def test_around_the_example_connector(engines: Engines) -> None:
-    """The second request loads what the first one saved: other tokens when that is emptied."""
-    store = engines.folder / "store"
-    engines.serve_connector("P", "kv_both", "ExampleConnector", {"shared_storage_path": str(store)})
+def loads_what_it_saved(engines: Engines) -> tuple[list[int], list[int]]:
+    """A prompt whose second request loads what the first one saved, and the tokens of both."""
+    engines.serve_connector("P", "kv_both", "ExampleConnector", {"shared_storage_path": str(engines.folder / "store")})
     engines.wait("P")
     one = prompt(900, 5)
     wanted = engines.complete("P", one, {}, max_tokens=8)
     assert engines.complete("P", one, {}, max_tokens=8) == wanted
     assert "Inject KV cache of" in (engines.folder / "P.log").read_text()
-    empty = (
-        "import pathlib, sys, safetensors.torch as s\n"
-        "for f in pathlib.Path(sys.argv[1]).rglob('*.safetensors'):\n"
-        " s.save_file({k: v * 0 for k, v in s.load_file(f).items()}, f)"
-    )
-    subprocess.run((PYTHON, "-c", empty, str(store)), check=True)
-    assert engines.complete("P", one, {}, max_tokens=8) != wanted
-    assert engines.batches()
-    assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
-    assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()
+    return one, wanted
 
 
-def test_around_the_nixl_connector(engines: Engines) -> None:
+def reads_the_other_ones_cache(engines: Engines) -> None:
     """The decode instance reads the prefill instance's cache by NIXL: that of another prompt gives other tokens."""
     for name in "PD":
         engines.serve_connector(name, "kv_both", "NixlConnector", {})
@@ -132,6 +122,25 @@ def test_around_the_nixl_connector(engines: Engines) -> None:
 
     assert decoded(one) == wanted
     assert decoded(other) != wanted
+
+
+def test_around_the_example_connector(engines: Engines) -> None:
+    """Other tokens when what was saved is emptied."""
+    one, wanted = loads_what_it_saved(engines)
+    empty = (
+        "import pathlib, sys, safetensors.torch as s\n"
+        "for f in pathlib.Path(sys.argv[1]).rglob('*.safetensors'):\n"
+        " s.save_file({k: v * 0 for k, v in s.load_file(f).items()}, f)"
+    )
+    subprocess.run((PYTHON, "-c", empty, str(engines.folder / "store")), check=True)
+    assert engines.complete("P", one, {}, max_tokens=8) != wanted
+    assert engines.batches()
+    assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
+    assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()
+
+
+def test_around_the_nixl_connector(engines: Engines) -> None:
+    reads_the_other_ones_cache(engines)
     assert set(engines.batches()) == {(LAYERS, LAYERS)}, "every layer boundary of every prefill"
     assert "was not tested" not in (engines.folder / "adapter-all.log").read_text()
 
@@ -152,18 +161,28 @@ for _name, _member in list(vars({kind}).items()):
 """
 
 
-def test_what_fails_in_mfs_ends_no_step(engines: Engines) -> None:
+def break_mfs(engines: Engines) -> None:
     """Every public method of what the connector calls in vLLM's scheduler and in its worker raises."""
     for file, kind in (("requests.py", "Requests"), ("worker.py", "Steps")):
         source = engines.folder / "site/mooncake_adapter/vllm" / file
         source.write_text(source.read_text() + BROKEN.format(kind=kind))
-    store = engines.folder / "store"
-    engines.serve_connector("P", "kv_both", "ExampleConnector", {"shared_storage_path": str(store)})
-    engines.wait("P")
-    one = prompt(900, 5)
-    wanted = engines.complete("P", one, {}, max_tokens=8)
-    assert engines.complete("P", one, {}, max_tokens=8) == wanted
-    assert "Inject KV cache of" in (engines.folder / "P.log").read_text()
+
+
+def assert_logged(engines: Engines, *calls: str) -> None:
     log = (engines.folder / "adapter-all.log").read_text()
-    for call in ("Requests.arrived", "MfsConnector._step_of", "MfsConnector._begin", "MfsConnector._layer_ended"):
-        assert log.count(f"{call} failed (RuntimeError: broken for the test)") == 1, call
+    for call in calls:
+        assert f"{call} failed (RuntimeError: broken for the test)" in log, call
+
+
+def test_what_fails_in_mfs_ends_no_step(engines: Engines) -> None:
+    break_mfs(engines)
+    loads_what_it_saved(engines)
+    assert_logged(
+        engines, "Requests.arrived", "MfsConnector._step_of", "MfsConnector._begin", "MfsConnector._layer_ended"
+    )
+
+
+def test_what_fails_in_mfs_ends_no_step_of_nixl(engines: Engines) -> None:
+    break_mfs(engines)
+    reads_the_other_ones_cache(engines)
+    assert_logged(engines, "Requests.arrived", "MfsConnector._begin")
