@@ -27,7 +27,9 @@ class Program:
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
             pass_fds=pass_fds,
-            preexec_fn=os.setpgrp,  # Ctrl-C is for the controller, which then ends its programs
+            # Ctrl-C is for the controller, which then ends its programs. And the kernel shares a busy machine's cores by
+            # session (autogroups): in one of all, the daemons of six hosts would take from what one host's worker gets.
+            preexec_fn=os.setsid,
         )
 
     @property
