@@ -6,6 +6,7 @@ that a device does not have are not counted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -48,6 +49,14 @@ SCHEMES = (
         (("tx_priority_{n}_xoff.nic", "tx_link_xoff.nic"), ("rx_priority_{n}_xoff.nic", "rx_link_xoff.nic")),
     ),
 )
+
+KNOWN = frozenset(
+    name.format(n=n)
+    for names in SCHEMES
+    for name in itertools.chain(names.bytes, *names.pauses)
+    for n in range(PRIORITIES)
+)
+"""Every name of every scheme: nothing else has to be read."""
 
 
 def scheme_of(statistics: Mapping[str, int]) -> Names | None:

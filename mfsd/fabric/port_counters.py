@@ -7,17 +7,22 @@ Reading may take milliseconds, as drivers ask firmware: never on a thread that s
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from mfsd.fabric.counter_names import PRIORITIES, scheme_of, values
+from mfsd.fabric.counter_names import KNOWN, PRIORITIES, scheme_of, values
+from mfsd.fabric.driver_statistics import EthtoolStatistics
 
 SYSFS = Path("/sys/class/infiniband")
 WORD_BYTES = 4
+NUMBER_BYTES = 64
+LOOK_NS = 1_000_000_000
+"""Which files and interfaces a device has is looked up this often, and where one of them has gone."""
 
 Statistics = Callable[[str], Mapping[str, int]]
 """Name of an interface -> its driver's statistics by name. Raises OSError."""
@@ -33,7 +38,7 @@ class PortCounters(Struct, frozen=True):
 
 
 class PortReader:
-    """Of one device. Files and names are found at each reading: devices are renamed and unplugged."""
+    """Of one device. Its files stay open between readings."""
 
     def __init__(
         self,
@@ -43,81 +48,111 @@ class PortReader:
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._folder = sysfs / device
-        self._statistics = statistics if statistics is not None else EthtoolStatistics()
+        self._statistics = statistics if statistics is not None else EthtoolStatistics(only=KNOWN)
         self._clock_ns = clock_ns
+        self._looked_ns: int | None = None
+        self._interfaces: list[str] = []
+        self._words: tuple[list[_File], list[_File]] = ([], [])
+        self._hw_counters: dict[str, list[_File]] = {}
 
     def read(self) -> PortCounters:
         """What cannot be read is None."""
         at_ns = self._clock_ns()
+        if self._looked_ns is None or at_ns - self._looked_ns >= LOOK_NS:
+            self._look(at_ns)
         found = self._found()
         names = scheme_of(found)
         if names is None:
-            return PortCounters(at_ns, self._words())
+            return PortCounters(at_ns, self._read_words())
         by_priority = tuple(tuple(values(found, name)) for name in names.bytes)
         pauses = tuple(
             sum(counts) if (counts := [v for name in side for v in values(found, name)]) else None
             for side in names.pauses
         )
         if any(len(side) != PRIORITIES for side in by_priority):
-            whole = self._words()
+            whole = self._read_words()
             if None in whole:
                 whole = (by_priority[0][0], by_priority[1][0])
             return PortCounters(at_ns, whole, pauses=(pauses[0], pauses[1]))
         sent, received = by_priority
         return PortCounters(at_ns, (sum(sent), sum(received)), (sent, received), (pauses[0], pauses[1]))
 
-    def _words(self) -> tuple[int | None, int | None]:
-        return self._sum("port_xmit_data"), self._sum("port_rcv_data")
+    def close(self) -> None:
+        for file in itertools.chain(*self._words, *self._hw_counters.values()):
+            file.close()
+        self._words, self._hw_counters = ([], []), {}
 
-    def _sum(self, name: str) -> int | None:
-        counts = [_number(port / "counters" / name) for port in self._folder.glob("ports/*")]
-        known = [count for count in counts if count is not None]
-        return sum(known) * WORD_BYTES if known else None
+    def _look(self, at_ns: int) -> None:
+        """What there is to read: devices are renamed and unplugged."""
+        self.close()
+        self._looked_ns = at_ns
+        self._interfaces = _entries(self._folder / "device/net")
+        sent, received = (
+            [_File(port / "counters" / name) for port in self._folder.glob("ports/*")]
+            for name in ("port_xmit_data", "port_rcv_data")
+        )
+        self._words = (sent, received)
+        for folder in self._folder.glob("ports/*/hw_counters"):
+            for name in KNOWN.intersection(_entries(folder)):
+                self._hw_counters.setdefault(name, []).append(_File(folder / name))
+
+    def _read_words(self) -> tuple[int | None, int | None]:
+        return self._sum(self._words[0]), self._sum(self._words[1])
+
+    def _sum(self, files: Sequence[_File]) -> int | None:
+        counts = self._numbers(files)
+        return sum(counts) * WORD_BYTES if counts else None
+
+    def _numbers(self, files: Sequence[_File]) -> list[int]:
+        counts = []
+        for file in files:
+            if (count := file.read()) is not None:
+                counts.append(count)
+            elif file.lost:
+                self._looked_ns = None  # the next reading looks again
+        return counts
 
     def _found(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for interface in _entries(self._folder / "device/net"):
+        for interface in self._interfaces:
             try:
-                _add(found, self._statistics(interface))
+                for name, count in self._statistics(interface).items():
+                    found[name] = found.get(name, 0) + count
             except OSError:
                 continue  # renamed or gone, or a driver without statistics
         if scheme_of(found) is None:
-            for folder in self._folder.glob("ports/*/hw_counters"):
-                paths = {name: _number(folder / name) for name in _entries(folder)}
-                _add(found, {name: count for name, count in paths.items() if count is not None})
+            for name, files in self._hw_counters.items():
+                if counts := self._numbers(files):
+                    found[name] = found.get(name, 0) + sum(counts)
         return found
 
 
-class EthtoolStatistics:
-    """The kernel's statistics of an interface, as `ethtool -S` prints them. Their names are read once."""
+class _File:
+    """A number in sysfs, which makes the text anew for each reading from the start."""
 
-    def __init__(self) -> None:
-        self._open: dict[str, object] = {}
-
-    def __call__(self, interface: str) -> Mapping[str, int]:
-        from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError  # slow to import
-
+    def __init__(self, path: Path) -> None:
+        self.lost = False
+        """It was there, and is not any more."""
         try:
-            handle = self._open.get(interface)
-            if handle is None:
-                handle = self._open[interface] = IoctlEthtool(interface)
-            return dict(handle.get_statistics())  # type: ignore[attr-defined]
-        except (OSError, NoSuchDevice, NotSupportedError, AssertionError) as error:
-            # another device has the name now, or statistics changed with its channels
-            self._open.pop(interface, None)
-            raise OSError(f"{interface}: no statistics: {error}") from error
+            self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
 
+    def read(self) -> int | None:
+        if self._descriptor is None:
+            return None
+        try:
+            return int(os.pread(self._descriptor, NUMBER_BYTES, 0))
+        except ValueError:
+            return None  # `N/A (no PMA)`, an interval in milliseconds of another form
+        except OSError:
+            self.lost = True
+            return None
 
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, count in more.items():
-        total[name] = total.get(name, 0) + count
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None  # `N/A (no PMA)`, an interval in milliseconds of another form
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _entries(folder: Path) -> list[str]:

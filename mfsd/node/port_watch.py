@@ -8,6 +8,7 @@ confirmed.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ from mfsd.node.bypass import LEAST_SHARE, BypassAccount
 from mfsd.node.control import PortStatus
 from mfsd.node.nics import read_host_rates, read_physical
 
+LOOK_NS = 1_000_000_000
+"""Which devices there are, and what their ports' rates are, is looked up this often."""
 NO_DEVICE_S = 1.0
 """A host without devices is asked for them this often."""
 COST_SHARE = 20
@@ -56,6 +59,20 @@ class _Port:
         self.loaded = False
         self.doubted = [False, False]
 
+    def quiet(self, reading: PortCounters) -> bool:
+        """Nothing has moved, and nothing that is believed has to be taken back or confirmed."""
+        before = self.before
+        return (
+            before is not None
+            and not self.loaded
+            and not any(self.doubted)
+            and (before.bytes, before.priority_bytes, before.pauses)
+            == (reading.bytes, reading.priority_bytes, reading.pauses)
+        )
+
+    def advance(self, reading: PortCounters) -> None:
+        self.before, self.read_ns = reading, reading.at_ns
+
 
 class PortWatch:
     """Owned by the daemon's loop."""
@@ -81,38 +98,68 @@ class PortWatch:
         self._ports: dict[str, _Port] = {}
         self._borrows: dict[str, bool] = {}
         """Of each device, whether it uses the port of another: read once, while it is there."""
+        self._rates: dict[str, int] = {}
+        self._looked_ns = 0
+        self._pause_s = 0.0
+        self._stopped = threading.Event()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._interval_ns:
+        try:
+            while self._interval_ns:
+                self.take(*await loop.run_in_executor(None, self._read_until_news))
+        finally:
+            self._stopped.set()
+
+    def _read_until_news(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
+        """In a thread: the daemon's loop is woken for what it has to know alone."""
+        while True:
+            self._stopped.wait(self._pause_s)
             begun_ns = time.monotonic_ns()
-            rates, readings = await loop.run_in_executor(None, self.read)
+            rates, readings = self.read()
             took_s = (time.monotonic_ns() - begun_ns) / 1e9
-            self.take(rates, readings)
-            pause_s = max(self._interval_ns / 1e9, took_s * (COST_SHARE - 1))
-            await asyncio.sleep(pause_s if readings else NO_DEVICE_S)
+            self._pause_s = max(self._interval_ns / 1e9, took_s * (COST_SHARE - 1)) if readings else NO_DEVICE_S
+            if self._stopped.is_set() or not self._all_quiet(readings):
+                return rates, readings
+
+    def _all_quiet(self, readings: Mapping[str, PortCounters]) -> bool:
+        """Nothing has changed since the last readings, and these have been taken."""
+        if self._ports.keys() != readings.keys():
+            return False
+        quiet = all(self._ports[name].quiet(reading) for name, reading in readings.items())
+        if quiet:
+            for name, reading in readings.items():
+                self._ports[name].advance(reading)
+        return quiet
 
     def read(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
         """Rates and counters by device, without virtual functions: they use the port of another. In a thread."""
+        at_ns = time.monotonic_ns()
+        if not self._rates or at_ns - self._looked_ns >= LOOK_NS:
+            self._looked_ns = at_ns
+            self._look()
+        return self._rates, {name: self._ports[name].reader.read() for name in self._rates}
+
+    def _look(self) -> None:
         all_rates = read_host_rates(self._sysfs)
         self._borrows = {
             name: self._borrows[name] if name in self._borrows else read_physical(name, self._sysfs) != name
             for name in all_rates
         }
-        rates = {name: rate for name, rate in all_rates.items() if not self._borrows[name]}
-        for name in rates:
+        self._rates = {name: rate for name, rate in all_rates.items() if not self._borrows[name]}
+        for name in self._rates:
             if name not in self._ports:
                 self._ports[name] = _Port(name, self._sysfs, self._clock_ns)
-        return rates, {name: self._ports[name].reader.read() for name in rates}
 
     def take(self, rates: Mapping[str, int], readings: Mapping[str, PortCounters]) -> None:
         for name in self._ports.keys() - readings.keys():
-            del self._ports[name]
+            self._ports.pop(name).reader.close()
         numbers = {name: index for index, name in self._nics.names().items()}
         for name, reading in readings.items():
             port = self._ports[name]
             rate = self._nics.configured(name) or rates[name] or RATE_DEFAULT_BYTES_PER_S
-            before, port.before, port.read_ns = port.before, reading, reading.at_ns
+            before = port.before
+            port.advance(reading)
             if before is None:
                 if name in numbers:
                     port.account.add(Moved(0), self._arbiter.counted(numbers[name]), rate)

@@ -27,8 +27,8 @@ class Program:
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
             pass_fds=pass_fds,
-            # Ctrl-C is for the controller, which then ends its programs. And the kernel shares a busy machine's cores by
-            # session (autogroups): in one of all, the daemons of six hosts would take from what one host's worker gets.
+            # Ctrl-C is for the controller, which then ends its programs. And the kernel shares a busy machine's cores
+            # by session (autogroups): in one of all, the daemons of six hosts would take from one host's worker.
             preexec_fn=os.setsid,
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +20,9 @@ from pyroute2 import netns
 from bench.fabric.lab import missing
 from mfsd.cli.commands.host import host
 from mfsd.cli.commands.switch import switch
+from mfsd.fabric.driver_statistics import EthtoolStatistics
 from mfsd.fabric.plan import make_plan
 from mfsd.fabric.policy import load_profile
-from mfsd.fabric.port_counters import EthtoolStatistics
 from mfsd.fabric.systems import SYSTEMS
 from mfsd.fabric.systems.linux.qdisc import diff_queues, interface_index, open_netlink, read_queues, wanted_queues
 
@@ -178,3 +181,27 @@ def test_the_kernels_statistics_of_a_real_interface_are_read(namespace: str) -> 
             statistics("nic0")
     finally:
         netns.popns()
+
+
+def test_an_interface_may_have_more_channels_than_when_its_statistics_were_first_read(namespace: str) -> None:
+    """As after `ethtool -L`: the kernel writes as many values as there are then, beyond a buffer for those before."""
+    netns.pushns(namespace)
+    try:
+        tool("ip link add many0 numrxqueues 8 numtxqueues 8 type veth peer name many1 numrxqueues 8 numtxqueues 8")
+        set_channels("many0", 1)
+        statistics = EthtoolStatistics()
+        few = statistics("many0")
+        set_channels("many0", 8)
+        many = [statistics("many0") for _ in range(1000)][-1]
+        assert len(many) > len(few) and many["peer_ifindex"] == socket.if_nametoindex("many1")
+        set_channels("many0", 1)
+        assert statistics("many0") == few
+    finally:
+        netns.popns()
+
+
+def set_channels(interface: str, count: int) -> None:
+    siocethtool, ethtool_schannels = 0x8946, 0x3D
+    channels = (ctypes.c_uint32 * 9)(ethtool_schannels, 0, 0, 0, 0, count, count)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        fcntl.ioctl(asked, siocethtool, struct.pack("16sQ16x", interface.encode(), ctypes.addressof(channels)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsd.fabric.port_counters import EthtoolStatistics, PortCounters, PortReader
+from mfsd.fabric.counter_names import KNOWN
+from mfsd.fabric.driver_statistics import EthtoolStatistics
+from mfsd.fabric.port_counters import LOOK_NS, PortCounters, PortReader
 from mfsd.fabric.port_moved import BURST_BYTES, WRAPS, difference, moved
 
 RATE = 12_500_000_000
@@ -84,6 +87,29 @@ def test_what_is_missing_or_no_number_is_unknown(tmp_path: Path) -> None:
     assert read(tmp_path) == PortCounters(5, (None, None))
     device(tmp_path, ports__1__counters__port_xmit_data="N/A (no PMA)\n", ports__1__hw_counters__lifespan="x")
     assert read(tmp_path) == PortCounters(5, (None, None))
+
+
+def test_a_device_that_comes_back_is_found_again(tmp_path: Path) -> None:
+    """As after a reset of its driver: the files that were open read nothing any more."""
+    clock = itertools.count(0, LOOK_NS // 2)
+    reader = PortReader("nic0", device(tmp_path, **WORDS), lambda _: {}, clock_ns=clock.__next__)
+    assert reader.read().bytes == (100, 200)
+    (tmp_path / "nic0/ports").rename(tmp_path / "gone")
+    device(tmp_path, ports__1__counters__port_xmit_data="1", ports__1__counters__port_rcv_data="2")
+    readings = [reader.read().bytes for _ in range(2)]
+    assert readings[-1] == (4, 8)
+
+
+def test_looking_again_leaves_no_file_open(tmp_path: Path) -> None:
+    clock = itertools.count(0, LOOK_NS)
+    files = {f"ports__1__hw_counters__{name}": f"{value}" for name, value in MLX5.items()}
+    reader = PortReader("nic0", device(tmp_path, **WORDS, **files), lambda _: {}, clock_ns=clock.__next__)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(20):
+        reader.read()
+    assert len(os.listdir("/proc/self/fd")) - before == len(WORDS) + len(KNOWN & MLX5.keys())  # noqa: PTH208
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_the_kernels_statistics_of_an_interface() -> None:

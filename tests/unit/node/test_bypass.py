@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfsd._native import NicCounted
+from mfsd.fabric.port_counters import PortCounters
 from mfsd.fabric.port_moved import Moved
 from mfsd.node.bypass import BypassAccount
 from mfsd.node.port_watch import PortWatch
@@ -161,3 +164,41 @@ def test_counters_that_make_no_sense_are_said_once_until_they_make_sense_again(t
         ("port-counter-unbelievable", "mlx5_0", "sent")
     ] * 2
     assert nic.loads == [], "and nothing is planned by them"
+
+
+def test_the_loop_is_woken_for_changes_alone(tmp_path: Path) -> None:
+    clock = Clock()
+    taken: list[int | None] = []
+
+    class Watch(PortWatch):
+        def take(self, rates: Mapping[str, int], readings: Mapping[str, PortCounters]) -> None:
+            taken.append(readings["mlx5_0"].bytes[0])
+            super().take(rates, readings)
+
+    async def served() -> None:
+        nic = OneNic()
+        running = asyncio.ensure_future(Watch(nic, nic, lambda: (), 1_000_000, tmp_path, clock).run())
+        await until(lambda: clock.readings >= 20)
+        assert taken == [8]
+        write(tmp_path, 4, 0)
+        await until(lambda: taken[-1] == 16)
+        running.cancel()
+
+    write(tmp_path, 2, 0)
+    asyncio.run(served())
+
+
+class Clock:
+    """Says how often it was asked: once for each reading."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def __call__(self) -> int:
+        self.readings += 1
+        return self.readings * TICK_NS
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)

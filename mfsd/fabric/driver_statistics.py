@@ -1,0 +1,74 @@
+"""What `ethtool -S` prints of an interface, for readers that ask many times a second: names are read once, values
+into a buffer that is kept."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Container, Mapping
+from typing import Any
+
+SPARE_VALUES = 4096
+"""The kernel writes as many values as there are then, whatever room it was given: more than a driver adds between the
+question of how many and the reading, as with `ethtool -L`."""
+
+
+class EthtoolStatistics:
+    """Name of an interface -> its driver's statistics by name. Raises OSError."""
+
+    def __init__(self, only: Container[str] | None = None) -> None:
+        """`only`: the names that are wanted, of a driver's thousands; None: all."""
+        self._only = only
+        self._open: dict[str, _Interface] = {}
+
+    def __call__(self, interface: str) -> Mapping[str, int]:
+        from pyroute2.ethtool.ioctl import NoSuchDevice, NotSupportedError  # slow to import
+
+        try:
+            if interface not in self._open:
+                self._open[interface] = _Interface(interface, self._only)
+            return self._open[interface].read()
+        except (OSError, NoSuchDevice, NotSupportedError) as error:
+            self.close(interface)  # another device may have the name now
+            raise OSError(f"{interface}: no statistics: {error}") from error
+
+    def close(self, interface: str) -> None:
+        if (opened := self._open.pop(interface, None)) is not None:
+            opened.close()
+
+
+class _Interface:
+    def __init__(self, name: str, only: Container[str] | None) -> None:
+        from pyroute2.ethtool.ioctl import IoctlEthtool
+
+        self._handle = IoctlEthtool(name)
+        self._only = only
+        self._count = 0
+        self._wanted: list[tuple[str, int]] = []
+        self._values: Any = None
+
+    def read(self) -> dict[str, int]:
+        from pyroute2.ethtool.ioctl import ETH_SS_STATS
+
+        count = self._handle.get_stringset_length(ETH_SS_STATS)
+        if count != self._count or self._values is None:
+            self._read_names(count)
+        self._handle.ifreq.gstats = ctypes.addressof(self._values)
+        self._handle.ioctl()
+        if self._values.size != count:
+            self._count = 0
+            raise OSError("they changed meanwhile")
+        data = self._values.data
+        return {name: data[at] for name, at in self._wanted}
+
+    def _read_names(self, count: int) -> None:
+        from pyroute2.ethtool.ioctl import ETH_SS_STATS, ETHTOOL_GSTATS, generate_EthtoolGStats
+
+        names = self._handle.get_stringset(set_id=ETH_SS_STATS)
+        if len(names) != count:
+            raise OSError("they changed meanwhile")
+        self._wanted = [(name, at) for at, name in enumerate(names) if self._only is None or name in self._only]
+        self._values = generate_EthtoolGStats(count + SPARE_VALUES)(cmd=ETHTOOL_GSTATS)
+        self._count = count
+
+    def close(self) -> None:
+        self._handle.close()
