@@ -347,6 +347,7 @@ class ArbiterStats(TypedDict):
     messages: int
     grants: int
     cpu_ns: int
+    waiting_tasks: int
     clients: int
     nics: int
 

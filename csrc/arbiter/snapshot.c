@@ -21,7 +21,9 @@ static uint64_t thread_cpu_ns(void)
 
 static int run_stats(struct mfs_arbiter *arbiter, void *argument)
 {
-	*(struct mfs_arbiter_stats *)argument = (struct mfs_arbiter_stats){
+	struct mfs_arbiter_stats *stats = argument;
+
+	*stats = (struct mfs_arbiter_stats){
 		.loops = arbiter->loops,
 		.wakeups = arbiter->wakeups,
 		.messages = arbiter->messages,
@@ -30,6 +32,8 @@ static int run_stats(struct mfs_arbiter *arbiter, void *argument)
 		.clients = arbiter->sessions,
 		.nics = arbiter->nics,
 	};
+	for (uint32_t d = 0; d < direction_index(arbiter->nics, 0); d++)
+		stats->waiting_tasks += mfs_rmlq_waiting(direction_at(arbiter, d)->queue);
 	return 0;
 }
 

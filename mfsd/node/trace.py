@@ -85,8 +85,8 @@ class Tracer:
         return self._arbiter.facts(*direction)
 
     def waiting(self) -> int:
-        """Tasks that wait, over all NICs."""
-        return sum(sum(self._arbiter.nic_stats(nic)["held_tasks"]) for nic in self._nic_names())
+        """Tasks that wait, over all NICs: one question to the arbiter, where `nic_stats` asks three for each NIC."""
+        return self._arbiter.stats()["waiting_tasks"]
 
     def rates(self) -> list[int]:
         """Of every NIC, in bytes/s."""

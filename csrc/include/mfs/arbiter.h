@@ -94,6 +94,7 @@ struct mfs_communicator_snapshot {
 struct mfs_arbiter_stats {
 	uint64_t loops, wakeups, messages, grants;
 	uint64_t cpu_ns;
+	uint64_t waiting_tasks; /* all that wait for a permit now */
 	uint32_t clients, nics;
 };
 
