@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -23,7 +24,15 @@ from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import Metrics
 from mfsd.serve.status import EngineStatus, status_of
-from mfsd.serve.status_files import FOLDER_VARIABLE, FORMAT, SUFFIX, own_folder, pid_namespace, read_regular
+from mfsd.serve.status_files import (
+    FOLDER_VARIABLE,
+    FORMAT,
+    SUFFIX,
+    own_folder,
+    pid_namespace,
+    read_regular,
+    still_runs,
+)
 
 EVERY_S: Final = 1.0
 WANTED_SUFFIX: Final = ".policy"
@@ -155,7 +164,7 @@ def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
                 except (OSError, msgspec.MsgspecError, ValueError) as error:
                     complaints.append(f"{path}: {error}")
                     continue
-                if status is not None and (status.pid_namespace not in (0, here) or _lives(status.pid)):
+                if status is not None and (status.pid_namespace not in (0, here) or _lives(path, status.pid)):
                     found.append(status)
     return sorted(found, key=lambda one: one.engine), complaints
 
@@ -172,11 +181,8 @@ def _read(path: Path) -> EngineStatus | None:
     return status
 
 
-def _lives(pid: int) -> bool:
+def _lives(path: Path, pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return still_runs(pid, path.stat().st_mtime, time.time())
+    except OSError:  # it went meanwhile
         return False
-    except PermissionError:
-        pass
-    return True

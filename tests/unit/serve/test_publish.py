@@ -210,6 +210,14 @@ def test_files_of_dead_engines_links_and_nonsense_are_left_out(folder: Path) -> 
     publisher.close()
 
 
+def test_an_engine_whose_number_is_another_process_by_now_is_left_out(folder: Path) -> None:
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    os.utime(path, (time.time() - 86_400,) * 2)  # this process is younger than the file
+    assert read_all([folder]) == ([], [])
+    publisher.close()
+
+
 def test_mfsctl_shows_it_as_tables_and_as_json(folder: Path) -> None:
     publisher = Publisher(served(Clock()), lambda kind, text: None)
     table = ctl("status")
