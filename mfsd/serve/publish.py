@@ -62,6 +62,7 @@ class Publisher:
         self._metrics = Metrics(engine)
         self._started_s = self._latest_s = engine.clock()
         self._failed = False
+        """The latest file could not be written."""
         self._writer: Thread | None = None
         self._write()
 
@@ -73,7 +74,7 @@ class Publisher:
             if self._controller is not None:
                 self._controller.tick()
             self._metrics.update()
-            if not self._failed and (self._writer is None or not self._writer.is_alive()):
+            if self._writer is None or not self._writer.is_alive():
                 self._writer = Thread(target=self._write, name="mfs-serve-status", daemon=True)
                 self._writer.start()
 
@@ -93,8 +94,11 @@ class Publisher:
         self._forget_wanted()
 
     def _forget_wanted(self) -> None:
+        self._forget(self._wanted)
+
+    def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):
-            self._wanted.unlink()
+            path.unlink()
 
     def _write(self) -> None:
         try:
@@ -106,12 +110,16 @@ class Publisher:
             with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(status_of(self._engine, os.getpid(), self._started_s)))
             partial.replace(self._path)
-        except OSError as error:
+        except OSError as error:  # the next second tries again, as after a disk that was full
+            self._forget(self._path)  # what it says would stay as it is
+            if not self._failed:
+                remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
+                self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
             self._failed = True
-            remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
-            self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
         except Exception as error:  # in a thread: the next second tries again
             self._warn("serve-status-made", f"the status of {self._engine.name} could not be made ({error})")
+        else:
+            self._failed = False
 
     def settled(self) -> None:
         """Returns when no file is being written."""
@@ -122,8 +130,7 @@ class Publisher:
         self._metrics.update()
         self.settled()
         self._forget_wanted()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
+        self._forget(self._path)
 
 
 def want(where: list[Path], engine: str, policy: str) -> bool:

@@ -190,6 +190,29 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in warning
 
 
+def test_a_status_that_could_not_be_written_is_gone_until_it_can_be_again(folder: Path) -> None:
+    """As on a disk that is full for a while: what was written before says nothing of now, nor does it take a policy."""
+    clock, warnings = Clock(), list[str]()
+    engine = served(clock)
+    publisher = Publisher(engine, lambda kind, text: warnings.append(text))
+    (folder / "vllm-1-0.partial").mkdir()
+    for _ in range(2):
+        clock.now_s += EVERY_S
+        publisher.tick()
+        publisher.settled()
+        assert read_all([folder]) == ([], [])
+    (folder / "vllm-1-0.partial").rmdir()
+    clock.now_s += EVERY_S
+    publisher.tick()
+    publisher.settled()
+    assert len(read_all([folder])[0]) == len(warnings) == 1
+    ctl("policy", "edf")
+    clock.now_s += EVERY_S
+    publisher.tick()
+    assert engine.config.policy is Policy.EDF
+    publisher.close()
+
+
 def test_files_of_dead_engines_links_and_nonsense_are_left_out(folder: Path) -> None:
     publisher = Publisher(served(Clock()), lambda kind, text: None)
     (path,) = folder.iterdir()
