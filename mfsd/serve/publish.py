@@ -36,6 +36,7 @@ from mfsd.serve.status_files import (
 
 EVERY_S: Final = 1.0
 WANTED_SUFFIX: Final = ".policy"
+PARTIAL_SUFFIX: Final = ".partial"
 AUTO: Final = "auto"
 """Wanted instead of a policy: what the configuration says, the controller included."""
 FILE_MAX_BYTES: Final = 16 << 20
@@ -59,6 +60,7 @@ class Publisher:
         self._path = self._folder / f"{engine.name}{SUFFIX}"
         self._wanted = self._folder / f"{engine.name}{WANTED_SUFFIX}"
         self._forget_wanted()
+        self._forget_killed()
         self._metrics = Metrics(engine)
         self._started_s = self._latest_s = engine.clock()
         self._failed = False
@@ -96,6 +98,19 @@ class Publisher:
     def _forget_wanted(self) -> None:
         self._forget(self._wanted)
 
+    def _forget_killed(self) -> None:
+        """What engines left here that were killed: a daemon reads so many files of a folder, and no more."""
+        here = pid_namespace()
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"*{SUFFIX}"):
+                try:
+                    status = _read(path)
+                except (OSError, msgspec.MsgspecError, ValueError):
+                    continue
+                if status is not None and status.pid_namespace == here != 0 and not _exists(status.pid):
+                    for suffix in (SUFFIX, PARTIAL_SUFFIX, WANTED_SUFFIX):
+                        self._forget(path.with_suffix(suffix))
+
     def _forget(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -105,7 +120,7 @@ class Publisher:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_uid != os.geteuid():
                 raise PermissionError(0, "belongs to another user")
-            partial = self._path.with_suffix(".partial")
+            partial = self._path.with_suffix(PARTIAL_SUFFIX)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(status_of(self._engine, os.getpid(), self._started_s)))
@@ -182,7 +197,10 @@ def _read(path: Path) -> EngineStatus | None:
         raw = read_regular(path, FILE_MAX_BYTES)
     except FileNotFoundError:
         return None
-    status = msgspec.json.decode(raw, type=EngineStatus)
+    try:
+        status = msgspec.json.decode(raw, type=EngineStatus)
+    except RecursionError:
+        raise ValueError("lists or tables within each other without end") from None
     if status.format != FORMAT:
         raise ValueError(f"format {status.format}, this mfsctl reads {FORMAT}; use the one of the engine's version")
     return status
@@ -193,3 +211,7 @@ def _lives(path: Path, pid: int) -> bool:
         return still_runs(pid, path.stat().st_mtime, time.time())
     except OSError:  # it went meanwhile
         return False
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -27,6 +27,7 @@ from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, Tier
 from mfsd.serve.status import EngineStatus, status_of
 from mfsd.serve.status_files import FOLDER_VARIABLE, own_folder
+from mfsd.serve.tier_reader import FILES_MAX
 
 SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
 
@@ -210,6 +211,25 @@ def test_a_status_that_could_not_be_written_is_gone_until_it_can_be_again(folder
     clock.now_s += EVERY_S
     publisher.tick()
     assert engine.config.policy is Policy.EDF
+    publisher.close()
+
+
+def test_an_engine_removes_what_those_that_were_killed_left(folder: Path) -> None:
+    """As of an engine that is killed at each start: the daemon reads no more than so many files of a folder."""
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    here = json.loads(path.read_text())
+    publisher.close()
+    gone = 2**22 + 1
+    for at in range(FILES_MAX):
+        (folder / f"killed-{at}.json").write_text(json.dumps(here | {"pid": gone}))
+    (folder / "killed-0.partial").write_text("{")
+    (folder / "lives.json").write_text(json.dumps(here))
+    (folder / "elsewhere.json").write_text(json.dumps(here | {"pid": gone, "pid_namespace": 1}))
+    (folder / "other.json").write_text('{"tiers":' + "[" * 100_000)
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    names = ["elsewhere.json", "lives.json", "other.json", "vllm-1-0.json"]
+    assert sorted(left.name for left in folder.iterdir()) == names
     publisher.close()
 
 
