@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from mfsd.serve.promise import Words
+from mfsd.serve.settings import IMPORTANCE_MAX
 
 TTFT_KEYS: Final = ("ttft_slo_ms", "slo_ttft_ms")
 TBT_KEYS: Final = ("tbt_slo_ms", "slo_tbt_ms")
@@ -55,15 +56,16 @@ def _first(carried: Iterable[Mapping[str, Any]], *names: str) -> Any:
 
 
 def words_in(sources: Iterable[Any], tiers: Collection[str], priority: object, session: object) -> Words:
-    """A class of service (`qos`) that is the name of a tier counts as one; vLLM's priority (smaller goes first) is the
-    importance of a request that names none. session: the engine's own field for it, where the words name none."""
+    """A class of service (`qos`) that is the name of a tier counts as one; vLLM's priority (smaller goes first), which
+    has no bounds, is the importance of a request that names none, the least or greatest beyond its range. session: the
+    engine's own field for it, where the words name none."""
     carried = given(sources)  # once: each request of a gateway passes here
     tier = _first(carried, "tier")
     if tier is None and isinstance(qos := _first(carried, *QOS_KEYS), str) and qos in tiers:
         tier = qos
     importance = _first(carried, "importance")
     if importance is None and isinstance(priority, int):
-        importance = -priority or None
+        importance = max(-IMPORTANCE_MAX, min(-priority, IMPORTANCE_MAX)) or None
     return Words(
         ttft_ms=_first(carried, *TTFT_KEYS),
         tbt_ms=_first(carried, *TBT_KEYS),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -23,10 +24,19 @@ from mfsd.serve.controller import Controller
 from mfsd.serve.engine import Engine
 from mfsd.serve.metrics import Metrics
 from mfsd.serve.status import EngineStatus, status_of
-from mfsd.serve.status_files import FOLDER_VARIABLE, FORMAT, SUFFIX, own_folder, pid_namespace, read_regular
+from mfsd.serve.status_files import (
+    FOLDER_VARIABLE,
+    FORMAT,
+    SUFFIX,
+    own_folder,
+    pid_namespace,
+    read_regular,
+    still_runs,
+)
 
 EVERY_S: Final = 1.0
 WANTED_SUFFIX: Final = ".policy"
+PARTIAL_SUFFIX: Final = ".partial"
 AUTO: Final = "auto"
 """Wanted instead of a policy: what the configuration says, the controller included."""
 FILE_MAX_BYTES: Final = 16 << 20
@@ -50,9 +60,11 @@ class Publisher:
         self._path = self._folder / f"{engine.name}{SUFFIX}"
         self._wanted = self._folder / f"{engine.name}{WANTED_SUFFIX}"
         self._forget_wanted()
+        self._forget_killed()
         self._metrics = Metrics(engine)
         self._started_s = self._latest_s = engine.clock()
         self._failed = False
+        """The latest file could not be written."""
         self._writer: Thread | None = None
         self._write()
 
@@ -64,7 +76,7 @@ class Publisher:
             if self._controller is not None:
                 self._controller.tick()
             self._metrics.update()
-            if not self._failed and (self._writer is None or not self._writer.is_alive()):
+            if self._writer is None or not self._writer.is_alive():
                 self._writer = Thread(target=self._write, name="mfs-serve-status", daemon=True)
                 self._writer.start()
 
@@ -84,25 +96,45 @@ class Publisher:
         self._forget_wanted()
 
     def _forget_wanted(self) -> None:
+        self._forget(self._wanted)
+
+    def _forget_killed(self) -> None:
+        """What engines left here that were killed: a daemon reads so many files of a folder, and no more."""
+        here = pid_namespace()
         with contextlib.suppress(OSError):
-            self._wanted.unlink()
+            for path in self._folder.glob(f"*{SUFFIX}"):
+                try:
+                    status = _read(path)
+                except (OSError, msgspec.MsgspecError, ValueError):
+                    continue
+                if status is not None and status.pid_namespace == here != 0 and not _exists(status.pid):
+                    for suffix in (SUFFIX, PARTIAL_SUFFIX, WANTED_SUFFIX):
+                        self._forget(path.with_suffix(suffix))
+
+    def _forget(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
     def _write(self) -> None:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._folder.stat().st_uid != os.geteuid():
                 raise PermissionError(0, "belongs to another user")
-            partial = self._path.with_suffix(".partial")
+            partial = self._path.with_suffix(PARTIAL_SUFFIX)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(status_of(self._engine, os.getpid(), self._started_s)))
             partial.replace(self._path)
-        except OSError as error:
+        except OSError as error:  # the next second tries again, as after a disk that was full
+            self._forget(self._path)  # what it says would stay as it is
+            if not self._failed:
+                remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
+                self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
             self._failed = True
-            remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
-            self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
         except Exception as error:  # in a thread: the next second tries again
             self._warn("serve-status-made", f"the status of {self._engine.name} could not be made ({error})")
+        else:
+            self._failed = False
 
     def settled(self) -> None:
         """Returns when no file is being written."""
@@ -113,8 +145,7 @@ class Publisher:
         self._metrics.update()
         self.settled()
         self._forget_wanted()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
+        self._forget(self._path)
 
 
 def want(where: list[Path], engine: str, policy: str) -> bool:
@@ -155,7 +186,7 @@ def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
                 except (OSError, msgspec.MsgspecError, ValueError) as error:
                     complaints.append(f"{path}: {error}")
                     continue
-                if status is not None and (status.pid_namespace not in (0, here) or _lives(status.pid)):
+                if status is not None and (status.pid_namespace not in (0, here) or _lives(path, status.pid)):
                     found.append(status)
     return sorted(found, key=lambda one: one.engine), complaints
 
@@ -166,17 +197,21 @@ def _read(path: Path) -> EngineStatus | None:
         raw = read_regular(path, FILE_MAX_BYTES)
     except FileNotFoundError:
         return None
-    status = msgspec.json.decode(raw, type=EngineStatus)
+    try:
+        status = msgspec.json.decode(raw, type=EngineStatus)
+    except RecursionError:
+        raise ValueError("lists or tables within each other without end") from None
     if status.format != FORMAT:
         raise ValueError(f"format {status.format}, this mfsctl reads {FORMAT}; use the one of the engine's version")
     return status
 
 
-def _lives(pid: int) -> bool:
+def _lives(path: Path, pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return still_runs(pid, path.stat().st_mtime, time.time())
+    except OSError:  # it went meanwhile
         return False
-    except PermissionError:
-        pass
-    return True
+
+
+def _exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

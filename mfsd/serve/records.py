@@ -109,10 +109,11 @@ class Recorder:
     def _rotate(self) -> None:
         if self._file is not None:
             self._file.close()
-            for number in range(self._files - 1, 0, -1):
-                newer = self.path if number == 1 else self._numbered(number - 1)
-                with contextlib.suppress(FileNotFoundError):
-                    newer.replace(self._numbered(number))
+        # also at the first plan: in a container the engine that was started again may have the name of the one before
+        for number in range(self._files - 1, 0, -1):
+            newer = self.path if number == 1 else self._numbered(number - 1)
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(self._numbered(number))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("wb")
         self._size = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,8 @@ FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
 SUFFIX: Final = ".json"
 HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Its inode (Linux' PROC_PID_INIT_INO)."""
+STARTED_SLACK_S: Final = 60.0
+"""By so much the wall clock may have been set since a file was written."""
 
 
 def own_folder() -> Path:
@@ -35,6 +38,17 @@ def process_name() -> str:
     """This process as no other of the node is called: containers number their processes by themselves, each from 1."""
     namespace = pid_namespace()
     return f"{os.getpid()}" if namespace in (0, HOST_PID_NAMESPACE) else f"{os.getpid()}.{namespace}"
+
+
+def still_runs(pid: int, written_s: float, now_s: float) -> bool:
+    """Whether the process that wrote a file then is still there: else the number is no process' or another one's by
+    now."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return False
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return now_s - age_s <= written_s + STARTED_SLACK_S
 
 
 def folders() -> list[Path]:

@@ -10,6 +10,8 @@ from mfsd.policy.serve import Observed, StepLoad
 
 ERRORS_MAX: Final = 512
 UNDER_WAY_MAX: Final = 64
+OBSERVED_MAX: Final = 64
+"""Steps that ended since the last plan: an engine that makes no plans any more takes none of them."""
 
 
 class Clock:
@@ -42,7 +44,7 @@ class Steps:
     def __init__(self) -> None:
         self._under_way: deque[Begun] = deque(maxlen=UNDER_WAY_MAX)
         self._ended_s = 0.0
-        self._observed: list[Observed] = []
+        self._observed: deque[Observed] = deque(maxlen=OBSERVED_MAX)
         self.errors: deque[float] = deque(maxlen=ERRORS_MAX)
         """(measured - estimate) / measured of the latest steps."""
 
@@ -66,6 +68,7 @@ class Steps:
         return begun, max(0.0, seconds)
 
     def taken(self) -> tuple[Observed, ...]:
-        """Steps that ended since the last call."""
-        observed, self._observed = tuple(self._observed), []
+        """Steps that ended since the last call, the latest ones if they are many."""
+        observed = tuple(self._observed)
+        self._observed.clear()
         return observed

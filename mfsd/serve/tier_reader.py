@@ -17,7 +17,7 @@ import msgspec
 
 from mfsd.policy.request_tiers import COUNT_MAX, FIRST_COME, TIERS_MAX, NodeTiers, TierReport, added
 from mfsd.proto.wire import is_name
-from mfsd.serve.status_files import FORMAT, SUFFIX, open_regular, pid_namespace
+from mfsd.serve.status_files import FORMAT, SUFFIX, open_regular, pid_namespace, still_runs
 
 FOLDERS_MAX: Final = 64
 ENTRIES_MAX: Final = 1024
@@ -30,8 +30,6 @@ READ_MAX_BYTES: Final = 32 << 20
 """In one pass over all folders."""
 FRESH_S: Final = 10.0
 """An engine that serves writes once a second."""
-STARTED_SLACK_S: Final = 60.0
-"""By so much the wall clock may have been set since a file was written."""
 NAMED_MAX: Final = 256
 """Files that are named in the log, in a daemon's life."""
 
@@ -209,9 +207,4 @@ def _lives(status: _Status, written_s: float, now_s: float) -> bool:
         return True
     if status.pid_namespace not in (0, pid_namespace()):
         return False
-    try:
-        ticks = int(Path(f"/proc/{status.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return False
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return now_s - age_s <= written_s + STARTED_SLACK_S  # else the number is another process' by now
+    return still_runs(status.pid, written_s, now_s)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mfsd.serve.promise import Words
+from mfsd.serve.promise import Reader, Words
+from mfsd.serve.settings import IMPORTANCE_MAX, Settings
 from mooncake_adapter.middleware import fields_of
 from mooncake_adapter.vllm.promise import loads_prompt, words_of
 from mooncake_adapter.warn_once import WarnOnce
@@ -33,6 +34,15 @@ def test_vllms_own_fields_stand_in() -> None:
     words = words_of(request(priority=2, session_id="own"), set())
     assert (words.importance, words.session) == (-2, "own")
     assert words_of(request({"importance": 1, "session": "s"}, priority=2, session_id="own"), set()).importance == 1
+
+
+def test_vllms_priority_has_no_bounds_and_the_importance_that_stands_for_it_does() -> None:
+    """One beyond them counted as normal, before those that are more urgent."""
+    reader = Reader(Settings(), lambda kind, text: None)
+    later, sooner = [
+        reader.wanted(words_of(request(priority=priority), set())).importance for priority in (1_760_000_000, -(2**40))
+    ]
+    assert (later, sooner) == (-IMPORTANCE_MAX, IMPORTANCE_MAX) and not reader.unusable
 
 
 def test_a_request_without_anything_says_nothing() -> None:

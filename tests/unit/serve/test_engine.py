@@ -18,6 +18,7 @@ from mfsd.serve.records import replay
 from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Record, Settings, Tier
 from mfsd.serve.status import status_of
+from mfsd.serve.steps import OBSERVED_MAX
 
 TIERS = Settings(
     default=Tier(ttft_ms=4000),
@@ -224,6 +225,15 @@ def test_a_plan_that_raises_makes_that_step_first_come_and_is_counted() -> None:
     assert world.engine.plan([Fact("a", 0)], []) is None, "until it starts again"
     assert world.engine.counts["failed_plans"] == 2 * FAILURES_MAX - 1
     assert "ZeroDivisionError: by zero" in world.warnings["serve-plan"][0]
+
+
+def test_an_engine_that_makes_no_plans_any_more_keeps_few_steps(world: World) -> None:
+    for _ in range(FAILURES_MAX):
+        world.engine.failed(KeyError("a"))
+    for _ in range(10 * OBSERVED_MAX):
+        world.engine.first_come()
+        world.step([], StepLoad(1, 1), 0.1)
+    assert len(world.engine.steps.taken()) == OBSERVED_MAX
 
 
 def test_a_plan_that_cannot_be_followed_counts_as_failed(world: World) -> None:

@@ -27,6 +27,7 @@ from mfsd.serve.requests import Fact
 from mfsd.serve.settings import Settings, Tier
 from mfsd.serve.status import EngineStatus, status_of
 from mfsd.serve.status_files import FOLDER_VARIABLE, own_folder
+from mfsd.serve.tier_reader import FILES_MAX
 
 SETTINGS = Settings(tiers={"chat": Tier(ttft_ms=500, importance=1)})
 
@@ -190,6 +191,48 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in warning
 
 
+def test_a_status_that_could_not_be_written_is_gone_until_it_can_be_again(folder: Path) -> None:
+    """As on a disk that is full for a while: what was written before says nothing of now, nor does it take a policy."""
+    clock, warnings = Clock(), list[str]()
+    engine = served(clock)
+    publisher = Publisher(engine, lambda kind, text: warnings.append(text))
+    (folder / "vllm-1-0.partial").mkdir()
+    for _ in range(2):
+        clock.now_s += EVERY_S
+        publisher.tick()
+        publisher.settled()
+        assert read_all([folder]) == ([], [])
+    (folder / "vllm-1-0.partial").rmdir()
+    clock.now_s += EVERY_S
+    publisher.tick()
+    publisher.settled()
+    assert len(read_all([folder])[0]) == len(warnings) == 1
+    ctl("policy", "edf")
+    clock.now_s += EVERY_S
+    publisher.tick()
+    assert engine.config.policy is Policy.EDF
+    publisher.close()
+
+
+def test_an_engine_removes_what_those_that_were_killed_left(folder: Path) -> None:
+    """As of an engine that is killed at each start: the daemon reads no more than so many files of a folder."""
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    here = json.loads(path.read_text())
+    publisher.close()
+    gone = 2**22 + 1
+    for at in range(FILES_MAX):
+        (folder / f"killed-{at}.json").write_text(json.dumps(here | {"pid": gone}))
+    (folder / "killed-0.partial").write_text("{")
+    (folder / "lives.json").write_text(json.dumps(here))
+    (folder / "elsewhere.json").write_text(json.dumps(here | {"pid": gone, "pid_namespace": 1}))
+    (folder / "other.json").write_text('{"tiers":' + "[" * 100_000)
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    names = ["elsewhere.json", "lives.json", "other.json", "vllm-1-0.json"]
+    assert sorted(left.name for left in folder.iterdir()) == names
+    publisher.close()
+
+
 def test_files_of_dead_engines_links_and_nonsense_are_left_out(folder: Path) -> None:
     publisher = Publisher(served(Clock()), lambda kind, text: None)
     (path,) = folder.iterdir()
@@ -207,6 +250,14 @@ def test_files_of_dead_engines_links_and_nonsense_are_left_out(folder: Path) -> 
         "other.json",
         "pipe.json",
     ]
+    publisher.close()
+
+
+def test_an_engine_whose_number_is_another_process_by_now_is_left_out(folder: Path) -> None:
+    publisher = Publisher(served(Clock()), lambda kind, text: None)
+    (path,) = folder.iterdir()
+    os.utime(path, (time.time() - 86_400,) * 2)  # this process is younger than the file
+    assert read_all([folder]) == ([], [])
     publisher.close()
 
 

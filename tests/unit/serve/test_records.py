@@ -47,6 +47,16 @@ def test_rotated_files_stand_alone_and_are_bounded(tmp_path: Path) -> None:
     assert replay(tmp_path).steps == sum(replay(file).steps for file in files_of(tmp_path))
 
 
+def test_an_engine_that_is_started_again_keeps_the_record_before(tmp_path: Path) -> None:
+    """In a container it may have the number of the one before, and so its file's name."""
+    path = tmp_path / "e.jsonl"
+    recorded(path, steps=5)
+    before = path.read_bytes()
+    recorded(path, steps=7)
+    assert (tmp_path / "e.jsonl.1").read_bytes() == before
+    assert (replay(path).steps, replay(tmp_path).steps) == (7, 12)
+
+
 def test_a_plan_that_differs_is_named(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     recorded(path)
