@@ -23,6 +23,7 @@
 #define FEW_CORES 4 /* as the arbiter has it */
 #define RULES_TRIES 100
 #define DESCRIPTORS_MAX 3 /* of a welcome: segment, doorbell, outlook page */
+#define DESCRIPTOR_KEPT_FIRST 512
 
 static _Atomic uint64_t clients_made;
 
@@ -54,6 +55,30 @@ static int socket_bound(int fd, uint64_t deadline_ns)
 static int timeout_error(int error)
 {
 	return error == EAGAIN || error == EWOULDBLOCK || error == EINPROGRESS ? -ETIMEDOUT : -error;
+}
+
+/* A descriptor that stays open lies out of the program's way: it does not take the place of a standard one that the program has
+ * closed and opens later, and once the program has closed all that it does not know, its number is not soon the program's own. */
+static int descriptor_keep(int fd)
+{
+	int kept = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR_KEPT_FIRST);
+
+	if (kept < 0) /* fewer are allowed */
+		kept = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (kept < 0)
+		return fd;
+	close(fd);
+	return kept;
+}
+
+/* Whether the session's descriptors are still its own. A program may have closed them, as daemons close all that they find,
+ * and then their numbers may be those of its own files. The doorbell goes with the socket: eventfds cannot be told apart. */
+static bool descriptors_own(const struct mfs_client *client)
+{
+	struct stat status;
+
+	return fstat(client->socket, &status) == 0 && status.st_dev == client->socket_device &&
+	       status.st_ino == client->socket_inode;
 }
 
 static int socket_connect(const char *path, uint64_t deadline_ns)
@@ -266,7 +291,7 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 		*minor = welcome.minor;
 
 	if (rc == 0) {
-		client->doorbell = descriptors[1];
+		client->doorbell = descriptor_keep(descriptors[1]);
 		descriptors[1] = -1;
 		outlook_map(descriptors[2], client);
 	}
@@ -279,11 +304,12 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 				   struct mfs_client *client, uint64_t deadline_ns, const char **why)
 {
 	uint16_t minor = MFS_ABI_MINOR, asked;
+	struct stat status;
 	int rc;
 
 	do {
 		asked = minor;
-		client->socket = rc = socket_connect(path, deadline_ns);
+		rc = socket_connect(path, deadline_ns);
 		if (rc < 0)
 			return fail(why,
 				    rc == -ETIMEDOUT ? "the daemon does not accept connections in time"
@@ -292,10 +318,15 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 					    ? "the daemon's socket path is too long: at most 107 bytes"
 					    : "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
 				    rc);
+		client->socket = descriptor_keep(rc);
 		rc = handshake(options, client, deadline_ns, &minor, why);
 		if (rc < 0)
 			close(client->socket);
 	} while (rc < 0 && minor < asked);
+	if (rc == 0 && fstat(client->socket, &status) == 0) {
+		client->socket_device = status.st_dev;
+		client->socket_inode = status.st_ino;
+	}
 	return rc;
 }
 
@@ -347,8 +378,10 @@ void mfs_client_forget(struct mfs_client *client)
 	munmap(client->segment, sizeof(struct mfs_segment));
 	if (client->outlook)
 		munmap((void *)client->outlook, sizeof(*client->outlook));
-	close(client->socket);
-	close(client->doorbell);
+	if (descriptors_own(client)) {
+		close(client->socket);
+		close(client->doorbell);
+	}
 	munmap(client, sizeof(*client));
 }
 
@@ -377,7 +410,7 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 			return -ETIMEDOUT;
 		sched_yield();
 	}
-	rc = socket_send(client->socket, &hello, deadline_ns);
+	rc = descriptors_own(client) ? socket_send(client->socket, &hello, deadline_ns) : -ENOTCONN;
 	if (rc == 0)
 		client->answers_due++;
 	/* Answers name no NIC, but come in the order of the questions: those to questions that timed out before come first. */
@@ -400,7 +433,8 @@ bool mfs_client_hung_up(struct mfs_client *client)
 {
 	struct pollfd p = {.fd = client->socket};
 	int saved = errno;
-	bool gone = poll(&p, 1, 0) == 1 && p.revents & (POLLHUP | POLLERR | POLLNVAL);
+	bool gone = !descriptors_own(client) ||
+		    (poll(&p, 1, 0) == 1 && p.revents & (POLLHUP | POLLERR | POLLNVAL));
 
 	errno = saved;
 	return gone;
