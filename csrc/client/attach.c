@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -330,7 +331,7 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 	return rc;
 }
 
-int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
+static int attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
 {
 	unsigned timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_MS_DEFAULT;
 	uint64_t deadline_ns = mfs_clock_ns() + timeout_ms * MFS_NS_PER_MS;
@@ -373,6 +374,29 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	return 0;
 }
 
+/* A thread that is cancelled on the way would keep what its caller has locked, and the descriptors. */
+static int cancellation_defer(void)
+{
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+
+static void cancellation_allow(int before)
+{
+	pthread_setcancelstate(before, NULL);
+}
+
+int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
+{
+	int before = cancellation_defer();
+	int rc = attach(options, result, why);
+
+	cancellation_allow(before);
+	return rc;
+}
+
 void mfs_client_forget(struct mfs_client *client)
 {
 	munmap(client->segment, sizeof(struct mfs_segment));
@@ -390,7 +414,7 @@ void mfs_client_detach(struct mfs_client *client)
 	mfs_client_forget(client); /* the daemon sees the closed socket */
 }
 
-int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+static int nic_ask(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
 	uint64_t deadline_ns = mfs_clock_ns() + client->timeout_ms * MFS_NS_PER_MS;
 	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC,
@@ -427,6 +451,15 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 	    reply.nic >= client_nics(client))
 		return -EPROTO;
 	return reply.error ? reply.error : (int)reply.nic;
+}
+
+int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+{
+	int before = cancellation_defer();
+	int rc = nic_ask(client, name, guid, rate_bytes_per_s);
+
+	cancellation_allow(before);
+	return rc;
 }
 
 bool mfs_client_hung_up(struct mfs_client *client)
