@@ -26,6 +26,9 @@
 #define DESCRIPTORS_MAX 3 /* of a welcome: segment, doorbell, outlook page */
 #define DESCRIPTOR_KEPT_FIRST 512
 
+static const char no_descriptor[] =
+	"this program has no free descriptor for its session: raise its limit of open files";
+
 static _Atomic uint64_t clients_made;
 
 static int fail(const char **why, const char *line, int rc)
@@ -70,6 +73,17 @@ static int descriptor_keep(int fd)
 		return fd;
 	close(fd);
 	return kept;
+}
+
+/* Whether the kernel had no place for what came with a packet. */
+static bool descriptors_used_up(int fd)
+{
+	int spare = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (spare < 0)
+		return true;
+	close(spare);
+	return false;
 }
 
 /* Whether the session's descriptors are still its own. A program may have closed them, as daemons close all that they find,
@@ -284,7 +298,9 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 				  : "the daemon refused",
 			  welcome.error < 0 && welcome.error > -4096 ? welcome.error : -EPROTO);
 	else if (descriptors[1] < 0)
-		rc = fail(why, "the daemon's welcome lacks its descriptors", -EPROTO);
+		rc = descriptors_used_up(client->socket)
+			     ? fail(why, no_descriptor, -EMFILE)
+			     : fail(why, "the daemon's welcome lacks its descriptors", -EPROTO);
 	else
 		rc = segment_map(descriptors[0], client, why);
 	if (rc == -EPROTO && welcome.error == -EPROTO && welcome.major == MFS_ABI_MAJOR &&
@@ -315,6 +331,7 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 			return fail(why,
 				    rc == -ETIMEDOUT ? "the daemon does not accept connections in time"
 				    : rc == -EACCES  ? "this user may not open the daemon's socket"
+				    : rc == -EMFILE  ? no_descriptor
 				    : rc == -ENAMETOOLONG
 					    ? "the daemon's socket path is too long: at most 107 bytes"
 					    : "no daemon listens on its socket: start mfsd or set MFS_SOCKET",

@@ -260,6 +260,30 @@ print(own <= opened())
     assert in_a_program(code, good) == f"2 True\n{errno.ENOTCONN}\nTrue\n"
 
 
+@pytest.mark.parametrize("free", [0, 1, 2], ids=["socket", "segment", "doorbell"])
+def test_a_program_without_free_descriptors_is_told_so(daemon: Callable[[Answer], str], free: int) -> None:
+    code = f"""
+import resource
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+filled = []
+try:
+    while True:
+        filled.append(os.dup(1))
+except OSError:
+    pass
+for number in filled[:{free}]:
+    os.close(number)
+try:
+    Client.attach(sys.argv[1], timeout_ms=100_000)
+except OSError as error:
+    print(error.errno, error.strerror)
+"""
+    good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
+    reason = "this program has no free descriptor for its session: raise its limit of open files"
+    assert in_a_program(code, good) == f"{errno.EMFILE} {reason}\n"
+
+
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
