@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,10 @@
 #define FEW_CORES 4 /* as the arbiter has it */
 #define RULES_TRIES 100
 #define DESCRIPTORS_MAX 3 /* of a welcome: segment, doorbell, outlook page */
+#define DESCRIPTOR_KEPT_FIRST 512
+
+static const char no_descriptor[] =
+	"this program has no free descriptor for its session: raise its limit of open files";
 
 static _Atomic uint64_t clients_made;
 
@@ -54,6 +59,41 @@ static int socket_bound(int fd, uint64_t deadline_ns)
 static int timeout_error(int error)
 {
 	return error == EAGAIN || error == EWOULDBLOCK || error == EINPROGRESS ? -ETIMEDOUT : -error;
+}
+
+/* A descriptor that stays open lies out of the program's way: it does not take the place of a standard one that the program has
+ * closed and opens later, and once the program has closed all that it does not know, its number is not soon the program's own. */
+static int descriptor_keep(int fd)
+{
+	int kept = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR_KEPT_FIRST);
+
+	if (kept < 0) /* fewer are allowed */
+		kept = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (kept < 0)
+		return fd;
+	close(fd);
+	return kept;
+}
+
+/* Whether the kernel had no place for what came with a packet. */
+static bool descriptors_used_up(int fd)
+{
+	int spare = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (spare < 0)
+		return true;
+	close(spare);
+	return false;
+}
+
+/* Whether the session's descriptors are still its own. A program may have closed them, as daemons close all that they find,
+ * and then their numbers may be those of its own files. The doorbell goes with the socket: eventfds cannot be told apart. */
+static bool descriptors_own(const struct mfs_client *client)
+{
+	struct stat status;
+
+	return fstat(client->socket, &status) == 0 && status.st_dev == client->socket_device &&
+	       status.st_ino == client->socket_inode;
 }
 
 static int socket_connect(const char *path, uint64_t deadline_ns)
@@ -258,7 +298,9 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 				  : "the daemon refused",
 			  welcome.error < 0 && welcome.error > -4096 ? welcome.error : -EPROTO);
 	else if (descriptors[1] < 0)
-		rc = fail(why, "the daemon's welcome lacks its descriptors", -EPROTO);
+		rc = descriptors_used_up(client->socket)
+			     ? fail(why, no_descriptor, -EMFILE)
+			     : fail(why, "the daemon's welcome lacks its descriptors", -EPROTO);
 	else
 		rc = segment_map(descriptors[0], client, why);
 	if (rc == -EPROTO && welcome.error == -EPROTO && welcome.major == MFS_ABI_MAJOR &&
@@ -266,7 +308,7 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 		*minor = welcome.minor;
 
 	if (rc == 0) {
-		client->doorbell = descriptors[1];
+		client->doorbell = descriptor_keep(descriptors[1]);
 		descriptors[1] = -1;
 		outlook_map(descriptors[2], client);
 	}
@@ -279,27 +321,34 @@ static int connect_and_shake_hands(const struct mfs_client_options *options, con
 				   struct mfs_client *client, uint64_t deadline_ns, const char **why)
 {
 	uint16_t minor = MFS_ABI_MINOR, asked;
+	struct stat status;
 	int rc;
 
 	do {
 		asked = minor;
-		client->socket = rc = socket_connect(path, deadline_ns);
+		rc = socket_connect(path, deadline_ns);
 		if (rc < 0)
 			return fail(why,
 				    rc == -ETIMEDOUT ? "the daemon does not accept connections in time"
 				    : rc == -EACCES  ? "this user may not open the daemon's socket"
+				    : rc == -EMFILE  ? no_descriptor
 				    : rc == -ENAMETOOLONG
 					    ? "the daemon's socket path is too long: at most 107 bytes"
 					    : "no daemon listens on its socket: start mfsd or set MFS_SOCKET",
 				    rc);
+		client->socket = descriptor_keep(rc);
 		rc = handshake(options, client, deadline_ns, &minor, why);
 		if (rc < 0)
 			close(client->socket);
 	} while (rc < 0 && minor < asked);
+	if (rc == 0 && fstat(client->socket, &status) == 0) {
+		client->socket_device = status.st_dev;
+		client->socket_inode = status.st_ino;
+	}
 	return rc;
 }
 
-int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
+static int attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
 {
 	unsigned timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_MS_DEFAULT;
 	uint64_t deadline_ns = mfs_clock_ns() + timeout_ms * MFS_NS_PER_MS;
@@ -342,13 +391,38 @@ int mfs_client_attach(const struct mfs_client_options *options, struct mfs_clien
 	return 0;
 }
 
+/* A thread that is cancelled on the way would keep what its caller has locked, and the descriptors. */
+static int cancellation_defer(void)
+{
+	int before;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+
+static void cancellation_allow(int before)
+{
+	pthread_setcancelstate(before, NULL);
+}
+
+int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **result, const char **why)
+{
+	int before = cancellation_defer();
+	int rc = attach(options, result, why);
+
+	cancellation_allow(before);
+	return rc;
+}
+
 void mfs_client_forget(struct mfs_client *client)
 {
 	munmap(client->segment, sizeof(struct mfs_segment));
 	if (client->outlook)
 		munmap((void *)client->outlook, sizeof(*client->outlook));
-	close(client->socket);
-	close(client->doorbell);
+	if (descriptors_own(client)) {
+		close(client->socket);
+		close(client->doorbell);
+	}
 	munmap(client, sizeof(*client));
 }
 
@@ -357,7 +431,7 @@ void mfs_client_detach(struct mfs_client *client)
 	mfs_client_forget(client); /* the daemon sees the closed socket */
 }
 
-int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+static int nic_ask(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
 {
 	uint64_t deadline_ns = mfs_clock_ns() + client->timeout_ms * MFS_NS_PER_MS;
 	struct mfs_hello hello = {.magic = MFS_ABI_MAGIC,
@@ -377,7 +451,7 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 			return -ETIMEDOUT;
 		sched_yield();
 	}
-	rc = socket_send(client->socket, &hello, deadline_ns);
+	rc = descriptors_own(client) ? socket_send(client->socket, &hello, deadline_ns) : -ENOTCONN;
 	if (rc == 0)
 		client->answers_due++;
 	/* Answers name no NIC, but come in the order of the questions: those to questions that timed out before come first. */
@@ -396,11 +470,21 @@ int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, u
 	return reply.error ? reply.error : (int)reply.nic;
 }
 
+int mfs_client_nic(struct mfs_client *client, const char *name, uint64_t guid, uint64_t rate_bytes_per_s)
+{
+	int before = cancellation_defer();
+	int rc = nic_ask(client, name, guid, rate_bytes_per_s);
+
+	cancellation_allow(before);
+	return rc;
+}
+
 bool mfs_client_hung_up(struct mfs_client *client)
 {
 	struct pollfd p = {.fd = client->socket};
 	int saved = errno;
-	bool gone = poll(&p, 1, 0) == 1 && p.revents & (POLLHUP | POLLERR | POLLNVAL);
+	bool gone = !descriptors_own(client) ||
+		    (poll(&p, 1, 0) == 1 && p.revents & (POLLHUP | POLLERR | POLLNVAL));
 
 	errno = saved;
 	return gone;

@@ -77,6 +77,7 @@ struct mfs_client {
 	uint32_t minor; /* the lower of both sides' */
 	int socket;
 	int doorbell;
+	uint64_t socket_device, socket_inode; /* by which it is known again */
 	unsigned timeout_ms;
 	bool few_cores; /* a thread that spins may keep the arbiter from its core */
 	_Atomic uint32_t socket_busy;

@@ -498,6 +498,36 @@ static void cancelled_while_posting(void)
 		CHECK_EQUAL(log[i].wr_id, i);
 }
 
+static void *open_while_cancelled(void *unused)
+{
+	pthread_cancel(pthread_self());
+	shared = rig_open(64);
+	pthread_testcancel();
+	return unused;
+}
+
+/* Nor is the daemon's greeting one. */
+static void cancelled_while_opening(void)
+{
+	struct daemon *d = hold_daemon();
+	struct ibv_qp *qp;
+	pthread_t thread;
+	void *result;
+
+	CHECK(pthread_create(&thread, NULL, open_while_cancelled, NULL) == 0);
+	CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	alarm(100);
+	shared = rig_open(64); /* for ever, where that thread has kept a lock */
+	alarm(0);
+	qp = rig_qp(shared, 16);
+	rig_ready(qp);
+	rig_post_writes(shared, qp, 0, 1, IBV_SEND_SIGNALED);
+	WAIT(daemon_counts(d).submitted == 1);
+	daemon_grant(d, 1);
+	WAIT(posted(qp) == 1);
+	CHECK_EQUAL(daemon_counts(d).attached, 1);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -509,6 +539,7 @@ int main(int argc, char **argv)
 		{"begins_to_hold", begins_to_hold},
 		{"posts_in_handler", posts_in_handler},
 		{"cancelled_while_posting", cancelled_while_posting},
+		{"cancelled_while_opening", cancelled_while_opening},
 		{NULL, NULL},
 	};
 

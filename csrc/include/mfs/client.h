@@ -48,7 +48,7 @@ uint32_t mfs_peer_hash(const uint8_t gid[16]);
 
 /* Connects, checks versions and maps the segment, within timeout_ms. A daemon of a lower minor version is taken, too, and
  * sent only what it knows: mfs_client_minor.
- * -ENOENT/-ECONNREFUSED no daemon; -EPROTO version or size mismatch; -EACCES refused; -ETIMEDOUT; -EPERM in a
+ * -ENOENT/-ECONNREFUSED no daemon; -EPROTO version or size mismatch; -EACCES refused; -EMFILE; -ETIMEDOUT; -EPERM in a
  * secure-execution (setuid) process. *why (may be NULL) points to a static line for display. */
 int mfs_client_attach(const struct mfs_client_options *options, struct mfs_client **client, const char **why);
 

@@ -8,6 +8,8 @@ import fcntl
 import itertools
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,6 +209,79 @@ def test_a_late_answer_names_no_other_nic(daemon: Callable[[Answer], str]) -> No
             with contextlib.suppress(TimeoutError):  # a busy machine
                 assert client.nic(f"nic{number}") == number
                 break
+
+
+IN_A_PROGRAM = """
+import os, sys
+from mfsd._native import Client
+
+def opened():
+    return {int(n) for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")}
+
+before = opened()
+"""
+
+
+def in_a_program(code: str, path: str) -> str:
+    """What a program of its own says, whose descriptors are no one else's."""
+    command = [sys.executable, "-c", IN_A_PROGRAM + code, path]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+
+
+def test_the_place_of_a_standard_descriptor_stays_free(daemon: Callable[[Answer], str]) -> None:
+    """Else the program's output goes to the session once it is opened again, and is closed with it."""
+    code = """
+output = os.dup(1)
+for number in 0, 1, 2:
+    os.close(number)
+with Client.attach(sys.argv[1], timeout_ms=100_000):
+    os.write(output, repr(sorted(opened() & {0, 1, 2})).encode())
+"""
+    good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
+    assert in_a_program(code, good) == "[]"
+
+
+def test_files_that_have_taken_the_place_of_the_sessions_are_left_alone(daemon: Callable[[Answer], str]) -> None:
+    """The program has closed all that it does not know, as one that becomes a daemon does."""
+    code = """
+client = Client.attach(sys.argv[1], timeout_ms=100_000)
+own, there = opened() - before, os.eventfd(0)
+for number in own:
+    os.dup2(there, number)
+print(len(own), client.hung_up())
+try:
+    client.nic("rdma0")
+except OSError as error:
+    print(error.errno)
+client.detach()
+print(own <= opened())
+"""
+    good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
+    assert in_a_program(code, good) == f"2 True\n{errno.ENOTCONN}\nTrue\n"
+
+
+@pytest.mark.parametrize("free", [0, 1, 2], ids=["socket", "segment", "doorbell"])
+def test_a_program_without_free_descriptors_is_told_so(daemon: Callable[[Answer], str], free: int) -> None:
+    code = f"""
+import resource
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+filled = []
+try:
+    while True:
+        filled.append(os.dup(1))
+except OSError:
+    pass
+for number in filled[:{free}]:
+    os.close(number)
+try:
+    Client.attach(sys.argv[1], timeout_ms=100_000)
+except OSError as error:
+    print(error.errno, error.strerror)
+"""
+    good = daemon(with_segment(lambda: sealed(_native.SEGMENT_BYTES, start=real_segment())))
+    reason = "this program has no free descriptor for its session: raise its limit of open files"
+    assert in_a_program(code, good) == f"{errno.EMFILE} {reason}\n"
 
 
 def open_files() -> int:
