@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from mooncake_adapter.metadata import Metadata
 from mooncake_adapter.mooncake import directory, marking, scheduling
+from mooncake_adapter.mooncake import lanes as lanes_module
 from mooncake_adapter.mooncake.directory import Directory, LanePorts
 from tests.support.capture import Capture, capture
 from tests.support.mooncake_peer import Peer, memory
@@ -80,6 +82,26 @@ def test_a_peer_without_an_adapter_is_sent_to_as_ever(side: Side, stock_peer: Pe
     for _ in range(3):
         send(side, stock_peer, 0)
     assert not any(peer == stock_peer.name for peer, _ in side.engine._mfs_lanes._routes)
+
+
+def test_a_peer_that_does_not_answer_is_asked_for_once_at_a_time(
+    side: Side, stock_peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = side.engine._mfs_lanes
+    monkeypatch.setattr(lanes_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(directory, "TIMEOUT_S", 60.0)
+    send(side, stock_peer, 2)
+    eventually(lambda: 2 in lanes._open)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        peer = f"127.0.0.1:{silent.getsockname()[1] - directory.PORT_OFFSET}"
+        assert lanes.route(peer, 2, stock_peer.address) is None
+        with silent.accept()[0]:
+            for _ in range(5):
+                assert lanes.route(peer, 2, stock_peer.address) is None
+                lanes._answer(7)
+                lanes.failed(peer)
+            assert lanes._wanted.qsize() <= 1, "the lane of class 7 alone"
+    assert eventually(lambda: lanes._asked[peer, 2] < time.monotonic()), "it may be asked again"
 
 
 def led_astray(side: Side, peer: Peer) -> Any:
