@@ -18,6 +18,8 @@ VERSION = 1
 PORT_OFFSET = 10_000
 LINE_BYTES_MAX = 512
 TIMEOUT_S = 1.0
+PAUSE_S = 0.1
+"""After which it is tried again to take a connection, where none could be had: no descriptor was left."""
 
 
 class Question(msgspec.Struct):
@@ -85,11 +87,13 @@ class Directory:
         """``lane`` answers for a class, None while it is not open."""
         self._engine, self._lane = rpc_port, lane
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._closed = threading.Event()
         self._listener = socket.create_server((host, port_of(rpc_port)), family=family)
         self._thread = threading.Thread(target=self._serve, name="mfs-lanes", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
@@ -99,8 +103,10 @@ class Directory:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
-            with connection, contextlib.suppress(OSError, msgspec.MsgspecError):
+                if self._closed.wait(PAUSE_S):
+                    return
+                continue
+            with connection, contextlib.suppress(Exception):
                 connection.settimeout(TIMEOUT_S)
                 question = msgspec.json.decode(_line(connection), type=Question)
                 lane = self._lane(question.wire_class) if question.engine == self._engine else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
 import time
 from collections.abc import Iterator
@@ -149,11 +151,16 @@ def test_asynchronous_calls_take_the_lane_of_their_permit(side: Side, adapted_pe
 # ---- the directory ---------------------------------------------------------------------------------------------------
 
 
+def unlisted() -> int:
+    """The port of an engine whose directory has a port that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = int(probe.getsockname()[1])
+    return free - directory.PORT_OFFSET if free > directory.PORT_OFFSET else free + directory.PORT_OFFSET
+
+
 @pytest.fixture
 def listed() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
-    engine = free - directory.PORT_OFFSET if free > directory.PORT_OFFSET else free + directory.PORT_OFFSET
+    engine = unlisted()
     table = {3: LanePorts(15001, 15002)}
     server = Directory("127.0.0.1", engine, table.get)
     yield engine
@@ -190,3 +197,19 @@ def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
             assert marking.mark_connected(port, {"127.0.0.1"}, 10) == 1
             assert out.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 10 << 2
             accepted.close()
+
+
+def test_the_directory_outlives_a_process_without_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE, errno.ECONNABORTED]
+
+    def scarce(listener: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "as the kernel says")
+        return accept(listener)
+
+    monkeypatch.setattr(directory, "PAUSE_S", 0.001, raising=False)
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    with contextlib.closing(Directory("127.0.0.1", engine := unlisted(), lambda wire_class: LanePorts(1))) as server:
+        assert directory.ask("127.0.0.1", engine, 3) == LanePorts(1)
+    server._thread.join()
+    assert failures == []
