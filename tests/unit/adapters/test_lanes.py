@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -185,6 +186,17 @@ def test_peers_names() -> None:
     assert directory.split(directory.join("10.0.0.1", 15000)) == ("10.0.0.1", 15000)
     with pytest.raises(ValueError, match="HOST:PORT"):
         directory.split("segment")
+
+
+def test_a_default_time_out_leaves_the_sockets_of_others_blocking() -> None:
+    before = socket.getdefaulttimeout()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as out:
+        socket.setdefaulttimeout(30.0)
+        try:
+            assert marking.mark_listening({listener.getsockname()[1]}, 34) == 1
+        finally:
+            socket.setdefaulttimeout(before)
+        assert os.get_blocking(listener.fileno()) and os.get_blocking(out.fileno())
 
 
 def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
