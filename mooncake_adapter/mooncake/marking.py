@@ -56,20 +56,22 @@ def _mark(tcp: socket.socket, dscp: int) -> bool:
     return marked
 
 
+def _listening() -> Iterator[tuple[socket.socket, int]]:
+    """The listening sockets and their ports."""
+    for tcp in _tcp_sockets():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield tcp, int(tcp.getsockname()[1])
+
+
 def listening_ports() -> set[int]:
     """The TCP ports that this process listens on."""
-    return {
-        int(tcp.getsockname()[1]) for tcp in _tcp_sockets() if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    }
+    return {port for _, port in _listening()}
 
 
 def mark_listening(ports: set[int], dscp: int) -> int:
     """Marks the listening sockets of these ports; how many there were."""
-    return sum(
-        _mark(tcp, dscp)
-        for tcp in _tcp_sockets()
-        if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and tcp.getsockname()[1] in ports
-    )
+    return sum(_mark(tcp, dscp) for tcp, port in _listening() if port in ports)
 
 
 def mark_connected(port: int, hosts: set[str], dscp: int) -> int:

@@ -199,6 +199,23 @@ def test_a_default_time_out_leaves_the_sockets_of_others_blocking() -> None:
         assert os.get_blocking(listener.fileno()) and os.get_blocking(out.fileno())
 
 
+def test_a_socket_that_is_closed_meanwhile_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sockets = marking._tcp_sockets
+
+    def closed_meanwhile() -> Iterator[socket.socket]:
+        gone = socket.create_server(("127.0.0.1", 0))
+        os.close(gone.fileno())
+        yield gone
+        gone.detach()
+        yield from sockets()
+
+    monkeypatch.setattr(marking, "_tcp_sockets", closed_meanwhile)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert port in marking.listening_ports()
+        assert marking.mark_listening({port}, 34) == 1
+
+
 def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
