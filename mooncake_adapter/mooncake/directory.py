@@ -55,6 +55,14 @@ def split(peer: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def own_host(name: str) -> str:
+    """Host of the name that an engine gives itself, with or without a port. One with several colons and no brackets is
+    an IPv6 address, whatever it ends with."""
+    host, _, port = name.rpartition(":")
+    named_port = host and port.isdigit() and (":" not in host or host.endswith("]"))
+    return (host if named_port else name).strip("[]")
+
+
 def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mooncake_adapter.mooncake import marking
-from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, split
+from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, own_host, split
 from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -93,7 +93,7 @@ class Lanes:
             return result  # with a metadata server an engine has one name, and lanes would need names of their own
         if not tcp and not shim_present():
             return result
-        host = split(arguments[0])[0] if arguments[0].rpartition(":")[2].isdigit() else arguments[0].strip("[]")
+        host = own_host(arguments[0])
         self._setting = Setting(arguments, method, host, tcp)
         self._open[self.wire_class] = Lane(self.wire_class, None, ports)
         try:

@@ -6,10 +6,12 @@ import contextlib
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,9 +19,10 @@ from mooncake_adapter.metadata import Metadata
 from mooncake_adapter.mooncake import directory, marking, scheduling
 from mooncake_adapter.mooncake import lanes as lanes_module
 from mooncake_adapter.mooncake.directory import Directory, LanePorts
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.capture import Capture, capture
 from tests.support.mooncake_peer import Peer, memory
-from tests.support.scripted_session import DSCP
+from tests.support.scripted_session import DSCP, ScriptedSession
 from tests.support.waiting import eventually
 from tests.unit.adapters.conftest import Side
 from tests.unit.adapters.test_engine import content
@@ -214,6 +217,22 @@ def test_a_socket_that_is_closed_meanwhile_is_passed_over(monkeypatch: pytest.Mo
         port = listener.getsockname()[1]
         assert port in marking.listening_ports()
         assert marking.mark_listening({port}, 34) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        *(("fd00::1234", "fd00::1234"), ("::1", "::1"), ("fd00::ab", "fd00::ab"), ("[fd00::1]", "fd00::1")),
+        *(("[fd00::1]:15000", "fd00::1"), ("10.0.0.1:15000", "10.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("12345", "12345")),
+    ],
+)
+def test_lanes_are_at_the_address_of_their_engine(name: str, host: str) -> None:
+    engine = threading.Event()  # anything that is not kept alive by its lanes
+    stock = SimpleNamespace(initialize=lambda *_: 0, get_rpc_port=lambda _: unlisted())
+    session, once = cast(Any, ScriptedSession()), WarnOnce()
+    lanes = lanes_module.Lanes(cast(Any, stock), engine, session, 6, once)
+    assert lanes.initialize(engine, "initialize", (name, lanes_module.P2P, "tcp", ""), tcp=True) == 0
+    assert lanes._setting is not None and lanes._setting.host == host
 
 
 def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
