@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from mooncake_adapter.metadata import Metadata
 
+BY_LAYER_MAX = 16384
+"""Metadata by layer that is kept at once: not every engine says when a request has ended."""
+
 
 class Region(NamedTuple):
     """One cache: blocks of equal stride, of one layer."""
@@ -67,9 +70,11 @@ class Blocks:
         return None if owner is None else self.at_layer(owner, region.layer)
 
     def at_layer(self, owner: Metadata, layer: int) -> Metadata:
-        """The same metadata for one layer, made once."""
+        """The same metadata for one layer, kept for the next time."""
         found = self._by_layer.get((owner, layer))
         if found is None:
+            if len(self._by_layer) >= BY_LAYER_MAX:
+                self._by_layer.clear()
             found = self._by_layer[owner, layer] = owner._replace(layer=layer)
         return found
 

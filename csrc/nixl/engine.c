@@ -92,6 +92,7 @@ static void destroy(struct nixl_object *engine)
 	struct nixl_engine *own = engine_of(engine);
 	void **real = own->real;
 
+	nixl_transfer_peer_gone(own, NULL);
 	engine->table = real;
 	((nixl_delete)real[NIXL_SLOT_DELETE])(engine);
 	pthread_mutex_destroy(&own->lock);

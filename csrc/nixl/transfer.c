@@ -137,10 +137,11 @@ void nixl_transfer_peer_gone(struct nixl_engine *engine, const struct nixl_strin
 	pthread_mutex_lock(&engine->lock);
 	for (struct nixl_transfer *one = engine->held; one; one = next) {
 		next = one->next;
-		if (one->arguments.peer->bytes != peer->bytes ||
-		    memcmp(one->arguments.peer->data, peer->data, peer->bytes))
+		if (peer && (one->arguments.peer->bytes != peer->bytes ||
+			     memcmp(one->arguments.peer->data, peer->data, peer->bytes)))
 			continue;
 		unlist(one);
+		nixl_permit_drop(&one->permit); /* the program may never ask about it */
 		one->state = LOST;
 	}
 	pthread_mutex_unlock(&engine->lock);
@@ -185,7 +186,6 @@ int nixl_transfer_check(const struct nixl_object *engine, struct nixl_transfer *
 	int status;
 
 	if (transfer->state == LOST) {
-		nixl_permit_drop(&transfer->permit);
 		forget(transfer);
 		return NIXL_ERR_REMOTE_DISCONNECT;
 	}

@@ -28,7 +28,7 @@ int nixl_transfer_post(const struct nixl_object *engine, struct nixl_transfer *t
 int nixl_transfer_check(const struct nixl_object *engine, struct nixl_transfer *transfer);
 int nixl_transfer_release(const struct nixl_object *engine, struct nixl_transfer *transfer);
 
-/* The peer has gone: what is held for it is never posted. */
+/* The peer has gone, or with NULL the engine goes: what is held for it is never posted. */
 void nixl_transfer_peer_gone(struct nixl_engine *engine, const struct nixl_string *peer);
 
 #endif

@@ -18,6 +18,8 @@ VERSION = 1
 PORT_OFFSET = 10_000
 LINE_BYTES_MAX = 512
 TIMEOUT_S = 1.0
+PAUSE_S = 0.1
+"""After which it is tried again to take a connection, where none could be had: no descriptor was left."""
 
 
 class Question(msgspec.Struct):
@@ -53,6 +55,14 @@ def split(peer: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def own_host(name: str) -> str:
+    """Host of the name that an engine gives itself, with or without a port. One with several colons and no brackets is
+    an IPv6 address, whatever it ends with."""
+    host, _, port = name.rpartition(":")
+    named_port = host and port.isdigit() and (":" not in host or host.endswith("]"))
+    return (host if named_port else name).strip("[]")
+
+
 def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -85,11 +95,13 @@ class Directory:
         """``lane`` answers for a class, None while it is not open."""
         self._engine, self._lane = rpc_port, lane
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._closed = threading.Event()
         self._listener = socket.create_server((host, port_of(rpc_port)), family=family)
         self._thread = threading.Thread(target=self._serve, name="mfs-lanes", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
@@ -99,8 +111,10 @@ class Directory:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
-            with connection, contextlib.suppress(OSError, msgspec.MsgspecError):
+                if self._closed.wait(PAUSE_S):
+                    return
+                continue
+            with connection, contextlib.suppress(Exception):
                 connection.settimeout(TIMEOUT_S)
                 question = msgspec.json.decode(_line(connection), type=Question)
                 lane = self._lane(question.wire_class) if question.engine == self._engine else None

@@ -7,6 +7,7 @@ it takes the engine that the program made. So a message never changes lane, and 
 from __future__ import annotations
 
 import ctypes
+import math
 import queue
 import socket
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mooncake_adapter.mooncake import marking
-from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, split
+from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, own_host, split
 from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -75,6 +76,8 @@ class Lanes:
         self._adapted: frozenset[str] = frozenset()
         self._below: bool | None = None
         self._asked: dict[tuple[str, int], float] = {}
+        """Until when a peer's lane is not asked for again; without end while it waits to be."""
+        self._opening: set[int] = set()
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -90,7 +93,7 @@ class Lanes:
             return result  # with a metadata server an engine has one name, and lanes would need names of their own
         if not tcp and not shim_present():
             return result
-        host = split(arguments[0])[0] if arguments[0].rpartition(":")[2].isdigit() else arguments[0].strip("[]")
+        host = own_host(arguments[0])
         self._setting = Setting(arguments, method, host, tcp)
         self._open[self.wire_class] = Lane(self.wire_class, None, ports)
         try:
@@ -193,7 +196,7 @@ class Lanes:
         with self._lock:
             self._routes = {k: v for k, v in self._routes.items() if k[0] != peer}
             self._adapted -= {peer}
-            self._asked = {k: v for k, v in self._asked.items() if k[0] != peer}
+            self._asked = {k: v for k, v in self._asked.items() if k[0] != peer or v == math.inf}
         self.changed()
 
     def _ask_later(self, peer: str, wire_class: int, peer_address: int) -> None:
@@ -204,10 +207,17 @@ class Lanes:
         with self._lock:
             if self._asked.get(key, 0.0) > now_s:
                 return
-            self._asked[key] = now_s + AGAIN_S
-        if marking.dscp_of(self._session.dscp, wire_class) is None:
-            return  # a class without a mark needs no lane
-        self._later(lambda: self._establish(peer, wire_class, peer_address))
+            needed = marking.dscp_of(self._session.dscp, wire_class) is not None  # else it needs no lane
+            self._asked[key] = math.inf if needed else now_s + AGAIN_S
+        if needed:
+            self._later(lambda: self._ask(peer, wire_class, peer_address))
+
+    def _ask(self, peer: str, wire_class: int, peer_address: int) -> None:
+        try:
+            self._establish(peer, wire_class, peer_address)
+        finally:
+            with self._lock:
+                self._asked[peer, wire_class] = time.monotonic() + AGAIN_S
 
     def _later(self, work: Callable[[], None]) -> None:
         with self._lock:
@@ -223,11 +233,19 @@ class Lanes:
         """For the directory: the lane's ports, opening it if need be."""
         lane = self._open.get(wire_class)
         if lane is None and 0 <= wire_class < self._session.classes:
-            self._later(lambda: self._open_one(wire_class))
+            with self._lock:
+                wanted = wire_class not in self._opening
+                self._opening.add(wire_class)
+            if wanted:
+                self._later(lambda: self._open_one(wire_class))
         return lane.ports if lane is not None else None
 
     def _open_one(self, wire_class: int) -> None:
-        self._opened(wire_class)
+        try:
+            self._opened(wire_class)
+        finally:
+            with self._lock:
+                self._opening.discard(wire_class)
 
     def _opened(self, wire_class: int) -> Lane | None:
         """Opens a lane unless it is open. Worker thread only."""

@@ -21,8 +21,9 @@ def dscp_of(table: Sequence[int | None], wire_class: int) -> int | None:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """The socket object of another owner's descriptor; leaves it open."""
-    borrowed = socket.socket(fileno=descriptor)
+    """The socket object of another owner's descriptor; leaves it open, and blocking where it is: without the flag a
+    program's default time-out would be set for it, which makes it non-blocking."""
+    borrowed = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=descriptor)
     try:
         yield borrowed
     finally:
@@ -35,7 +36,8 @@ def _tcp_sockets() -> Iterator[socket.socket]:
             if not str(entry.readlink()).startswith("socket:"):
                 continue
             with _borrowed(int(entry.name)) as found:
-                if found.family in (socket.AF_INET, socket.AF_INET6) and found.type & socket.SOCK_STREAM:
+                internet = found.family in (socket.AF_INET, socket.AF_INET6)
+                if internet and found.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM:
                     yield found
         except OSError:
             continue  # closed meanwhile
@@ -54,20 +56,22 @@ def _mark(tcp: socket.socket, dscp: int) -> bool:
     return marked
 
 
+def _listening() -> Iterator[tuple[socket.socket, int]]:
+    """The listening sockets and their ports."""
+    for tcp in _tcp_sockets():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                yield tcp, int(tcp.getsockname()[1])
+
+
 def listening_ports() -> set[int]:
     """The TCP ports that this process listens on."""
-    return {
-        int(tcp.getsockname()[1]) for tcp in _tcp_sockets() if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    }
+    return {port for _, port in _listening()}
 
 
 def mark_listening(ports: set[int], dscp: int) -> int:
     """Marks the listening sockets of these ports; how many there were."""
-    return sum(
-        _mark(tcp, dscp)
-        for tcp in _tcp_sockets()
-        if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and tcp.getsockname()[1] in ports
-    )
+    return sum(_mark(tcp, dscp) for tcp, port in _listening() if port in ports)
 
 
 def mark_connected(port: int, hosts: set[str], dscp: int) -> int:

@@ -128,13 +128,31 @@ class Stored:
         found = sum(total(given[name]) for name in SIZES if name in given)
         found = found or sum(content_bytes(given[name]) for name in CONTENTS if name in given)
         if found == 0 and (keys := next((given[name] for name in KEYS if name in given), None)):
-            names = keys if isinstance(keys, list) else [keys]
+            names = keys if isinstance(keys, (list, tuple)) else [keys]
             found = max(0, int(self._base.get_size(own, names[0]))) * len(names)
         return found
 
     def budget(self) -> Budget:
         """For how long a call may be held: within the lease that its reads have, and its writes stay behind."""
         return Budget(self._session, store_hold_max_s(self._once))
+
+    def _message(self, own: Any, stage: int, given: dict[str, Any]) -> tuple[Any, Transfer]:
+        """The client that makes the call, and what is asked for."""
+        pointers = next((given[name] for name in POINTERS if name in given), None)
+        ranged = pointers is not None and self._sources.any_owner()
+        metadata = self._sources.of(first_pointer(pointers)) if ranged else self._sources.current()
+        client = self.writer(own) if stage == STAGE_BACKGROUND else own
+        return client, Transfer(
+            self.size_bytes(own, given),
+            stage if metadata.stage is None else metadata.stage,
+            self._nic,
+            metadata.request_id,
+            metadata.deadline_ns,
+            metadata.batch,
+            metadata.layer,
+            class_marked=client is not own,  # reads carry the collectives' own class
+            incoming=stage == STAGE_REUSE,
+        )
 
     def run(
         self,
@@ -147,21 +165,12 @@ class Stored:
         budget: Budget | None = None,
     ) -> Any:
         """Issues the call when it is permitted; what Mooncake answers."""
-        pointers = next((given[name] for name in POINTERS if name in given), None)
-        ranged = pointers is not None and self._sources.any_owner()
-        metadata = self._sources.of(first_pointer(pointers)) if ranged else self._sources.current()
-        client = self.writer(own) if stage == STAGE_BACKGROUND else own
-        transfer = Transfer(
-            self.size_bytes(own, given),
-            stage if metadata.stage is None else metadata.stage,
-            self._nic,
-            metadata.request_id,
-            metadata.deadline_ns,
-            metadata.batch,
-            metadata.layer,
-            class_marked=client is not own,  # reads carry the collectives' own class
-            incoming=stage == STAGE_REUSE,
-        )
+        try:
+            client, transfer = self._message(own, stage, given)
+        except Exception as error:
+            text = "a call of the store could not be read (%s: %s); it goes unscheduled"
+            self._once.warn("store", text, type(error).__name__, error)
+            return original(own, *arguments, **keywords)  # what is odd is Mooncake's to answer
         permit = permitted(self._session, self._once, budget or self.budget(), transfer)
         try:
             return original(client, *arguments, **keywords)
@@ -229,7 +238,7 @@ def moving(base: type, holder: Holder, sources: MetadataSources, name: str, stag
             lists = {k: v for k, v in given.items() if isinstance(v, list)}
             cuttable = cuttable and len({len(v) for v in lists.values()}) == 1
             if cuttable:
-                pointers = next(given[k] for k in POINTERS if k in given)
+                pointers = next((lists[k] for k in POINTERS if k in lists), ())
                 cuttable = len({sources.of(first_pointer(pointer)) for pointer in pointers}) > 1
             total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
         except Exception:

@@ -49,8 +49,8 @@ class Rooms:
         self._rooms[room] = Metadata(
             request_number(f"room-{room}"), deadline_ns=monotonic_ns(promise.deadline_unix_ns(time.time()))
         )
-        while len(self._rooms) > ROOMS_MAX:
-            self._pages.take(self._rooms.pop(next(iter(self._rooms))))
+        while len(self._rooms) > ROOMS_MAX:  # its pages are the next room's when they are sent again
+            self._rooms.pop(next(iter(self._rooms)))
 
     def registered(self, result: Any, manager: Any, *arguments: Any, **keywords: Any) -> None:
         """AFTER register_buffer_to_engine of a KV manager: where the pages of each layer are."""

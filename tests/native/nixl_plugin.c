@@ -297,6 +297,19 @@ static void a_peer_that_goes_takes_what_is_held(void)
 	CHECK(backend->released == 1);
 }
 
+static void an_engine_that_goes_gives_back_what_is_held(void)
+{
+	struct daemon *d = begin(0, 0);
+
+	prepare(NIXL_WRITE, "you");
+	CHECK(post(NIXL_WRITE, NULL) == NIXL_IN_PROGRESS);
+	WAIT(daemon_counts(d).submitted == 1);
+	((nixl_delete)function(NIXL_SLOT_DELETE))(engine);
+	CHECK(backend->engines == 0);
+	WAIT(daemon_counts(d).cancelled == 1);
+	CHECK(backend->posted == 0);
+}
+
 static void a_failed_one_gives_its_permit_back(void)
 {
 	struct daemon *d = begin(0, 0);
@@ -399,6 +412,7 @@ static const struct {
 	{"a_daemon_that_refuses_the_card_is_left_alone", a_daemon_that_refuses_the_card_is_left_alone},
 	{"the_environment_is_read_with_the_first_engine", the_environment_is_read_with_the_first_engine},
 	{"a_peer_that_goes_takes_what_is_held", a_peer_that_goes_takes_what_is_held},
+	{"an_engine_that_goes_gives_back_what_is_held", an_engine_that_goes_gives_back_what_is_held},
 	{"a_failed_one_gives_its_permit_back", a_failed_one_gives_its_permit_back},
 	{"what_need_not_ask_does_not", what_need_not_ask_does_not},
 	{"the_rest_is_the_real_engines", the_rest_is_the_real_engines},

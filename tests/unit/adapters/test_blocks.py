@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mooncake_adapter.blocks import Blocks, Region
+from mooncake_adapter.blocks import BY_LAYER_MAX, Blocks, Region
 from mooncake_adapter.metadata import Metadata
 
 BLOCK_BYTES = 4096
@@ -29,3 +29,12 @@ def test_transfers_ask_while_a_request_is_forgotten() -> None:
         blocks.at_layer(Asking(8), layer)
     blocks.take(Metadata(9))
     assert Asking.asked == 4
+
+
+def test_requests_that_are_never_forgotten_leave_no_metadata_behind() -> None:
+    blocks = Blocks()
+    blocks.register([Region(0, BLOCK_BYTES, 1, 3)])
+    for request in range(1, 2 * BY_LAYER_MAX):
+        blocks.give([0], Metadata(request))
+        assert blocks.find(0) == Metadata(request, layer=3)
+    assert len(blocks._by_layer) <= BY_LAYER_MAX

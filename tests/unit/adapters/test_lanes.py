@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mooncake_adapter.metadata import Metadata
 from mooncake_adapter.mooncake import directory, marking, scheduling
+from mooncake_adapter.mooncake import lanes as lanes_module
 from mooncake_adapter.mooncake.directory import Directory, LanePorts
+from mooncake_adapter.warn_once import WarnOnce
 from tests.support.capture import Capture, capture
 from tests.support.mooncake_peer import Peer, memory
-from tests.support.scripted_session import DSCP
+from tests.support.scripted_session import DSCP, ScriptedSession
 from tests.support.waiting import eventually
 from tests.unit.adapters.conftest import Side
 from tests.unit.adapters.test_engine import content
@@ -82,6 +90,26 @@ def test_a_peer_without_an_adapter_is_sent_to_as_ever(side: Side, stock_peer: Pe
     assert not any(peer == stock_peer.name for peer, _ in side.engine._mfs_lanes._routes)
 
 
+def test_a_peer_that_does_not_answer_is_asked_for_once_at_a_time(
+    side: Side, stock_peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = side.engine._mfs_lanes
+    monkeypatch.setattr(lanes_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(directory, "TIMEOUT_S", 60.0)
+    send(side, stock_peer, 2)
+    eventually(lambda: 2 in lanes._open)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        peer = f"127.0.0.1:{silent.getsockname()[1] - directory.PORT_OFFSET}"
+        assert lanes.route(peer, 2, stock_peer.address) is None
+        with silent.accept()[0]:
+            for _ in range(5):
+                assert lanes.route(peer, 2, stock_peer.address) is None
+                lanes._answer(7)
+                lanes.failed(peer)
+            assert lanes._wanted.qsize() <= 1, "the lane of class 7 alone"
+    assert eventually(lambda: lanes._asked[peer, 2] < time.monotonic()), "it may be asked again"
+
+
 def led_astray(side: Side, peer: Peer) -> Any:
     """The lanes, when that of class 4 leads to a port at which nothing listens."""
     send(side, peer, 4)
@@ -127,11 +155,16 @@ def test_asynchronous_calls_take_the_lane_of_their_permit(side: Side, adapted_pe
 # ---- the directory ---------------------------------------------------------------------------------------------------
 
 
+def unlisted() -> int:
+    """The port of an engine whose directory has a port that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = int(probe.getsockname()[1])
+    return free - directory.PORT_OFFSET if free > directory.PORT_OFFSET else free + directory.PORT_OFFSET
+
+
 @pytest.fixture
 def listed() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
-    engine = free - directory.PORT_OFFSET if free > directory.PORT_OFFSET else free + directory.PORT_OFFSET
+    engine = unlisted()
     table = {3: LanePorts(15001, 15002)}
     server = Directory("127.0.0.1", engine, table.get)
     yield engine
@@ -158,6 +191,50 @@ def test_peers_names() -> None:
         directory.split("segment")
 
 
+def test_a_default_time_out_leaves_the_sockets_of_others_blocking() -> None:
+    before = socket.getdefaulttimeout()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as out:
+        socket.setdefaulttimeout(30.0)
+        try:
+            assert marking.mark_listening({listener.getsockname()[1]}, 34) == 1
+        finally:
+            socket.setdefaulttimeout(before)
+        assert os.get_blocking(listener.fileno()) and os.get_blocking(out.fileno())
+
+
+def test_a_socket_that_is_closed_meanwhile_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sockets = marking._tcp_sockets
+
+    def closed_meanwhile() -> Iterator[socket.socket]:
+        gone = socket.create_server(("127.0.0.1", 0))
+        os.close(gone.fileno())
+        yield gone
+        gone.detach()
+        yield from sockets()
+
+    monkeypatch.setattr(marking, "_tcp_sockets", closed_meanwhile)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert port in marking.listening_ports()
+        assert marking.mark_listening({port}, 34) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        *(("fd00::1234", "fd00::1234"), ("::1", "::1"), ("fd00::ab", "fd00::ab"), ("[fd00::1]", "fd00::1")),
+        *(("[fd00::1]:15000", "fd00::1"), ("10.0.0.1:15000", "10.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("12345", "12345")),
+    ],
+)
+def test_lanes_are_at_the_address_of_their_engine(name: str, host: str) -> None:
+    engine = threading.Event()  # anything that is not kept alive by its lanes
+    stock = SimpleNamespace(initialize=lambda *_: 0, get_rpc_port=lambda _: unlisted())
+    session, once = cast(Any, ScriptedSession()), WarnOnce()
+    lanes = lanes_module.Lanes(cast(Any, stock), engine, session, 6, once)
+    assert lanes.initialize(engine, "initialize", (name, lanes_module.P2P, "tcp", ""), tcp=True) == 0
+    assert lanes._setting is not None and lanes._setting.host == host
+
+
 def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -168,3 +245,19 @@ def test_an_accepted_connection_has_the_mark_of_its_listener() -> None:
             assert marking.mark_connected(port, {"127.0.0.1"}, 10) == 1
             assert out.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 10 << 2
             accepted.close()
+
+
+def test_the_directory_outlives_a_process_without_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE, errno.ECONNABORTED]
+
+    def scarce(listener: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "as the kernel says")
+        return accept(listener)
+
+    monkeypatch.setattr(directory, "PAUSE_S", 0.001, raising=False)
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    with contextlib.closing(Directory("127.0.0.1", engine := unlisted(), lambda wire_class: LanePorts(1))) as server:
+        assert directory.ask("127.0.0.1", engine, 3) == LanePorts(1)
+    server._thread.join()
+    assert failures == []

@@ -6,7 +6,9 @@ from types import SimpleNamespace as Thing
 
 import pytest
 
+from mooncake_adapter.blocks import Blocks
 from mooncake_adapter.metadata import MetadataSources, request_number
+from mooncake_adapter.sglang import plugin
 from mooncake_adapter.sglang.plugin import Rooms, hooks, supported_version
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -47,6 +49,21 @@ def test_a_room_that_never_arrived_has_no_deadline(sources: MetadataSources, hoo
     hooked["add_transfer_request"](manager(), 8, [0], slice(0, 1), True)  # type: ignore[operator]
     assert sources.of(10_000).request_id == request_number("room-8")
     assert sources.of(10_000).deadline_ns == 0
+
+
+def test_a_room_that_is_forgotten_for_the_next_costs_no_look_at_every_page(
+    sources: MetadataSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(plugin, "ROOMS_MAX", 2)
+    monkeypatch.setattr(Blocks, "take", lambda self, metadata: looked.append(metadata))
+    rooms = Rooms(sources, WarnOnce())
+    rooms.registered(None, manager())
+    for room in range(8):
+        rooms.arrived(None, Thing(bootstrap_room=room))
+        rooms.sent(manager(), room, [room % 4])
+        assert sources.of(10_000 + room % 4 * ITEM).request_id == request_number(f"room-{room}")
+    assert (len(rooms._rooms), looked) == (2, [])
 
 
 def test_what_is_gathered_for_a_room_is_the_rooms_until_the_next(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import mooncake.store
+import numpy as np
 import pytest
 
 from bench.ports import free_port
@@ -141,6 +142,21 @@ def test_answers_and_errors_are_the_wheels_own(shelf: Shelf) -> None:
     for wrong in (lambda s: s.put("k"), lambda s: s.get(1), lambda s: s.batch_get_into(["a"], "x", [1])):
         with pytest.raises(TypeError):
             wrong(shelf.store)
+
+
+def test_what_the_wheel_takes_in_place_of_lists_is_taken(shelf: Shelf) -> None:
+    shelf.area[: 2 * SIZE] = b"r" * SIZE + b"s" * SIZE
+    pointers = [shelf.address, shelf.address + SIZE]
+    assert shelf.store.batch_put_from(("r", "s"), tuple(pointers), (SIZE, SIZE)) == [0, 0]
+    assert shelf.store.get_batch(("r", "s")) == [b"r" * SIZE, b"s" * SIZE]
+    for number, pointer in enumerate(pointers):
+        shelf.sources.ranges.add(pointer, SIZE, Metadata(number + 1))
+    arrays = np.array(pointers, dtype=np.uint64), np.array([SIZE, SIZE], dtype=np.uint64)
+    assert shelf.store.batch_get_into(["s", "r"], arrays[0], [SIZE, SIZE]) == [SIZE, SIZE]
+    assert shelf.area[: 2 * SIZE] == b"s" * SIZE + b"r" * SIZE
+    assert shelf.store.batch_get_into(["r", "s"], *arrays) == [SIZE, SIZE]
+    assert shelf.store.batch_get_into_multi_buffers(["s", "r"], arrays[0][:, None], arrays[1][:, None]) == [SIZE, SIZE]
+    assert shelf.area[: 2 * SIZE] == b"s" * SIZE + b"r" * SIZE
 
 
 def test_context_tells_a_background_write_from_an_urgent_one(shelf: Shelf) -> None:
