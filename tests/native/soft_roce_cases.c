@@ -49,6 +49,8 @@ static const struct {
 	{ "datagram_ports", datagram_ports },
 	{ "datagram_number_connected", datagram_number_connected },
 	{ "datagram_forked_child", datagram_forked_child },
+	{ "receiver_ready_again", receiver_ready_again },
+	{ "rnr_retries_end", rnr_retries_end },
 };
 
 int main(int argc, char **argv)

@@ -59,4 +59,8 @@ void datagram_ports(void);
 void datagram_number_connected(void);
 void datagram_forked_child(void);
 
+/* soft_roce_cases_wire.c */
+void receiver_ready_again(void);
+void rnr_retries_end(void);
+
 #endif
