@@ -117,7 +117,8 @@ int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_re
 	if (srq->stalled) {
 		srq->stalled = false; /* a queue pair that finds none again sets it again */
 		TAILQ_FOREACH (qp, &context->qps, link)
-			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled)
+			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled &&
+			    !qp->responder->nak)
 				mfs_receive_resume(qp->responder);
 	}
 	mfs_context_unlock(context);

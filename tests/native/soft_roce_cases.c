@@ -51,6 +51,7 @@ static const struct {
 	{ "datagram_forked_child", datagram_forked_child },
 	{ "receiver_ready_again", receiver_ready_again },
 	{ "rnr_retries_end", rnr_retries_end },
+	{ "refused_takes_no_receive", refused_takes_no_receive },
 };
 
 int main(int argc, char **argv)

@@ -62,5 +62,6 @@ void datagram_forked_child(void);
 /* soft_roce_cases_wire.c */
 void receiver_ready_again(void);
 void rnr_retries_end(void);
+void refused_takes_no_receive(void);
 
 #endif

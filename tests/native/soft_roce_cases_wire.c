@@ -57,12 +57,12 @@ static uint32_t listen_as_peer(const struct side *side, int *listener)
 }
 
 /* The connection for the requests of `peer` to that queue pair. */
-static int connect_as_peer(const struct side *side, uint32_t peer)
+static int connect_as_peer(const struct ibv_qp *qp, uint32_t peer)
 {
-	struct sockaddr_in address = address_of(side->context, (uint16_t)(side->qp->qp_num >> 8));
+	struct sockaddr_in address = address_of(qp->context, (uint16_t)(qp->qp_num >> 8));
 	struct mfs_frame hello = { .opcode = MFS_HELLO,
 				   .address = htole64(MFS_WIRE_MAGIC),
-				   .key = htole32(side->qp->qp_num),
+				   .key = htole32(qp->qp_num),
 				   .value = htole32(peer) };
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -84,7 +84,7 @@ void receiver_ready_again(void)
 	side.qp = make_qp(&side, &defaults, NULL);
 	to_init(side.qp, &defaults);
 	to_rtr(side.qp, peer, &defaults, 0);
-	int fd = connect_as_peer(&side, peer);
+	int fd = connect_as_peer(side.qp, peer);
 	send_frames(fd, &message, 1);
 	expect_ack(fd, 0, MFS_SYNDROME_RECEIVER_NOT_READY);
 	CHECK_EQUAL(post_recv(&side, 1, 0, 8), 0);
@@ -126,4 +126,67 @@ void rnr_retries_end(void)
 	close(fd);
 	close(listener);
 	side_close(&side);
+}
+
+/* Two queue pairs with one queue of receives, and the connections of their peers. */
+static struct ibv_srq *open_sharers(struct side *side, size_t size, struct ibv_qp *qps[2], int fds[2])
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq;
+
+	side_open(side, size, &defaults);
+	srq = ibv_create_srq(side->pd, &init);
+	CHECK(srq);
+	for (uint32_t i = 0; i < 2; i++) {
+		qps[i] = make_qp(side, &defaults, srq);
+		to_init(qps[i], &defaults);
+		to_rtr(qps[i], i + 1, &defaults, 0);
+		fds[i] = connect_as_peer(qps[i], i + 1);
+	}
+	return srq;
+}
+
+static void close_sharers(struct side *side, struct ibv_srq *srq, struct ibv_qp *qps[2], const int fds[2])
+{
+	for (int i = 0; i < 2; i++) {
+		close(fds[i]);
+		CHECK_EQUAL(ibv_destroy_qp(qps[i]), 0);
+	}
+	CHECK_EQUAL(ibv_destroy_srq(srq), 0);
+	side->qp = NULL;
+	side_close(side);
+}
+
+static void post_shared(struct side *side, struct ibv_srq *srq, uint64_t wr_id)
+{
+	struct ibv_sge sge = sge_of(side, 0, 8);
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	CHECK_EQUAL(ibv_post_srq_recv(srq, &wr, &bad), 0);
+}
+
+/* A refused message is refused once, also while its peer reads nothing and so cannot be told: it takes no receive that
+ * others share. */
+void refused_takes_no_receive(void)
+{
+	const size_t size = 64 << 20; /* more than the network holds */
+	struct mfs_frame message = { .opcode = MFS_SEND };
+	struct side side;
+	struct ibv_qp *qps[2];
+	int fds[2];
+	struct ibv_srq *srq = open_sharers(&side, size, qps, fds);
+	struct mfs_frame wrong[2] = { { .opcode = MFS_READ,
+					.length = htole32((uint32_t)size),
+					.address = htole64((uintptr_t)side.memory),
+					.key = htole32(side.mr->rkey) },
+				      { .opcode = MFS_SEND, .length = htole32(9) } };
+
+	post_shared(&side, srq, 1);
+	send_frames(fds[0], wrong, 2);
+	CHECK_EQUAL(expect(side.cq, 1, IBV_WC_LOC_LEN_ERR).qp_num, qps[0]->qp_num);
+	send_frames(fds[1], &message, 1);
+	expect_ack(fds[1], 0, MFS_SYNDROME_RECEIVER_NOT_READY);
+	post_shared(&side, srq, 2);
+	CHECK_EQUAL(expect(side.cq, 2, IBV_WC_SUCCESS).qp_num, qps[1]->qp_num);
+	close_sharers(&side, srq, qps, fds);
 }
