@@ -52,6 +52,7 @@ static const struct {
 	{ "receiver_ready_again", receiver_ready_again },
 	{ "rnr_retries_end", rnr_retries_end },
 	{ "refused_takes_no_receive", refused_takes_no_receive },
+	{ "shared_receives_in_turn", shared_receives_in_turn },
 };
 
 int main(int argc, char **argv)

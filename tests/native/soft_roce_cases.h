@@ -63,5 +63,6 @@ void datagram_forked_child(void);
 void receiver_ready_again(void);
 void rnr_retries_end(void);
 void refused_takes_no_receive(void);
+void shared_receives_in_turn(void);
 
 #endif

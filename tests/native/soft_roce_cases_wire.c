@@ -165,6 +165,27 @@ static void post_shared(struct side *side, struct ibv_srq *srq, uint64_t wr_id)
 	CHECK_EQUAL(ibv_post_srq_recv(srq, &wr, &bad), 0);
 }
 
+/* Queue pairs that wait for shared receives take turns: who always has a message takes none from the others. */
+void shared_receives_in_turn(void)
+{
+	struct mfs_frame messages[4] = { { .opcode = MFS_SEND }, { .opcode = MFS_SEND }, { .opcode = MFS_SEND },
+					 { .opcode = MFS_SEND } };
+	struct side side;
+	struct ibv_qp *qps[2];
+	int fds[2];
+	struct ibv_srq *srq = open_sharers(&side, 4096, qps, fds);
+
+	for (int i = 0; i < 2; i++) {
+		send_frames(fds[i], messages, 4);
+		expect_ack(fds[i], 0, MFS_SYNDROME_RECEIVER_NOT_READY);
+	}
+	for (uint64_t i = 0; i < 8; i++) {
+		post_shared(&side, srq, i);
+		CHECK_EQUAL(expect(side.cq, i, IBV_WC_SUCCESS).qp_num, qps[i % 2]->qp_num);
+	}
+	close_sharers(&side, srq, qps, fds);
+}
+
 /* A refused message is refused once, also while its peer reads nothing and so cannot be told: it takes no receive that
  * others share. */
 void refused_takes_no_receive(void)
