@@ -89,10 +89,11 @@ int mfs_destroy_srq(struct ibv_srq *ibv)
 		return EINVAL;
 	if (atomic_load(&srq->users))
 		return EBUSY;
-	if (srq->async_events_raised != atomic_load(&srq->async_events_read))
-		mfs_async_forget(context, ibv);
+	mfs_context_lock(context);
+	mfs_async_forget(context, ibv, &srq->async_events_raised, atomic_load(&srq->async_events_read));
+	mfs_context_unlock(context);
 	pthread_mutex_lock(&ibv->mutex);
-	while (ibv->events_completed != atomic_load(&srq->async_events_read))
+	while (ibv->events_completed != srq->async_events_raised)
 		pthread_cond_wait(&ibv->cond, &ibv->mutex);
 	pthread_mutex_unlock(&ibv->mutex);
 	mfs_pd_use(ibv->pd, -1);

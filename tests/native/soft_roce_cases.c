@@ -29,6 +29,7 @@ static const struct {
 	{ "atomics", atomics },
 	{ "completion_channel", completion_channel },
 	{ "queue_limits", queue_limits },
+	{ "destruction_awaits_readers", destruction_awaits_readers },
 	{ "both_directions", both_directions },
 	{ "read_depth", read_depth },
 	{ "many_queue_pairs", many_queue_pairs },

@@ -42,6 +42,7 @@ void forked_child(void);
 void shared_receives(void);
 void completion_channel(void);
 void queue_limits(void);
+void destruction_awaits_readers(void);
 
 /* soft_roce_cases_datagrams.c */
 void datagrams(void);

@@ -1,4 +1,4 @@
-/* A peer that speaks the protocol by hand: what a queue pair says and hears, frame by frame. */
+/* A peer that speaks the protocol by hand: what a queue pair sends and answers, frame by frame. */
 #define _GNU_SOURCE
 #include "soft_roce_cases.h"
 
@@ -73,7 +73,7 @@ static int connect_as_peer(const struct ibv_qp *qp, uint32_t peer)
 	return fd;
 }
 
-/* A message that found no receive has one: its sender hears of that at once, not only when it has arrived. */
+/* A message that found no receive has one: its sender is told at once, not only when it has arrived. */
 void receiver_ready_again(void)
 {
 	struct mfs_frame message = { .opcode = MFS_SEND, .length = htole32(8) };
@@ -118,7 +118,7 @@ void rnr_retries_end(void)
 	send_frames(fd, &ready, 1);
 	CHECK_EQUAL(post(&side, &side, IBV_WR_SEND, 1, 0, 0), 0);
 	CHECK_EQUAL(next_frame(fd).opcode, MFS_SEND);
-	send_frames(fd, not_ready, 2); /* in one segment, so they are heard together */
+	send_frames(fd, not_ready, 2); /* in one segment, so they are handled together */
 	ready.value = htole32(1);
 	send_frames(fd, &ready, 1);
 	expect(side.cq, 1, IBV_WC_SUCCESS);
