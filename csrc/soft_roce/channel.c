@@ -183,46 +183,78 @@ static int open_reader(int read_fd)
 	return open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 }
 
-/* Takes the unread events of an object that goes away out of a pipe, keeping the others. */
-static void forget(int read_fd, int write_fd, size_t event_size, const void *element)
-{
-	struct ib_uverbs_async_event_desc kept[512], event;
-	int fd = open_reader(read_fd);
-	uint32_t count = 0, i;
+struct events {
+	int read_fd, write_fd;
+	size_t size; /* of one */
+};
 
-	if (fd < 0)
+/*
+ * Takes the unread events of an object that goes away out of a pipe, keeping the others; with the context's lock held,
+ * so nothing is written meanwhile. `written` becomes the number of those that the user has got and will acknowledge. It is
+ * not the number `read` that libibverbs has told: a thread of the user's may be just between its read() and that.
+ */
+static void forget(struct mfs_context *context, struct events events, const void *element, uint32_t *written,
+		   uint32_t read_before)
+{
+	static_assert(offsetof(struct ib_uverbs_async_event_desc, element) == 0 &&
+			      offsetof(struct ib_uverbs_comp_event_desc, cq_handle) == 0,
+		      "both events begin with the object");
+	uint8_t *all = context->rx_buffer; /* as large as a pipe */
+	size_t kept = 0;
+	ssize_t size;
+	uint64_t object;
+	int fd;
+
+	if (*written == read_before)
 		return;
-	while (count < sizeof(kept) / sizeof(kept[0]) && read(fd, &event, event_size) == (ssize_t)event_size)
-		if (event.element != (uintptr_t)element)
-			kept[count++] = event;
-	for (i = 0; i < count; i++)
-		if (write(write_fd, &kept[i], event_size) != (ssize_t)event_size)
-			break;
+	fd = open_reader(events.read_fd);
+	if (fd < 0) {
+		*written = read_before;
+		return;
+	}
+	size = read(fd, all, MFS_RX_BUFFER_SIZE);
+	for (ssize_t at = 0; at < size; at += (ssize_t)events.size) {
+		memcpy(&object, all + at, sizeof(object));
+		if (object == (uintptr_t)element) {
+			--*written;
+			continue;
+		}
+		memmove(all + kept, all + at, events.size);
+		kept += events.size;
+	}
+	if (kept && write(events.write_fd, all, kept) != (ssize_t)kept)
+		fprintf(stderr, "mfs soft RoCE: events lost while an object was destroyed\n");
 	close(fd);
 }
 
-void mfs_channel_forget(struct mfs_channel *channel, struct mfs_cq *cq)
+void mfs_channel_forget(struct mfs_context *context, struct mfs_cq *cq)
 {
-	static_assert(offsetof(struct ib_uverbs_async_event_desc, element) == 0,
-		      "both events begin with the object");
-	if (cq->channel_events_written != atomic_load(&cq->channel_events_read))
-		forget(channel->read_fd, channel->write_fd, sizeof(struct ib_uverbs_comp_event_desc),
-		       &cq->verbs.cq);
+	struct events events = {cq->channel->read_fd, cq->channel->write_fd,
+				sizeof(struct ib_uverbs_comp_event_desc)};
+
+	forget(context, events, &cq->verbs.cq, &cq->channel_events_written,
+	       atomic_load(&cq->channel_events_read));
 }
 
-void mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element)
+/* Returns how many events it has written: one, or none. */
+uint32_t mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element)
 {
 	struct ib_uverbs_async_event_desc event = {.element = (uintptr_t)element, .event_type = type};
 
-	if (write(context->async_write_fd, &event, sizeof(event)) != sizeof(event))
-		fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read them\n",
-			ibv_event_type_str(type));
+	if (write(context->async_write_fd, &event, sizeof(event)) == sizeof(event))
+		return 1;
+	fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read them\n",
+		ibv_event_type_str(type));
+	return 0;
 }
 
-void mfs_async_forget(struct mfs_context *context, const void *element)
+void mfs_async_forget(struct mfs_context *context, const void *element, uint32_t *raised,
+		      uint32_t read_before)
 {
-	forget(context->verbs.context.async_fd, context->async_write_fd,
-	       sizeof(struct ib_uverbs_async_event_desc), element);
+	struct events events = {context->verbs.context.async_fd, context->async_write_fd,
+				sizeof(struct ib_uverbs_async_event_desc)};
+
+	forget(context, events, element, raised, read_before);
 }
 
 /* libibverbs calls this when the user has fetched an event. */

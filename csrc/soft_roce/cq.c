@@ -44,8 +44,8 @@ static void wait_for_acknowledgements(struct mfs_cq *cq)
 	struct ibv_cq *ibv = &cq->verbs.cq;
 
 	pthread_mutex_lock(&ibv->mutex);
-	while (ibv->comp_events_completed != atomic_load(&cq->channel_events_read) ||
-	       ibv->async_events_completed != atomic_load(&cq->async_events_read))
+	while (ibv->comp_events_completed != cq->channel_events_written ||
+	       ibv->async_events_completed != cq->async_events_raised)
 		pthread_cond_wait(&ibv->cond, &ibv->mutex);
 	pthread_mutex_unlock(&ibv->mutex);
 }
@@ -63,9 +63,8 @@ int mfs_destroy_cq(struct ibv_cq *ibv)
 		return EBUSY;
 	}
 	if (cq->channel)
-		mfs_channel_forget(cq->channel, cq);
-	if (cq->overflown)
-		mfs_async_forget(context, ibv);
+		mfs_channel_forget(context, cq);
+	mfs_async_forget(context, ibv, &cq->async_events_raised, atomic_load(&cq->async_events_read));
 	mfs_context_unlock(context);
 	wait_for_acknowledgements(cq);
 	pthread_mutex_destroy(&cq->poll_lock);
@@ -117,8 +116,8 @@ void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited)
 	/* acquire: the poller has read the entry that is about to be overwritten */
 	if (tail - atomic_load_explicit(&cq->head, memory_order_acquire) >= cq->size) {
 		if (!cq->overflown)
-			mfs_async_raise(mfs_context_of(cq->verbs.cq.context), IBV_EVENT_CQ_ERR,
-					&cq->verbs.cq);
+			cq->async_events_raised += mfs_async_raise(mfs_context_of(cq->verbs.cq.context),
+								   IBV_EVENT_CQ_ERR, &cq->verbs.cq);
 		cq->overflown = true;
 		return;
 	}

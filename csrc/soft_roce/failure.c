@@ -10,8 +10,7 @@
 
 void mfs_qp_raise(struct mfs_qp *qp, enum ibv_event_type type)
 {
-	qp->async_events_raised++;
-	mfs_async_raise(mfs_context_of(qp->verbs.qp.context), type, &qp->verbs.qp);
+	qp->async_events_raised += mfs_async_raise(mfs_context_of(qp->verbs.qp.context), type, &qp->verbs.qp);
 }
 
 static void push_send(struct mfs_qp *qp, const struct mfs_send_wqe *wqe, enum ibv_wc_status status)

@@ -123,6 +123,7 @@ struct mfs_cq {
 	_Atomic uint32_t armed;
 	uint32_t channel_events_written; /* under the context's lock */
 	_Atomic uint32_t channel_events_read;
+	uint32_t async_events_raised;
 	_Atomic uint32_t async_events_read;
 	_Atomic int users;
 	struct ibv_wc current; /* of the extended polling interface */

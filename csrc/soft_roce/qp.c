@@ -255,13 +255,12 @@ int mfs_destroy_qp(struct ibv_qp *ibv)
 	mfs_cq_remove(mfs_cq_of(ibv->send_cq), ibv->qp_num);
 	if (ibv->recv_cq != ibv->send_cq)
 		mfs_cq_remove(mfs_cq_of(ibv->recv_cq), ibv->qp_num);
-	if (qp->async_events_raised != atomic_load(&qp->async_events_read))
-		mfs_async_forget(context, ibv);
+	mfs_async_forget(context, ibv, &qp->async_events_raised, atomic_load(&qp->async_events_read));
 	count_users(qp, -1);
 	mfs_context_unlock(context);
 
 	pthread_mutex_lock(&ibv->mutex);
-	while (ibv->events_completed != atomic_load(&qp->async_events_read))
+	while (ibv->events_completed != qp->async_events_raised)
 		pthread_cond_wait(&ibv->cond, &ibv->mutex);
 	pthread_mutex_unlock(&ibv->mutex);
 	free_memory(qp);

@@ -252,8 +252,10 @@ void mfs_receive_resume(struct mfs_connection *connection)
 	const uint8_t *data;
 	size_t size, used;
 
-	if (verdict == MFS_GO_ON)
+	if (verdict == MFS_GO_ON) {
 		connection->stalled = false;
+		connection->ack_wanted = true; /* the message may take longer than retries would */
+	}
 	if (verdict == MFS_GO_ON && connection->stash_size) {
 		data = connection->stash + connection->stash_position;
 		size = connection->stash_size;

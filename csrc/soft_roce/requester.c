@@ -301,7 +301,7 @@ static uint64_t rnr_timer_ns(uint8_t code)
  * retries. */
 static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 {
-	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER && qp->timer != MFS_RNR_TIMER)
+	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER)
 		mfs_timer_start(qp, MFS_RNR_TIMER,
 				mfs_clock_ns() + qp->attr.rnr_retry * rnr_timer_ns(timer_code));
 }
@@ -376,7 +376,7 @@ static enum mfs_verdict acknowledged(struct mfs_connection *connection)
 {
 	const struct mfs_frame *frame = &connection->frame;
 	struct mfs_qp *qp = connection->qp;
-	uint32_t head = qp->sq.head, done = connection->first + le32toh(frame->value);
+	uint32_t done = connection->first + le32toh(frame->value);
 
 	connection->accepted = true;
 	qp->reopen_until_ns = 0;
@@ -387,8 +387,7 @@ static enum mfs_verdict acknowledged(struct mfs_connection *connection)
 	}
 	if (!complete_before(qp, done))
 		return protocol_error(connection);
-	if (qp->sq.head != head)
-		stop_rnr_timer(qp);
+	stop_rnr_timer(qp); /* the peer says when it finds no receive, and again when it has found one */
 	if (frame->syndrome == MFS_SYNDROME_RECEIVER_NOT_READY)
 		receiver_not_ready(qp, (uint8_t)le32toh(frame->key));
 	return MFS_GO_ON;

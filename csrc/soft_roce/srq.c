@@ -89,10 +89,11 @@ int mfs_destroy_srq(struct ibv_srq *ibv)
 		return EINVAL;
 	if (atomic_load(&srq->users))
 		return EBUSY;
-	if (srq->async_events_raised != atomic_load(&srq->async_events_read))
-		mfs_async_forget(context, ibv);
+	mfs_context_lock(context);
+	mfs_async_forget(context, ibv, &srq->async_events_raised, atomic_load(&srq->async_events_read));
+	mfs_context_unlock(context);
 	pthread_mutex_lock(&ibv->mutex);
-	while (ibv->events_completed != atomic_load(&srq->async_events_read))
+	while (ibv->events_completed != srq->async_events_raised)
 		pthread_cond_wait(&ibv->cond, &ibv->mutex);
 	pthread_mutex_unlock(&ibv->mutex);
 	mfs_pd_use(ibv->pd, -1);
@@ -101,11 +102,37 @@ int mfs_destroy_srq(struct ibv_srq *ibv)
 	return 0;
 }
 
+static struct mfs_qp *first_stalled(struct mfs_context *context, const struct mfs_srq *srq)
+{
+	struct mfs_qp *qp;
+
+	TAILQ_FOREACH (qp, &context->qps, link)
+		if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled &&
+		    !qp->responder->nak)
+			break;
+	return qp;
+}
+
+/* Who waits for receives gets them in turn: a peer that always has a message would leave none to the others. */
+static void resume_stalled(struct mfs_context *context, struct mfs_srq *srq)
+{
+	struct mfs_qp *qp;
+
+	while (srq->stalled && srq->queue.head != srq->queue.tail) {
+		qp = first_stalled(context, srq);
+		srq->stalled = qp != NULL;
+		if (!qp)
+			return;
+		TAILQ_REMOVE(&context->qps, qp, link);
+		TAILQ_INSERT_TAIL(&context->qps, qp, link);
+		mfs_receive_resume(qp->responder);
+	}
+}
+
 int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
 	struct mfs_srq *srq = (struct mfs_srq *)ibv;
 	struct mfs_context *context = mfs_context_of(ibv->context);
-	struct mfs_qp *qp;
 	int ret;
 
 	if (mfs_context_inherited(context)) {
@@ -114,12 +141,7 @@ int mfs_post_srq_recv(struct ibv_srq *ibv, struct ibv_recv_wr *wr, struct ibv_re
 	}
 	mfs_context_lock(context);
 	ret = mfs_recv_queue_post(&srq->queue, wr, bad_wr);
-	if (srq->stalled) {
-		srq->stalled = false; /* a queue pair that finds none again sets it again */
-		TAILQ_FOREACH (qp, &context->qps, link)
-			if (qp->receives == &srq->queue && qp->responder && qp->responder->stalled)
-				mfs_receive_resume(qp->responder);
-	}
+	resume_stalled(context, srq);
 	mfs_context_unlock(context);
 	return ret;
 }

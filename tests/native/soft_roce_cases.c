@@ -29,6 +29,7 @@ static const struct {
 	{ "atomics", atomics },
 	{ "completion_channel", completion_channel },
 	{ "queue_limits", queue_limits },
+	{ "destruction_awaits_readers", destruction_awaits_readers },
 	{ "both_directions", both_directions },
 	{ "read_depth", read_depth },
 	{ "many_queue_pairs", many_queue_pairs },
@@ -49,6 +50,10 @@ static const struct {
 	{ "datagram_ports", datagram_ports },
 	{ "datagram_number_connected", datagram_number_connected },
 	{ "datagram_forked_child", datagram_forked_child },
+	{ "receiver_ready_again", receiver_ready_again },
+	{ "rnr_retries_end", rnr_retries_end },
+	{ "refused_takes_no_receive", refused_takes_no_receive },
+	{ "shared_receives_in_turn", shared_receives_in_turn },
 };
 
 int main(int argc, char **argv)

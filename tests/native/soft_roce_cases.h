@@ -42,6 +42,7 @@ void forked_child(void);
 void shared_receives(void);
 void completion_channel(void);
 void queue_limits(void);
+void destruction_awaits_readers(void);
 
 /* soft_roce_cases_datagrams.c */
 void datagrams(void);
@@ -58,5 +59,11 @@ void datagram_completion_overflow(void);
 void datagram_ports(void);
 void datagram_number_connected(void);
 void datagram_forked_child(void);
+
+/* soft_roce_cases_wire.c */
+void receiver_ready_again(void);
+void rnr_retries_end(void);
+void refused_takes_no_receive(void);
+void shared_receives_in_turn(void);
 
 #endif

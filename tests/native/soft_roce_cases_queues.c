@@ -2,6 +2,11 @@
 #define _GNU_SOURCE
 #include "soft_roce_cases.h"
 
+#include <pthread.h>
+#include <rdma/ib_user_verbs.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
 void shared_receives(void)
 {
 	struct pair_options options = defaults;
@@ -149,4 +154,97 @@ void queue_limits(void)
 	CHECK(event.element.cq == pair[0].cq);
 	ibv_ack_async_event(&event);
 	pair_close(pair);
+}
+
+/* Destroys a queue pair, or a completion queue where there is none, in a thread of its own. */
+struct destroyer {
+	pthread_t thread;
+	struct side *side;
+	atomic_int id; /* of the thread */
+	atomic_bool acknowledged, done;
+};
+
+static void *destroy(void *argument)
+{
+	struct destroyer *destroyer = argument;
+	int ret;
+
+	atomic_store(&destroyer->id, gettid());
+	ret = destroyer->side->qp ? ibv_destroy_qp(destroyer->side->qp) : ibv_destroy_cq(destroyer->side->cq);
+	CHECK_EQUAL(ret, 0);
+	CHECK(atomic_load(&destroyer->acknowledged));
+	atomic_store(&destroyer->done, true);
+	return NULL;
+}
+
+static void start_destroyer(struct destroyer *destroyer, struct side *side)
+{
+	char path[64], state;
+
+	*destroyer = (struct destroyer){ .side = side };
+	CHECK_EQUAL(pthread_create(&destroyer->thread, NULL, destroy, destroyer), 0);
+	while (!atomic_load(&destroyer->id))
+		sched_yield();
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(&destroyer->id));
+	for (state = 0; state != 'S' && !atomic_load(&destroyer->done); sched_yield()) {
+		FILE *file = fopen(path, "r");
+
+		CHECK(file);
+		CHECK_EQUAL(fscanf(file, "%*d (%*[^)]) %c", &state), 1);
+		fclose(file);
+	}
+}
+
+static void end_destroyer(struct destroyer *destroyer)
+{
+	CHECK_EQUAL(pthread_join(destroyer->thread, NULL), 0);
+}
+
+/* A thread of the program has read an event and is about to say so: what the event is about stays until it is
+ * acknowledged. */
+void destruction_awaits_readers(void)
+{
+	struct pair_options options = defaults;
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ib_uverbs_async_event_desc raised;
+	struct ib_uverbs_comp_event_desc completion;
+	struct destroyer destroyer;
+	struct side side;
+	struct ibv_srq *srq;
+
+	options.with_channel = 1;
+	side_open(&side, 4096, &options);
+	srq = ibv_create_srq(side.pd, &init);
+	CHECK(srq);
+	side.qp = make_qp(&side, &options, srq);
+	to_init(side.qp, &options);
+	to_rtr(side.qp, side.qp->qp_num, &options, 0);
+	to_rts(side.qp, &options);
+	CHECK_EQUAL(ibv_req_notify_cq(side.cq, 0), 0);
+	CHECK_EQUAL(post(&side, &side, IBV_WR_RDMA_WRITE, 1, 0, 8), 0);
+	expect(side.cq, 1, IBV_WC_SUCCESS);
+	CHECK_EQUAL(ibv_modify_qp(side.qp, &error, IBV_QP_STATE), 0);
+
+	/* as ibv_get_async_event and ibv_get_cq_event begin */
+	CHECK_EQUAL(read(side.context->async_fd, &raised, sizeof(raised)), sizeof(raised));
+	CHECK_EQUAL(raised.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+	struct ibv_async_event event = { .element.qp = side.qp, .event_type = IBV_EVENT_QP_LAST_WQE_REACHED };
+	start_destroyer(&destroyer, &side);
+	atomic_store(&destroyer.acknowledged, true);
+	ibv_ack_async_event(&event);
+	end_destroyer(&destroyer);
+	side.qp = NULL;
+
+	CHECK_EQUAL(read(side.channel->fd, &completion, sizeof(completion)), sizeof(completion));
+	CHECK_EQUAL(completion.cq_handle, (uintptr_t)side.cq);
+	start_destroyer(&destroyer, &side);
+	atomic_store(&destroyer.acknowledged, true);
+	ibv_ack_cq_events(side.cq, 1);
+	end_destroyer(&destroyer);
+
+	side.cq = ibv_create_cq(side.context, 1, NULL, NULL, 0);
+	CHECK(side.cq);
+	CHECK_EQUAL(ibv_destroy_srq(srq), 0);
+	side_close(&side);
 }
