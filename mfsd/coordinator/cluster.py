@@ -379,7 +379,7 @@ class Cluster:
         if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
             for request_id, number in active.numbers.items():  # others may have reported it before
-                if number in self._pruned or number in self._infeasible:
+                if number in self._pruned or number in self._infeasible or number in self._relegated:
                     node.verdicts[active.batch_id, request_id] = None
             self._mark(node)
         node.refused.pop(active.batch_id, None)
@@ -446,8 +446,9 @@ class Cluster:
         for request_id, number in active.numbers.items():
             if request_id not in numbers:
                 del self._owner[number]
+                relegated = number in self._relegated
                 self._relegated.discard(number)
-                if self._acquit(number):
+                if self._acquit(number) or relegated:
                     self._verdict_changed(active.batch_id, request_id)
         for request_id, number in numbers.items():
             self._owner[number] = (active.batch_id, request_id)
