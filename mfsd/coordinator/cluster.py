@@ -105,6 +105,7 @@ class Cluster:
         """The daemon's snapshot is complete: what it did not name is gone, and everything is sent to it."""
         now_ns = self._time(now_ns)
         node = self.nodes[name]
+        node.verdicts.clear()  # all of them follow
         for batch_id in list(node.unconfirmed):
             self._withdraw(node, batch_id, now_ns)
         node.unconfirmed.clear()
@@ -151,6 +152,7 @@ class Cluster:
             if gap_ns > LATE_TICK_NS:
                 node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # one that was lost just now waits no longer
             if now_ns - node.lost_ns >= self.grace_ns:
+                node.verdicts.clear()  # each batch that ends would look through all of them
                 for batch_id in list(node.batches):
                     self._withdraw(node, batch_id, now_ns)
                 self.history.forget(node.name)
