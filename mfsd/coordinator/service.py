@@ -384,12 +384,12 @@ class Service:
             cluster = self.cluster
             if cluster is None or session.welcomed_term == 0:
                 continue
+            if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
+                continue  # what it decides is void, and is kept: a lease that is renewed late makes it valid again
             delta = cluster.take(session.node)
             if delta is None:
                 continue
             order = messages.order(delta, session.welcomed_term, cluster.ports)
-            if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
-                continue  # lost the lead meanwhile: this decision is void
             session.epoch_sent = delta.epoch
             await session.context.write(order)
 
