@@ -390,7 +390,9 @@ class Cluster:
     def _reckon(self, now_ns: int) -> None:
         """Batches are often reported before the daemons at the other ends of their flows: all of them are, to a new
         leader. Not too many at once: the lease of the leader waits meanwhile."""
-        self._rates_changed |= self.ports.take_changed()
+        changed = self.ports.take_changed()
+        self._rates_changed |= changed
+        self.touched |= changed
         if not self._to_reckon:
             if not self._rates_changed:
                 return
@@ -407,6 +409,7 @@ class Cluster:
             except ValueError:  # more than the core can count: it stays as it was taken
                 self.oddities["slower port: the batch is kept as it was"] += 1
                 continue
+            self.touched |= self._reckoned_for
             self._settle(active, key_ns, numbers, change)
 
     def _withdraw(self, node: Node, batch_id: int, now_ns: int) -> None:
@@ -542,9 +545,11 @@ class Cluster:
 
     def _verdict_changed(self, batch_id: int, request_id: int) -> None:
         """The nodes of this batch must be sent whether the request is pruned."""
-        for name in self.batches[batch_id].reported:
+        for name, reported in self.batches[batch_id].reported.items():
             self.nodes[name].verdicts[batch_id, request_id] = None
             self._mark(self.nodes[name])
+            if request_id in reported.requests:  # it is promised, or not any more
+                self.touched.update(reported.requests[request_id][1])
 
     def _entry(self, pruned: Pruned) -> Entry:
         batch_id, request_id = self._owner[pruned.request_id]

@@ -300,6 +300,10 @@ class Service:
         cluster.release(self._clock_ns())
         self._wake(cluster)
         self._ticks_wanted.set()
+        self._owes_another()
+
+    def _owes_another(self) -> None:
+        """What is owed at some port may have changed."""
         self._promises_wanted.set()
         self._tell_watchers()
 
@@ -381,6 +385,8 @@ class Service:
                 raise session.refused
             while session.control:
                 await session.context.write(session.control.pop(0).SerializeToString())
+            if session.promises.waits:
+                self._promises_wanted.set()
             cluster = self.cluster
             if cluster is None or session.welcomed_term == 0:
                 continue
@@ -405,6 +411,8 @@ class Service:
                 else:
                     cluster.tick(self._clock_ns())
                     self._wake(cluster)
+                    if cluster.touched or cluster.waiting.touched:
+                        self._owes_another()
 
     async def promise(self) -> None:
         """Tells daemons what is promised at the ports that they speak of, for as long as the service runs: at rest
@@ -414,7 +422,9 @@ class Service:
             self._promises_wanted.clear()
             spent_s = 0.0
             cluster = self.cluster
-            if cluster is not None and self._electorate.valid():
+            if cluster is not None and not self._electorate.valid():
+                self._promises_wanted.set()  # until it is again, or leads no more
+            elif cluster is not None:
                 touched = cluster.touched | cluster.waiting.touched
                 cluster.touched, cluster.waiting.touched = set(), set()
                 for session in list(self.sessions.values()):
@@ -425,6 +435,8 @@ class Service:
                         message = session.promises.take(cluster, touched, session.welcomed_term)
                         if message is not None:
                             session.send(message)
+                        if session.promises.waits:
+                            self._promises_wanted.set()
                     spent_s += time.monotonic() - begun_s
                     await asyncio.sleep(0)  # one daemon in a pass of the loop
             await asyncio.sleep(max(PROMISES_S, spent_s / PROMISES_SHARE))
@@ -545,6 +557,7 @@ class Service:
             if new.policy != old.policy:
                 self.cluster.replace_policy(new.policy, self._clock_ns())
                 self._wake(self.cluster)
+                self._owes_another()
 
     def stop(self) -> None:
         """Sends the daemons elsewhere."""

@@ -11,6 +11,7 @@ from mfsd.coordinator.cluster import TICK_NS, Cluster
 from mfsd.coordinator.election import Alone
 from mfsd.coordinator.service import Service
 from mfsd.coordinator.settings import Settings
+from mfsd.coordinator.waiting import WaitingReport
 from mfsd.proto import mfs_pb2 as pb
 from tests.fuzz.targets.cluster import TERM, Stream
 from tests.support.cluster import Lines, in_loop, until
@@ -101,3 +102,62 @@ async def test_an_order_waits_for_the_lease() -> None:
         at.lease.renewed = True
         at.service._heartbeat()
         await until(lambda: 1 in at.stream.ordered(), "it is told the order")
+
+
+@in_loop
+async def test_what_is_owed_waits_for_the_lease() -> None:
+    async with told(Clock()) as at:
+        at.lease.renewed = False
+        at.cluster.waits("b", WaitingReport(1, None, 0, 1, False, {at.port: RATE}), S)
+        at.service._promises_wanted.set()
+        before = at.lease.asked
+        await until(lambda: at.lease.asked > before, "it was to be told")
+        at.lease.renewed = True
+        await until(lambda: at.stream.owed()[-1] == (S, RATE), "it is told what its port owes")
+
+
+@in_loop
+async def test_what_is_owed_waits_for_a_daemon_that_reads_late() -> None:
+    async with told(Clock()) as at:
+        at.stream.reads.clear()
+        at.service.sessions["a"].send(pb.ToNode(heartbeat=pb.Heartbeat(term=TERM)))
+        await until(lambda: not at.service.sessions["a"].control, "it is being written")
+        at.service.sessions["a"].send(pb.ToNode(heartbeat=pb.Heartbeat(term=TERM)))
+        at.cluster.waits("b", WaitingReport(1, None, 0, 1, False, {at.port: RATE}), S)
+        at.service._promises_wanted.set()
+        await until(lambda: not at.cluster.waiting.touched, "it was to be told")
+        at.stream.reads.set()
+        await until(lambda: at.stream.owed()[-1] == (S, RATE), "it is told what its port owes")
+
+
+@in_loop
+async def test_what_a_lost_daemon_had_waiting_is_owed_no_more() -> None:
+    clock = Clock()
+    async with told(clock) as at:
+        at.cluster.connect("b", {}, clock.now_ns)
+        at.cluster.waits("b", WaitingReport(1, None, 0, 1, False, {at.port: RATE}), clock.now_ns)
+        at.service._promises_wanted.set()
+        await until(lambda: at.stream.owed()[-1] == (S, RATE), "it is told what its port owes")
+        at.cluster.disconnect("b", clock.now_ns)
+        at.service._ticks_wanted.set()
+
+        def passes() -> bool:
+            clock.now_ns += TICK_NS // 100
+            return "b" not in at.cluster.nodes
+
+        await until(passes, "the grace ends")
+        await until(lambda: at.stream.owed()[-1] == (0, RATE), "nothing is owed there")
+
+
+@in_loop
+async def test_another_rate_is_told_where_nothing_is_owed() -> None:
+    clock = Clock()
+    async with told(clock) as at:
+        at.cluster.connect("a", {"a/out": RATE // 4}, clock.now_ns)
+        at.service._ticks_wanted.set()
+
+        def passes() -> bool:
+            clock.now_ns += TICK_NS // 100
+            return at.stream.owed()[-1] == (0, RATE // 4)
+
+        await until(passes, "it is told the rate")

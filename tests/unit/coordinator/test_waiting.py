@@ -125,3 +125,14 @@ def test_who_joins_a_batch_later_is_told_which_requests_are_relegated() -> None:
     world.arrive("a", BatchReport(1, "u", 0, [RequestReport(1, 60 * S, {}, relegated=True)], {}))
     world.arrive("b", BatchReport(1, "u", 0, [RequestReport(1, 60 * S, {})], {}))
     assert world.pruned["a"] == world.pruned["b"] == {(1, 1)}
+
+
+def test_what_is_owed_has_changed_when_time_alone_makes_a_request_infeasible() -> None:
+    world = World("a")
+    port = world.port("a/out")
+    world.arrive("a", BatchReport(1, "u", 0, [RequestReport(1, 2 * S, {port: RATE})], {}))
+    assert world.cluster.owed_ns(port) == S
+    world.cluster.touched.clear()
+    world.cluster.tick(3 * S)
+    assert world.cluster.infeasible() == [(1, 1)]
+    assert world.cluster.owed_ns(port) == 0 and world.cluster.touched == {port}
