@@ -199,9 +199,11 @@ class Service:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if session is not None:
-                self._remove(session)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # the call may be cancelled while this waits
+                if session is not None:
+                    self._remove(session)
 
     async def _hello(self, context: Context) -> Session:
         try:
