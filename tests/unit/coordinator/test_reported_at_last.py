@@ -43,10 +43,10 @@ class SlowStream(Stream):
 
     def owed(self) -> list[tuple[int, int]]:
         """Time owed at port 0, and its rate, as it was told."""
-        told = (m.promises for m in self.sent if m.WhichOneof("kind") == "promises")
+        promises = (m.promises for m in self.sent if m.WhichOneof("kind") == "promises")
         return [
             (owed, rate)
-            for p in told
+            for p in promises
             for port, owed, rate in zip(p.port, p.owed_ns, p.rate_bytes_per_s, strict=True)
             if port == 0
         ]
@@ -55,7 +55,7 @@ class SlowStream(Stream):
         return {batch_id for message in self.sent for batch_id in message.order.batch_id}
 
 
-class Told(NamedTuple):
+class Informed(NamedTuple):
     service: Service
     cluster: Cluster
     lease: Lease
@@ -71,7 +71,7 @@ class Clock:
 
 
 @contextlib.asynccontextmanager
-async def told(clock: Clock) -> AsyncIterator[Told]:
+async def informed(clock: Clock) -> AsyncIterator[Informed]:
     """A leader with one daemon, "a", that knows all there is."""
     lease = Lease("127.0.0.1:1", lambda: TERM)
     settings = Settings(listen="127.0.0.1:0", advertise="127.0.0.1:1", version="test", grace_ns=2 * TICK_NS)
@@ -85,7 +85,7 @@ async def told(clock: Clock) -> AsyncIterator[Told]:
     await until(lambda: stream.owed() == [(0, RATE)], "it is told what its port owes")
     assert service.cluster is not None
     try:
-        yield Told(service, service.cluster, lease, stream, service.cluster.ports.number("a/out"))
+        yield Informed(service, service.cluster, lease, stream, service.cluster.ports.number("a/out"))
     finally:
         for task in tasks:
             task.cancel()
@@ -94,7 +94,7 @@ async def told(clock: Clock) -> AsyncIterator[Told]:
 
 @in_loop
 async def test_an_order_waits_for_the_lease() -> None:
-    async with told(Clock()) as at:
+    async with informed(Clock()) as at:
         at.lease.renewed = False
         at.cluster.arrive("a", batch(1, 60 * S, port=at.port), S)
         at.service._wake(at.cluster)
@@ -106,7 +106,7 @@ async def test_an_order_waits_for_the_lease() -> None:
 
 @in_loop
 async def test_what_is_owed_waits_for_the_lease() -> None:
-    async with told(Clock()) as at:
+    async with informed(Clock()) as at:
         at.lease.renewed = False
         at.cluster.waits("b", WaitingReport(1, None, 0, 1, False, {at.port: RATE}), S)
         at.service._promises_wanted.set()
@@ -118,7 +118,7 @@ async def test_what_is_owed_waits_for_the_lease() -> None:
 
 @in_loop
 async def test_what_is_owed_waits_for_a_daemon_that_reads_late() -> None:
-    async with told(Clock()) as at:
+    async with informed(Clock()) as at:
         at.stream.reads.clear()
         at.service.sessions["a"].send(pb.ToNode(heartbeat=pb.Heartbeat(term=TERM)))
         await until(lambda: not at.service.sessions["a"].control, "it is being written")
@@ -133,7 +133,7 @@ async def test_what_is_owed_waits_for_a_daemon_that_reads_late() -> None:
 @in_loop
 async def test_what_a_lost_daemon_had_waiting_is_owed_no_more() -> None:
     clock = Clock()
-    async with told(clock) as at:
+    async with informed(clock) as at:
         at.cluster.connect("b", {}, clock.now_ns)
         at.cluster.waits("b", WaitingReport(1, None, 0, 1, False, {at.port: RATE}), clock.now_ns)
         at.service._promises_wanted.set()
@@ -152,7 +152,7 @@ async def test_what_a_lost_daemon_had_waiting_is_owed_no_more() -> None:
 @in_loop
 async def test_another_rate_is_told_where_nothing_is_owed() -> None:
     clock = Clock()
-    async with told(clock) as at:
+    async with informed(clock) as at:
         at.cluster.connect("a", {"a/out": RATE // 4}, clock.now_ns)
         at.service._ticks_wanted.set()
 
