@@ -105,6 +105,7 @@ class Cluster:
         """The daemon's snapshot is complete: what it did not name is gone, and everything is sent to it."""
         now_ns = self._time(now_ns)
         node = self.nodes[name]
+        node.verdicts.clear()  # all of them follow
         for batch_id in list(node.unconfirmed):
             self._withdraw(node, batch_id, now_ns)
         node.unconfirmed.clear()
@@ -151,6 +152,7 @@ class Cluster:
             if gap_ns > LATE_TICK_NS:
                 node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # one that was lost just now waits no longer
             if now_ns - node.lost_ns >= self.grace_ns:
+                node.verdicts.clear()  # each batch that ends would look through all of them
                 for batch_id in list(node.batches):
                     self._withdraw(node, batch_id, now_ns)
                 self.history.forget(node.name)
@@ -379,7 +381,7 @@ class Cluster:
         if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
             for request_id, number in active.numbers.items():  # others may have reported it before
-                if number in self._pruned or number in self._infeasible:
+                if number in self._pruned or number in self._infeasible or number in self._relegated:
                     node.verdicts[active.batch_id, request_id] = None
             self._mark(node)
         node.refused.pop(active.batch_id, None)
@@ -388,7 +390,9 @@ class Cluster:
     def _reckon(self, now_ns: int) -> None:
         """Batches are often reported before the daemons at the other ends of their flows: all of them are, to a new
         leader. Not too many at once: the lease of the leader waits meanwhile."""
-        self._rates_changed |= self.ports.take_changed()
+        changed = self.ports.take_changed()
+        self._rates_changed |= changed
+        self.touched |= changed
         if not self._to_reckon:
             if not self._rates_changed:
                 return
@@ -405,6 +409,7 @@ class Cluster:
             except ValueError:  # more than the core can count: it stays as it was taken
                 self.oddities["slower port: the batch is kept as it was"] += 1
                 continue
+            self.touched |= self._reckoned_for
             self._settle(active, key_ns, numbers, change)
 
     def _withdraw(self, node: Node, batch_id: int, now_ns: int) -> None:
@@ -446,8 +451,9 @@ class Cluster:
         for request_id, number in active.numbers.items():
             if request_id not in numbers:
                 del self._owner[number]
+                relegated = number in self._relegated
                 self._relegated.discard(number)
-                if self._acquit(number):
+                if self._acquit(number) or relegated:
                     self._verdict_changed(active.batch_id, request_id)
         for request_id, number in numbers.items():
             self._owner[number] = (active.batch_id, request_id)
@@ -539,9 +545,11 @@ class Cluster:
 
     def _verdict_changed(self, batch_id: int, request_id: int) -> None:
         """The nodes of this batch must be sent whether the request is pruned."""
-        for name in self.batches[batch_id].reported:
+        for name, reported in self.batches[batch_id].reported.items():
             self.nodes[name].verdicts[batch_id, request_id] = None
             self._mark(self.nodes[name])
+            if request_id in reported.requests:  # it is promised, or not any more
+                self.touched.update(reported.requests[request_id][1])
 
     def _entry(self, pruned: Pruned) -> Entry:
         batch_id, request_id = self._owner[pruned.request_id]

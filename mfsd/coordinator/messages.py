@@ -25,6 +25,8 @@ else:
 
 PERMILLE_MAX = 60_000
 REQUESTS_SHOWN = 200
+SIZE_MAX = 2**63
+"""Sums of sizes that no request has are cut, so that they fit on the wire."""
 
 
 def demands(row: pb.Batch | pb.Request | pb.Routing | pb.Waiting, ports: Sequence[int]) -> dict[int, int]:
@@ -171,7 +173,7 @@ def _interval(row: pb.Interval) -> Interval:
 
 def fill_requests(reply: pb.StatusReply, cluster: Cluster, batch_id: int) -> None:
     for request_id, deadline_ns, size, port, port_ns in cluster.requests_of(batch_id)[:REQUESTS_SHOWN]:
-        row = reply.requests.add(request_id=request_id, size_bytes=size, port_ns=port_ns)
+        row = reply.requests.add(request_id=request_id, size_bytes=min(size, SIZE_MAX), port_ns=port_ns)
         row.port = cluster.ports.ports[port].name if port >= 0 else ""
         if deadline_ns is not None:
             row.budget_left_ns = deadline_ns - cluster.now_ns

@@ -39,6 +39,8 @@ class Use(NamedTuple):
 
 IDLE = Use()
 CLASSES_MAX = 8
+MOVED_MAX = 2**63
+"""Rates that no port has are cut, so that sums of them fit on the wire."""
 
 
 class Port(Struct):
@@ -128,7 +130,8 @@ def moved(ports: Iterable[Port]) -> Moved:
             unscheduled += use.unscheduled * port.rate_bytes_per_s
         passed += use.passed * port.rate_bytes_per_s
         busiest = max(busiest, use.total())
-    return Moved([c // 1000 for c in classes], unscheduled // 1000, passed // 1000, busiest)
+    *classes, unscheduled, passed = (min(rate // 1000, MOVED_MAX) for rate in (*classes, unscheduled, passed))
+    return Moved(classes, unscheduled, passed, busiest)
 
 
 class RoutingHistory:

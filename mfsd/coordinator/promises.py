@@ -20,13 +20,19 @@ class PromisesOf:
     def clear(self) -> None:
         """From here on its port numbers start anew."""
         self._number: dict[int, int] = {}
-        self._owed_ns: dict[int, int] = {}
+        self._told: dict[int, tuple[int, int]] = {}
+        """Time owed, and rate."""
         self._new: set[int] = set()
 
     def name(self, port: int, number: int) -> None:
         """The daemon speaks of the cluster's port by this number."""
         self._number[port] = number
         self._new.add(port)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has still to be told of some port."""
+        return bool(self._new)
 
     def later(self, touched: set[int]) -> None:
         """It cannot be told now of what has changed at these ports."""
@@ -38,15 +44,16 @@ class PromisesOf:
         self._new = set(sorted(ports)[PORTS_PER_MESSAGE_MAX:])
         message: pb.ToNode | None = None
         for port in sorted(ports)[:PORTS_PER_MESSAGE_MAX]:
-            owed_ns, before_ns = cluster.owed_ns(port), self._owed_ns.get(port)
-            if before_ns is not None and not _moved(before_ns, owed_ns):
+            owed_ns, rate = cluster.owed_ns(port), cluster.ports.ports[port].rate_bytes_per_s
+            before = self._told.get(port)
+            if before is not None and before[1] == rate and not _moved(before[0], owed_ns):
                 continue
-            self._owed_ns[port] = owed_ns
+            self._told[port] = owed_ns, rate
             if message is None:
                 message = pb.ToNode(promises=pb.Promises(term=term))
             message.promises.port.append(self._number[port])
             message.promises.owed_ns.append(owed_ns)
-            message.promises.rate_bytes_per_s.append(cluster.ports.ports[port].rate_bytes_per_s)
+            message.promises.rate_bytes_per_s.append(rate)
         return message
 
 

@@ -199,9 +199,11 @@ class Service:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if session is not None:
-                self._remove(session)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # the call may be cancelled while this waits
+                if session is not None:
+                    self._remove(session)
 
     async def _hello(self, context: Context) -> Session:
         try:
@@ -300,6 +302,10 @@ class Service:
         cluster.release(self._clock_ns())
         self._wake(cluster)
         self._ticks_wanted.set()
+        self._owes_another()
+
+    def _owes_another(self) -> None:
+        """What is owed at some port may have changed."""
         self._promises_wanted.set()
         self._tell_watchers()
 
@@ -381,15 +387,17 @@ class Service:
                 raise session.refused
             while session.control:
                 await session.context.write(session.control.pop(0).SerializeToString())
+            if session.promises.waits:
+                self._promises_wanted.set()
             cluster = self.cluster
             if cluster is None or session.welcomed_term == 0:
                 continue
+            if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
+                continue  # what it decides is void, and is kept: a lease that is renewed late makes it valid again
             delta = cluster.take(session.node)
             if delta is None:
                 continue
             order = messages.order(delta, session.welcomed_term, cluster.ports)
-            if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
-                continue  # lost the lead meanwhile: this decision is void
             session.epoch_sent = delta.epoch
             await session.context.write(order)
 
@@ -405,6 +413,8 @@ class Service:
                 else:
                     cluster.tick(self._clock_ns())
                     self._wake(cluster)
+                    if cluster.touched or cluster.waiting.touched:
+                        self._owes_another()
 
     async def promise(self) -> None:
         """Tells daemons what is promised at the ports that they speak of, for as long as the service runs: at rest
@@ -414,7 +424,9 @@ class Service:
             self._promises_wanted.clear()
             spent_s = 0.0
             cluster = self.cluster
-            if cluster is not None and self._electorate.valid():
+            if cluster is not None and not self._electorate.valid():
+                self._promises_wanted.set()  # until it is again, or leads no more
+            elif cluster is not None:
                 touched = cluster.touched | cluster.waiting.touched
                 cluster.touched, cluster.waiting.touched = set(), set()
                 for session in list(self.sessions.values()):
@@ -425,6 +437,8 @@ class Service:
                         message = session.promises.take(cluster, touched, session.welcomed_term)
                         if message is not None:
                             session.send(message)
+                        if session.promises.waits:
+                            self._promises_wanted.set()
                     spent_s += time.monotonic() - begun_s
                     await asyncio.sleep(0)  # one daemon in a pass of the loop
             await asyncio.sleep(max(PROMISES_S, spent_s / PROMISES_SHARE))
@@ -545,6 +559,7 @@ class Service:
             if new.policy != old.policy:
                 self.cluster.replace_policy(new.policy, self._clock_ns())
                 self._wake(self.cluster)
+                self._owes_another()
 
     def stop(self) -> None:
         """Sends the daemons elsewhere."""

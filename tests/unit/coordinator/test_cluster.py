@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mfsd.coordinator.cluster import NO_DEADLINE_NS
 from mfsd.coordinator.state import BUDGET_MAX_NS, DEADLINE_JITTER_NS, BatchReport, RequestReport
 from mfsd.policy.config import PolicyConfig
 from mfsd.policy.red import robust_effective_deadline
-from tests.unit.coordinator.world import MS, S, World, batch, heavy
+from tests.unit.coordinator.world import GRACE_NS, MS, S, World, batch, heavy
 
 
 def test_a_daemon_hears_the_order_of_its_own_batches_and_of_no_others() -> None:
@@ -214,3 +216,24 @@ def test_history_follows_what_moves_and_forgets_what_does_not() -> None:
     history.forget("a")
     assert history.estimate("u") == {1: 500, 2: 7}
     assert history.estimate("unheard of") == {}
+
+
+def test_the_end_of_a_grace_looks_through_no_verdicts() -> None:
+    class Seen(dict[tuple[int, int], None]):
+        times = 0
+
+        def __iter__(self) -> Iterator[tuple[int, int]]:
+            for key in super().__iter__():
+                Seen.times += 1
+                yield key
+
+    world = World("a")
+    for number in range(1, 6):
+        world.arrive("a", batch(number, S))
+    world.cluster.disconnect("a", 0)
+    node = world.cluster.nodes["a"]
+    node.verdicts = Seen({(number, number * 100): None for number in range(1, 6)})
+    world.cluster.tick(S)
+    for at_ns in range(2 * S, 2 * GRACE_NS, S):
+        world.cluster.tick(at_ns)
+    assert "a" not in world.cluster.nodes and Seen.times == 0

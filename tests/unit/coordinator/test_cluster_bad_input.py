@@ -6,9 +6,12 @@ import math
 
 import pytest
 
+from mfsd.coordinator import messages
 from mfsd.coordinator.cluster import LATE_TICK_NS, REFUSALS_MAX, RESOURCES_MIN
+from mfsd.coordinator.ports import MOVED_MAX, Use
 from mfsd.coordinator.state import BatchReport, RequestReport
 from mfsd.policy.config import PolicyConfig
+from mfsd.proto import mfs_pb2 as pb
 from mfsd.proto.wire import (
     BATCHES_PER_NODE_MAX,
     DEMANDS_PER_NODE_MAX,
@@ -233,3 +236,16 @@ def test_more_ports_than_expected_get_room() -> None:
     ports = {world.port(f"x{i}/in"): 1000 for i in range(3 * RESOURCES_MIN)}
     world.arrive("a", BatchReport(99, "u", 0, [RequestReport(1, 5, ports)], {}))
     assert world.order("a") == [99, *range(1, 40)]
+
+
+def test_absurd_sizes_and_rates_are_shown_cut() -> None:
+    world, reply = World("a"), pb.StatusReply()
+    world.cluster.connect("a", {"a/in": 2**64 - 1, "a/out": 2**64 - 1}, 0)
+    sizes = {world.port("a/in"): 2**64 - 1, world.port("a/out"): 2**64 - 1}
+    world.arrive("a", BatchReport(1, "u", 0, [RequestReport(1, S, sizes)], {}))
+    world.cluster.used(world.port("a/out"), Use((messages.PERMILLE_MAX,), messages.PERMILLE_MAX, messages.PERMILLE_MAX))
+    world.cluster.remember(0)
+    messages.fill_requests(reply, world.cluster, 1)
+    messages.fill_history(reply, world.cluster.past, 1, 0)
+    assert reply.requests[0].size_bytes == messages.SIZE_MAX
+    assert reply.history.intervals[0].bytes_per_s[0] == MOVED_MAX

@@ -109,3 +109,30 @@ def test_relegated_requests_are_pruned_and_spend_the_drop_budget() -> None:
     assert world.pruned["a"] == set() and world.cluster.owed_ns(port) == 4 * S
     world.depart("a", 1)
     assert world.cluster.pruned() == []
+
+
+def test_a_relegated_request_that_leaves_its_batch_is_told_to_be_pruned_no_more() -> None:
+    world = World("a")
+    requests = [RequestReport(1, 60 * S, {}, relegated=True), RequestReport(2, 60 * S, {})]
+    world.arrive("a", BatchReport(1, "u", 0, requests, {}))
+    assert world.pruned["a"] == {(1, 1)}
+    world.update("a", BatchReport(1, "u", 0, requests[1:], {}))
+    assert world.cluster.pruned() == [] and world.pruned["a"] == set()
+
+
+def test_who_joins_a_batch_later_is_told_which_requests_are_relegated() -> None:
+    world = World("a", "b")
+    world.arrive("a", BatchReport(1, "u", 0, [RequestReport(1, 60 * S, {}, relegated=True)], {}))
+    world.arrive("b", BatchReport(1, "u", 0, [RequestReport(1, 60 * S, {})], {}))
+    assert world.pruned["a"] == world.pruned["b"] == {(1, 1)}
+
+
+def test_what_is_owed_has_changed_when_time_alone_makes_a_request_infeasible() -> None:
+    world = World("a")
+    port = world.port("a/out")
+    world.arrive("a", BatchReport(1, "u", 0, [RequestReport(1, 2 * S, {port: RATE})], {}))
+    assert world.cluster.owed_ns(port) == S
+    world.cluster.touched.clear()
+    world.cluster.tick(3 * S)
+    assert world.cluster.infeasible() == [(1, 1)]
+    assert world.cluster.owed_ns(port) == 0 and world.cluster.touched == {port}
