@@ -19,6 +19,7 @@
 #ifndef MFS_CLIENT_STATE_H
 #define MFS_CLIENT_STATE_H
 
+#include <assert.h>
 #include <mfs/client.h>
 #include <mfs/usage.h>
 
@@ -92,6 +93,7 @@ struct mfs_client {
 	struct ring ring[MFS_SUBMIT_RINGS];
 	struct task_slot task[MFS_TASKS_MAX];
 };
+static_assert(sizeof(struct mfs_client) == 133376, "another size needs another MFS_CLIENT_LAYOUT");
 
 /* Of the segment that is mapped: a daemon of a lower minor version gave a shorter one. */
 static inline unsigned client_nics(const struct mfs_client *client)

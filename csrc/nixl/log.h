@@ -7,6 +7,7 @@ enum nixl_reason {
 	NIXL_REASON_SLOTS,  /* its functions are others */
 	NIXL_REASON_ATTACH, /* the daemon refuses */
 	NIXL_REASON_NIC,    /* it has no place for the network card */
+	NIXL_REASON_SHIM,   /* the preloaded one is of another version */
 	NIXL_REASON_THREAD,
 	NIXL_REASON_MODE,
 	NIXL_REASONS

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define SEARCH_US 500000 /* between two attempts */
-#define API_CONTEXT_OF 3 /* version of struct mfs_api that has it */
 #define ASKED_VARIABLE \
 	"MFS_NIXL_ASKED" /* set by the adapter of NIXL's Python agent while that makes engines */
 
@@ -48,9 +47,18 @@ bool nixl_session_wanted(void)
 	return false;
 }
 
-void nixl_session_lane(bool on)
+/* The preloaded shim; NULL: there is none, or it is of another version. Then it holds what is posted here by itself, and
+ * nothing must wait twice. */
+static const struct mfs_api *shim(void)
 {
 	const struct mfs_api *api = mfs_api();
+
+	return api && mfs_api_lends_client(api) ? api : NULL;
+}
+
+void nixl_session_lane(bool on)
+{
+	const struct mfs_api *api = shim();
 	struct mfs_client *client = api ? api->client() : NULL;
 	unsigned classes = client ? mfs_client_segment(client)->header.classes : MFS_CLASSES_MAX;
 
@@ -60,9 +68,9 @@ void nixl_session_lane(bool on)
 
 bool nixl_session_context(uint64_t address, struct mfs_context *context)
 {
-	const struct mfs_api *api = mfs_api();
+	const struct mfs_api *api = shim();
 
-	return api && api->version >= API_CONTEXT_OF && api->context_of(address, context) == 0;
+	return api && api->context_of(address, context) == 0;
 }
 
 const struct nixl_session *nixl_session_now(uint64_t now_ns)
@@ -131,12 +139,18 @@ static bool refused_still(const struct mfs_client *shared)
 /* One attempt, with the lock: whether the session is still the right one, and for one where there is none. */
 static void search(void)
 {
-	const struct mfs_api *api = mfs_api();
+	const struct mfs_api *api = shim();
 	struct mfs_client *shared = api ? api->client() : NULL, *client;
 	struct nixl_session *session = atomic_load(&current);
 	const char *why = NULL;
 	int rc;
 
+	if (!api && mfs_api()) {
+		nixl_log(
+			NIXL_REASON_SHIM,
+			"NIXL's transfers are scheduled by the preloaded libmfs_shim alone: it is of another version than the plugin");
+		return;
+	}
 	if ((session && shared == session->client) || refused_still(shared))
 		return;
 	if (session && !shared && !session->borrowed && !mfs_client_hung_up(session->client) &&

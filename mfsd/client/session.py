@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import threading
@@ -29,7 +30,7 @@ from mfsd.client.batch import Batch
 from mfsd.client.checking import FLOW_BYTES_MAX, ID_MAX, LAYERS_MAX, TIME_MAX_NS, Checker, destination
 from mfsd.client.checking import gid as gid_of
 from mfsd.client.marked import marks_of_environment
-from mfsd.client.shim import NONE_U32, Context, Shim, context_of
+from mfsd.client.shim import NONE_U32, Context, ForeignShimError, Shim, context_of
 from mfsd.client.task import Task
 from mfsd.client.types import (
     CLASSES_WITHOUT_DAEMON,
@@ -44,6 +45,8 @@ from mfsd.client.waiting import WaitingRequests
 from mfsd.policy.marks import Marks
 from mfsd.policy.outlook import WATCHED_BYTES, WATCHED_RANK
 from mfsd.transfer import Transfer
+
+log = logging.getLogger("mfsd.client")
 
 NIC_NAME_BYTES_MAX = 31
 FOREVER_NS = 2**63
@@ -81,11 +84,23 @@ class Session:
     def open(cls, *, socket_path: str | None = None, process: str | None = None, mode: Mode = Mode.ENFORCE) -> Session:
         """Attaches, or goes on without a daemon until there is one. `socket_path` None: `$MFS_SOCKET`, else
         `/run/mfs/mfsd.sock`; `process`: the name that `mfsctl status` shows; `mode`: the most that is allowed, OBSERVE
-        counts and never waits. Under the shim all three are the shim's. Under `mfs-run --mode mark` no daemon is looked
+        counts and never waits. Under the shim all three are the shim's; under one of another version every task is
+        permitted at once. Under `mfs-run --mode mark` no daemon is looked
         for: what is submitted is permitted at once, in the class of its stage and size."""
-        if (marks := marks_of_environment()) is not None:
-            return MarkedSession(Shim.find(), marks)
-        session = cls(Shim.find(), socket_path, process, mode)
+        marks, foreign, shim = marks_of_environment(), False, None
+        try:
+            shim = Shim.find()
+        except ForeignShimError:
+            foreign = True
+            log.warning(
+                "the preloaded libmfs_shim is of another version than this package; it schedules what this process "
+                "posts by the daemon's rules alone, without requests and batches: use both of one version"
+            )
+        if marks is not None:
+            return MarkedSession(shim, marks)
+        session = cls(shim, socket_path, process, mode)
+        if foreign:  # a transfer that had a permit here would wait for another one there
+            session._attachment = Unattached()
         session._attachment.try_now()
         return session
 

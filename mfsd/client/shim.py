@@ -10,7 +10,6 @@ from typing import Any
 
 from mfsd.capi import ffi, lib
 
-API_VERSION = 1
 NONE_U32: int = lib.MFS_NONE_U32
 Context = Any
 """struct mfs_context, as `context_of` makes it."""
@@ -21,6 +20,10 @@ def context_of(**fields: int) -> Context:
     return ffi.new("struct mfs_context *", fields)
 
 
+class ForeignShimError(Exception):
+    """The shim was built from other sources: its client has another layout, and its table may have."""
+
+
 class Shim:
     """The table of the shim in this process."""
 
@@ -29,10 +32,12 @@ class Shim:
 
     @classmethod
     def find(cls) -> Shim | None:
-        """None: it is not preloaded, or speaks another version."""
+        """None: it is not preloaded. ForeignShimError: it is of another version."""
         table = lib.mfs_api()
-        if not table or table.version < API_VERSION or table.bytes < ffi.sizeof("struct mfs_api"):
+        if not table:
             return None
+        if not lib.mfs_api_lends_client(table):
+            raise ForeignShimError
         return cls(table)
 
     def client(self) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from mfsd.client.shim import ForeignShimError, Shim
 from mooncake_adapter.mooncake import marking
 from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, own_host, split
 from mooncake_adapter.session import Session
@@ -35,8 +36,11 @@ _initializing = threading.Lock()
 
 
 def shim_present() -> bool:
-    """Whether libmfs_shim.so is preloaded: it marks queue pairs."""
-    return hasattr(ctypes.CDLL(None), "mfs_api_v1")
+    """Whether libmfs_shim.so is preloaded: it marks queue pairs. One of another version is not asked to."""
+    try:
+        return Shim.find() is not None
+    except ForeignShimError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ static int api_context_of(uint64_t address, struct mfs_context *context)
 
 __attribute__((visibility("default"))) extern const struct mfs_api mfs_api_v1;
 const struct mfs_api mfs_api_v1 = {
-	.version = 3,
+	.version = 4,
 	.bytes = sizeof(struct mfs_api),
 	.context_set = shim_context_set,
 	.range_add = shim_range_add,
@@ -65,4 +65,5 @@ const struct mfs_api mfs_api_v1 = {
 	.fetch_ns = api_fetch_ns,
 	.pruned = api_pruned,
 	.context_of = api_context_of,
+	.client_layout = MFS_CLIENT_LAYOUT,
 };

@@ -23,7 +23,8 @@ static struct backend *backend;
 static struct nixl_plugin *plugin;
 static struct nixl_object *engine, *request;
 static char socket_path[256];
-static struct nixl_descriptor here[2] = {{.address = 0x10000, .bytes = BYTES}, {.address = 0x20000, .bytes = BYTES}};
+static struct nixl_descriptor here[2] = {{.address = 0x10000, .bytes = BYTES},
+					 {.address = 0x20000, .bytes = BYTES}};
 static struct nixl_descriptors local = {.begin = here, .end = here + 2, .room = here + 2};
 
 static struct nixl_string string(const char *text)
@@ -51,7 +52,8 @@ static void make(void)
 static void prepare(int operation, const char *to)
 {
 	peer = string(to);
-	CHECK(((nixl_post)function(NIXL_SLOT_PREPARE))(engine, &operation, &local, &local, &peer, &request, NULL) == 0);
+	CHECK(((nixl_post)function(NIXL_SLOT_PREPARE))(engine, &operation, &local, &local, &peer, &request,
+						       NULL) == 0);
 }
 
 static int post(int operation, const char *notification)
@@ -63,7 +65,8 @@ static int post(int operation, const char *notification)
 	if (notification)
 		strcpy(text, notification);
 	options.notification = string(text);
-	status = ((nixl_post)function(NIXL_SLOT_POST))(engine, &kind, &local, &local, &peer, &request, &options);
+	status = ((nixl_post)function(NIXL_SLOT_POST))(engine, &kind, &local, &local, &peer, &request,
+						       &options);
 	memset(text, 'x', sizeof(text)); /* as a stack is used again */
 	kind = -1;
 	return status;
@@ -225,8 +228,10 @@ static void another_daemon_is_found(void)
 	struct daemon *d = begin(0, 50000000);
 
 	daemon_kill(d);
-	d = daemon_start(&(struct daemon_options){
-		.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE, .grant_all = true});
+	d = daemon_start(&(struct daemon_options){.path = socket_path,
+						  .gate = GATE,
+						  .mode = MFS_MODE_ENFORCE,
+						  .grant_all = true});
 	WAIT(daemon_counts(d).attached == 1 && daemon_has_named());
 	prepare(NIXL_WRITE, "you");
 	WAIT(sent_one_is_asked_for(d));
@@ -273,7 +278,8 @@ static void the_environment_is_read_with_the_first_engine(void)
 	setenv("MFS_SOCKET", "/nowhere/mfsd.sock", 1);
 	setenv("UCX_TLS", "rc", 1);
 	setenv("UCX_NET_DEVICES", "mlx5_7:1", 1);
-	d = daemon_start(&(struct daemon_options){.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE});
+	d = daemon_start(
+		&(struct daemon_options){.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE});
 	WAIT(daemon_counts(d).attached == 1 && daemon_has_named());
 	CHECK(daemon_was_asked_for(d, "lo"));
 }
@@ -352,8 +358,9 @@ static void the_rest_is_the_real_engines(void)
 
 	begin(0, 0);
 	prepare(NIXL_WRITE, "you");
-	CHECK(((nixl_estimate)function(NIXL_SLOT_ESTIMATE))(engine, &operation, &local, &local, &peer, &request,
-							    &duration, &margin, &method, NULL) == NIXL_SUCCESS);
+	CHECK(((nixl_estimate)function(NIXL_SLOT_ESTIMATE))(engine, &operation, &local, &local, &peer,
+							    &request, &duration, &margin, &method,
+							    NULL) == NIXL_SUCCESS);
 	CHECK(backend->estimated == 1 && backend->last_request == backend->own_request);
 	release();
 	CHECK(function(0) == ((void **)backend->table)[0] && function(NIXL_SLOTS_LEAST) == NULL);
@@ -392,6 +399,19 @@ static void untouched(void)
 	plugin->destroy_engine(engine);
 }
 
+/* It holds what is posted here by itself: a transfer that had a permit of ours would wait for its own work requests. */
+static void beside_a_shim_of_another_version(void)
+{
+	struct daemon_options options = {.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE};
+	struct daemon *d = daemon_start(&options);
+
+	make();
+	prepare(NIXL_WRITE, "you");
+	CHECK(post(NIXL_WRITE, NULL) == NIXL_IN_PROGRESS && backend->posted == 1);
+	release();
+	CHECK(daemon_counts(d).attached == 0);
+}
+
 static void of_another_interface(void)
 {
 	CHECK(plugin->api_version == 2); /* NIXL refuses it, as it does without us */
@@ -419,6 +439,7 @@ static const struct {
 	{"a_child_asks_nothing", a_child_asks_nothing},
 	{"untouched", untouched},
 	{"of_another_interface", of_another_interface},
+	{"beside_a_shim_of_another_version", beside_a_shim_of_another_version},
 };
 
 int main(int argc, char **argv)

@@ -84,3 +84,11 @@ def compile_c(*words: str | Path) -> None:
     command = [shutil.which("cc") or "gcc", *FLAGS, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
+
+
+def foreign_shim(folder: Path, *flags: str) -> Path:
+    """A library to preload in place of ours that is of another version. `-DEARLIER`: of an earlier one."""
+    library = folder / "libforeign_shim.so"
+    source = CSRC.parent / "tests/native/foreign_shim.c"
+    compile_c("-fPIC", "-shared", *flags, source, "-o", library)
+    return library

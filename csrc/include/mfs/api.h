@@ -37,7 +37,7 @@ _Static_assert(offsetof(struct mfs_context, hold_until_ns) == 24, "in the place 
 
 struct mfs_api {
 	uint32_t
-		version; /* 3; grows when a function is added at the end: check it before one that came later */
+		version; /* 4; grows when a function is added at the end: check it before one that came later */
 	uint32_t bytes; /* of this structure */
 
 	/* Work requests that this thread posts from now on carry `context` (copied); NULL ends it. */
@@ -57,7 +57,8 @@ struct mfs_api {
 
 	/* The shim's session with the daemon; NULL while there is none. Use it for as long as you like: when the daemon is gone
 	 * its functions answer -ENOTCONN (ask again for the new one), its memory stays. Submit with MFS_COOKIE_NONE and ask
-	 * for the permit by mfs_client_permit: what mfs_client_permits hands out is the shim's. Do not detach it. */
+	 * for the permit by mfs_client_permit: what mfs_client_permits hands out is the shim's. Do not detach it.
+	 * Only where mfs_api_lends_client(), which a shim of another version may not. */
 	struct mfs_client *(*client)(void);
 
 	/* Since version 2: what the network knows, from the outlook page (mfs/outlook.h). Each costs less than a microsecond, and
@@ -75,7 +76,18 @@ struct mfs_api {
 	/* Since version 3: what this thread's context is, else that of the range with `address`; for code that asks for permits
 	 * itself. -ENOENT: neither. Costs what it costs a work request. */
 	int (*context_of)(uint64_t address, struct mfs_context *context);
+
+	/* Since version 4: MFS_CLIENT_LAYOUT of what `client` gives. */
+	uint32_t client_layout;
+	uint32_t reserved;
 };
+
+/* Whether what api->client() gives is a client of this file's layout. If not, the shim was built from other sources: it goes on
+ * scheduling what the process posts, and code that asks for permits itself should ask for none. */
+static inline int mfs_api_lends_client(const struct mfs_api *api)
+{
+	return api->bytes >= sizeof(struct mfs_api) && api->client_layout == MFS_CLIENT_LAYOUT;
+}
 
 /* The preloaded shim's functions, or NULL. Costs a symbol lookup once in each file that uses it. */
 static inline const struct mfs_api *mfs_api(void)

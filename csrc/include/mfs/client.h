@@ -15,6 +15,9 @@
 #include <stdbool.h>
 
 struct mfs_client;
+/* Of what mfs_client_attach gives; another number with any change of it. A process may hold several copies of this code, as
+ * the preloaded shim's and an engine's own: none may use a client that one of another layout has made. */
+#define MFS_CLIENT_LAYOUT 1
 
 struct mfs_client_options {
 	const char *socket_path; /* NULL: $MFS_SOCKET, else /run/mfs/mfsd.sock */

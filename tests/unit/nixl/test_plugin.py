@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from mfsd.client.checking import destination
+from tests.support.native import foreign_shim
 from tests.unit.nixl.conftest import NATIVE, Plugin
 
 ALL = re.findall(r'\{"(\w+)", \w+\}', (NATIVE / "nixl_plugin.c").read_text())
 NAMES_PEER = "a_transfer_names_its_peer"
 REFUSED = "a_daemon_that_refuses_the_card_is_left_alone"
-SPECIAL = {"untouched", "of_another_interface", NAMES_PEER, REFUSED}
+FOREIGN = "beside_a_shim_of_another_version"
+SPECIAL = {"untouched", "of_another_interface", NAMES_PEER, REFUSED, FOREIGN}
 SCHEDULED = [test for test in ALL if test not in SPECIAL]
 FORKS = "a_child_asks_nothing"
 PEERS = ["decode-7", "decode-8", "käse", "10.0.0.1", "::ffff:10.0.0.1", "fe80::7", "10.0.0.256", "010.0.0.1"]
@@ -53,6 +55,12 @@ def test_a_daemon_that_refuses_the_card_is_left_alone_with_one_line(plugin: Plug
     for built in (plugin, with_asan):
         (line,) = built.run(REFUSED)
         assert line == "mfs: NIXL's transfers go unscheduled: mfsd knows as many network cards as it can (see its log)"
+
+
+@pytest.mark.parametrize("variant", [(), ("-DEARLIER",)])
+def test_a_shim_of_another_version_schedules_alone(plugin: Plugin, tmp_path: Path, variant: tuple[str, ...]) -> None:
+    (line,) = plugin.run(FOREIGN, LD_PRELOAD=str(foreign_shim(tmp_path, *variant)))
+    assert "another version" in line and "libmfs_shim alone" in line
 
 
 @pytest.mark.parametrize("mode", ["off", "mark", "observe"])
