@@ -6,11 +6,12 @@ loader; it is loaded by its own name first, so that it finds what lies beside it
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
+import errno
+import hashlib
 import os
-import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -73,23 +74,20 @@ class Plugins:
         self._module, self._once = module, once
         self._lock = threading.Lock()
         self._own: Path | None = None
-        self._linked: Path | None = None
 
     def _link(self, classes: int) -> Path | None:
-        """The folder of links, made once; None where it cannot be."""
-        if self._linked is None:
+        """The folder of links; None where there is nothing to link."""
+        if self._own is None:
             self._own = own_folder(self._module)
-            if self._own is None or not (self._own / PLUGIN.format(LANED)).exists():
-                self._once.warn("nixl-plugins", "NIXL's UCX plugin is not in %s; transfers have no lanes", self._own)
-                return None
-            self._linked = Path(tempfile.mkdtemp(prefix="mfs-nixl-"))
-            atexit.register(shutil.rmtree, self._linked, ignore_errors=True)
-            for plugin in self._own.iterdir():
-                (self._linked / plugin.name).symlink_to(plugin.resolve())
-            for wire_class in range(classes):
-                link = self._linked / PLUGIN.format(alias(wire_class))
-                link.symlink_to((self._own / PLUGIN.format(LANED)).resolve())
-        return self._linked
+        if self._own is None or not (self._own / PLUGIN.format(LANED)).exists():
+            self._once.warn("nixl-plugins", "NIXL's UCX plugin is not in %s; transfers have no lanes", self._own)
+            return None
+        targets = {plugin.name: plugin.resolve() for plugin in self._own.iterdir()}
+        aliases = {PLUGIN.format(alias(wire_class)): targets[PLUGIN.format(LANED)] for wire_class in range(classes)}
+        folder = _own_temporary(f"{self._own.resolve()} {classes}")
+        for name, target in {**targets, **aliases}.items():
+            _point(folder / name, target)
+        return folder
 
     @contextlib.contextmanager
     def named(self, classes: int) -> Iterator[None]:
@@ -118,3 +116,26 @@ class Plugins:
         if self._own is not None and (path := self._own / PLUGIN.format(name)).exists():
             with contextlib.suppress(OSError):  # NIXL says what is wrong with it
                 ctypes.CDLL(str(path))
+
+
+def _own_temporary(of: str) -> Path:
+    """The folder of this user's processes for these links. One for all: workers of engines end by SIGKILL, and one of
+    each would be left. OSError: another user made it."""
+    name = hashlib.sha256(of.encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"mfs-nixl-{os.geteuid()}-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, f"another user can write to it, remove it: {folder}")
+    return folder
+
+
+def _point(link: Path, target: Path) -> None:
+    """Another process may do the same, and what cleans temporary folders may have been there."""
+    with contextlib.suppress(OSError):
+        if link.readlink() == target:
+            return
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from mooncake_adapter.nixl.engine_class import EngineClass, with_class
 from mooncake_adapter.nixl.lanes import Backends, named_in
 from mooncake_adapter.nixl.later import AGE_PARTS, Turn
 from mooncake_adapter.nixl.pieces import Piece, by_owner, cut, shortened
-from mooncake_adapter.nixl.plugins import alias, is_alias
+from mooncake_adapter.nixl.plugins import Plugins, alias, is_alias
 from mooncake_adapter.nixl.transfers import Part, State, Transfer
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -189,3 +190,39 @@ def test_what_takes_long_is_asked_about_ever_less_often() -> None:
     assert turn.comes(16.0), "something else is under way"
     part.state = State.WAITING
     assert all(turn.comes(16.0 + ms / 1e3) for ms in range(100)), "it waits for its permit"
+
+
+@pytest.fixture
+def wheels_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as NIXL's wheel has it, and a place of its own for temporary folders."""
+    own, temporary = tmp_path / "own", tmp_path / "tmp"
+    for folder in (own, temporary):
+        folder.mkdir()
+    for name in ("UCX", "POSIX"):
+        (own / f"libplugin_{name}.so").touch()
+    monkeypatch.setenv("NIXL_PLUGIN_DIR", str(own))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return temporary
+
+
+def test_processes_share_one_folder_of_links(wheels_plugins: Path) -> None:
+    """Engines' workers end by SIGKILL: one folder of each would be left."""
+    for _ in range(3):
+        with Plugins("nixl.agent", WarnOnce()).named(2):
+            folder = Path(os.environ["NIXL_PLUGIN_DIR"])
+            assert sorted(path.name for path in folder.iterdir()) == [
+                *("libplugin_POSIX.so", "libplugin_UCX.so", "libplugin_UCX_MFS0.so", "libplugin_UCX_MFS1.so")
+            ]
+            assert len({path.resolve() for path in folder.iterdir()}) == 2
+        (folder / "libplugin_UCX_MFS1.so").unlink()  # as what cleans temporary folders does
+    assert list(wheels_plugins.iterdir()) == [folder]
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(wheels_plugins: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Plugins("nixl.agent", WarnOnce()).named(2):
+        (folder,) = wheels_plugins.iterdir()
+    folder.chmod(0o777)
+    own = os.environ["NIXL_PLUGIN_DIR"]
+    with Plugins("nixl.agent", WarnOnce()).named(2):
+        assert os.environ["NIXL_PLUGIN_DIR"] == own
+    assert "no lanes" in caplog.text and str(folder) in caplog.text
