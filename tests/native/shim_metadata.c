@@ -60,7 +60,7 @@ static void context(void)
 	struct mfs_context now;
 	struct ibv_wc wc[4];
 
-	CHECK(api && api->version == 3 && api->bytes == sizeof(*api));
+	CHECK(api && api->version == 4 && api->bytes == sizeof(*api) && mfs_api_lends_client(api));
 	post(r, qp, 0, 64, IBV_SEND_SIGNALED);
 	CHECK_EQUAL(api->context_of(0, &now), -ENOENT);
 	CHECK(api->context_set(&of_request) == 0);
