@@ -85,9 +85,9 @@ class Session:
         """Attaches, or goes on without a daemon until there is one. `socket_path` None: `$MFS_SOCKET`, else
         `/run/mfs/mfsd.sock`; `process`: the name that `mfsctl status` shows; `mode`: the most that is allowed, OBSERVE
         counts and never waits. Under the shim all three are the shim's; under one of another version every task is
-        permitted at once. Under `mfs-run --mode mark` no daemon is looked
-        for: what is submitted is permitted at once, in the class of its stage and size."""
-        marks, foreign, shim = marks_of_environment(), False, None
+        permitted at once. Under `mfs-run --mode mark` no daemon is looked for: what is submitted is permitted at once,
+        in the class of its stage and size."""
+        shim, foreign = None, False
         try:
             shim = Shim.find()
         except ForeignShimError:
@@ -96,7 +96,7 @@ class Session:
                 "the preloaded libmfs_shim is of another version than this package; it schedules what this process "
                 "posts by the daemon's rules alone, without requests and batches: use both of one version"
             )
-        if marks is not None:
+        if (marks := marks_of_environment()) is not None:
             return MarkedSession(shim, marks)
         session = cls(shim, socket_path, process, mode)
         if foreign:  # a transfer that had a permit here would wait for another one there

@@ -52,6 +52,7 @@ class _Interface:
         count = self._handle.get_stringset_length(ETH_SS_STATS)
         if count != self._count or self._values is None:
             self._read_names(count)
+        self._values.size = count  # newer kernels write nothing where there are more by now
         self._handle.ifreq.gstats = ctypes.addressof(self._values)
         self._handle.ioctl()
         if self._values.size != count:

@@ -21,7 +21,7 @@ from mfsd.fabric.driver_statistics import EthtoolStatistics
 SYSFS = Path("/sys/class/infiniband")
 WORD_BYTES = 4
 NUMBER_BYTES = 64
-LOOK_NS = 1_000_000_000
+SCAN_NS = 1_000_000_000
 """Which files and interfaces a device has is looked up this often, and where one of them has gone."""
 
 Statistics = Callable[[str], Mapping[str, int]]
@@ -50,7 +50,7 @@ class PortReader:
         self._folder = sysfs / device
         self._statistics = statistics if statistics is not None else EthtoolStatistics(only=KNOWN)
         self._clock_ns = clock_ns
-        self._looked_ns: int | None = None
+        self._scanned_ns: int | None = None
         self._interfaces: list[str] = []
         self._words: tuple[list[_File], list[_File]] = ([], [])
         self._hw_counters: dict[str, list[_File]] = {}
@@ -58,8 +58,8 @@ class PortReader:
     def read(self) -> PortCounters:
         """What cannot be read is None."""
         at_ns = self._clock_ns()
-        if self._looked_ns is None or at_ns - self._looked_ns >= LOOK_NS:
-            self._look(at_ns)
+        if self._scanned_ns is None or at_ns - self._scanned_ns >= SCAN_NS:
+            self._scan(at_ns)
         found = self._found()
         names = scheme_of(found)
         if names is None:
@@ -82,10 +82,10 @@ class PortReader:
             file.close()
         self._words, self._hw_counters = ([], []), {}
 
-    def _look(self, at_ns: int) -> None:
+    def _scan(self, at_ns: int) -> None:
         """What there is to read: devices are renamed and unplugged."""
         self.close()
-        self._looked_ns = at_ns
+        self._scanned_ns = at_ns
         self._interfaces = _entries(self._folder / "device/net")
         sent, received = (
             [_File(port / "counters" / name) for port in self._folder.glob("ports/*")]
@@ -109,7 +109,7 @@ class PortReader:
             if (count := file.read()) is not None:
                 counts.append(count)
             elif file.lost:
-                self._looked_ns = None  # the next reading looks again
+                self._scanned_ns = None  # the next reading scans again
         return counts
 
     def _found(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from mfsd.node.bypass import LEAST_SHARE, BypassAccount
 from mfsd.node.control import PortStatus
 from mfsd.node.nics import read_host_rates, read_physical
 
-LOOK_NS = 1_000_000_000
+SCAN_NS = 1_000_000_000
 """Which devices there are, and what their ports' rates are, is looked up this often."""
 NO_DEVICE_S = 1.0
 """A host without devices is asked for them this often."""
@@ -99,7 +99,7 @@ class PortWatch:
         self._borrows: dict[str, bool] = {}
         """Of each device, whether it uses the port of another: read once, while it is there."""
         self._rates: dict[str, int] = {}
-        self._looked_ns = 0
+        self._scanned_ns = 0
         self._pause_s = 0.0
         self._stopped = threading.Event()
 
@@ -135,12 +135,12 @@ class PortWatch:
     def read(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
         """Rates and counters by device, without virtual functions: they use the port of another. In a thread."""
         at_ns = time.monotonic_ns()
-        if not self._rates or at_ns - self._looked_ns >= LOOK_NS:
-            self._looked_ns = at_ns
-            self._look()
+        if not self._rates or at_ns - self._scanned_ns >= SCAN_NS:
+            self._scanned_ns = at_ns
+            self._scan()
         return self._rates, {name: self._ports[name].reader.read() for name in self._rates}
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         all_rates = read_host_rates(self._sysfs)
         self._borrows = {
             name: self._borrows[name] if name in self._borrows else read_physical(name, self._sysfs) != name

@@ -84,9 +84,9 @@ class Plugins:
             return None
         targets = {plugin.name: plugin.resolve() for plugin in self._own.iterdir()}
         aliases = {PLUGIN.format(alias(wire_class)): targets[PLUGIN.format(LANED)] for wire_class in range(classes)}
-        folder = _own_temporary(f"{self._own.resolve()} {classes}")
+        folder = _shared_folder(f"{self._own.resolve()} {classes}")
         for name, target in {**targets, **aliases}.items():
-            _point(folder / name, target)
+            _set_link(folder / name, target)
         return folder
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class Plugins:
                 ctypes.CDLL(str(path))
 
 
-def _own_temporary(of: str) -> Path:
+def _shared_folder(of: str) -> Path:
     """The folder of this user's processes for these links. One for all: workers of engines end by SIGKILL, and one of
     each would be left. OSError: another user made it."""
     name = hashlib.sha256(of.encode()).hexdigest()[:16]
@@ -130,7 +130,7 @@ def _own_temporary(of: str) -> Path:
     return folder
 
 
-def _point(link: Path, target: Path) -> None:
+def _set_link(link: Path, target: Path) -> None:
     """Another process may do the same, and what cleans temporary folders may have been there."""
     with contextlib.suppress(OSError):
         if link.readlink() == target:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mfsd.fabric.counter_names import KNOWN
 from mfsd.fabric.driver_statistics import EthtoolStatistics
-from mfsd.fabric.port_counters import LOOK_NS, PortCounters, PortReader
+from mfsd.fabric.port_counters import SCAN_NS, PortCounters, PortReader
 from mfsd.fabric.port_moved import BURST_BYTES, WRAPS, difference, moved
 
 RATE = 12_500_000_000
@@ -91,7 +91,7 @@ def test_what_is_missing_or_no_number_is_unknown(tmp_path: Path) -> None:
 
 def test_a_device_that_comes_back_is_found_again(tmp_path: Path) -> None:
     """As after a reset of its driver: the files that were open read nothing any more."""
-    clock = itertools.count(0, LOOK_NS // 2)
+    clock = itertools.count(0, SCAN_NS // 2)
     reader = PortReader("nic0", device(tmp_path, **WORDS), lambda _: {}, clock_ns=clock.__next__)
     assert reader.read().bytes == (100, 200)
     (tmp_path / "nic0/ports").rename(tmp_path / "gone")
@@ -101,7 +101,7 @@ def test_a_device_that_comes_back_is_found_again(tmp_path: Path) -> None:
 
 
 def test_looking_again_leaves_no_file_open(tmp_path: Path) -> None:
-    clock = itertools.count(0, LOOK_NS)
+    clock = itertools.count(0, SCAN_NS)
     files = {f"ports__1__hw_counters__{name}": f"{value}" for name, value in MLX5.items()}
     reader = PortReader("nic0", device(tmp_path, **WORDS, **files), lambda _: {}, clock_ns=clock.__next__)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
