@@ -33,10 +33,12 @@ def client(server):
         yield client
 
 
-def segment_of(client: Client) -> dict[str, Any]:
-    """The client's own among those that this process has mapped, as it is its arbiter, too."""
-    trees = [decode_segment(data) for data in read_segments(os.getpid())]
-    return next(tree for tree in trees if tree["header"]["client_id"] == client.client_id)
+def segment_of(client: Client, rings: bool = False) -> dict[str, Any]:
+    """The client's own among those that this process has mapped: it is its arbiter, too, and clients of other tests,
+    which something may still refer to, may have the same number under other arbiters."""
+    own = (client.epoch, client.client_id)
+    trees = [decode_segment(data, rings=rings) for data in read_segments(os.getpid())]
+    return next(tree for tree in trees if (tree["header"]["epoch"], tree["header"]["client_id"]) == own)
 
 
 def test_what_a_client_has_written_is_shown(client) -> None:
@@ -62,8 +64,7 @@ def test_what_a_client_has_written_is_shown(client) -> None:
 def test_rings_are_shown_where_asked_for(client) -> None:
     nic = client.nic("a", 0, 1000)
     client.submit(1000, stage=Stage.P2D, nic=nic, request_id=77)
-    trees = [decode_segment(data, rings=True) for data in read_segments(os.getpid())]
-    tree = next(tree for tree in trees if tree["header"]["client_id"] == client.client_id)
+    tree = segment_of(client, rings=True)
     messages = [slot["message"] for ring in tree["submit_slot"].values() for slot in ring.values()]
     assert [m["bytes"] for m in messages if m["request_id"] == 77] == [1000]
 
