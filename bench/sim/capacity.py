@@ -15,7 +15,7 @@ from bench.sim.compare import Results, half_width
 from bench.sim.point import Point
 
 TARGET = 0.9
-HIGHEST = 1.25  # times the knee, at which `nocont` itself only just meets the target
+HIGHEST = 1.25  # times the knee: at that `nocont` itself meets no more than the target
 STEPS = 6
 
 

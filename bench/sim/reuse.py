@@ -2,8 +2,8 @@
 decodes. Which unit computes is decided in online.py.
 
 Both are made when a request arrives, by what is then known of backlogs. The outlook says how that is known: exactly;
-from a coordinator, whose view of other nodes' ports is old; from the request's own node; or not at all. Then a fetch is
-expected to take its own bytes over the rate of the port.
+from a coordinator, whose view of other nodes' ports is old; from the request's own node; or not at all. Without it a
+fetch is expected to take its own bytes over the rate of the port.
 """
 
 from __future__ import annotations

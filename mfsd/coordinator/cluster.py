@@ -152,7 +152,7 @@ class Cluster:
         gap_ns = now_ns - self._tick_ns
         for node in [self.nodes[name] for name in self._lost]:
             if gap_ns > LATE_TICK_NS:
-                node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # a node that was lost just now must not wait longer
+                node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # a node lost just now waits no longer than usual
             if now_ns - node.lost_ns >= self.grace_ns:
                 node.verdicts.clear()  # otherwise each batch that ends would search them all
                 for batch_id in list(node.batches):

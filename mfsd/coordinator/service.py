@@ -45,7 +45,7 @@ SILENT_MIN_NS = 1_000_000_000
 WAITING_PER_STEP = 64
 PROMISES_S = 0.02
 PROMISES_SHARE = 0.05
-"""Promises are sent at most this often, and take at most this share of the time."""
+"""Promises are sent at most every PROMISES_S, and take at most this share of the time."""
 REMEMBER_S = 5.0
 """Interval of the samples for the history."""
 

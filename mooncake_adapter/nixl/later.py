@@ -117,7 +117,7 @@ class Turn:
 
 
 def _take_over(unasked: Unasked) -> None:
-    """Passes on what native code has posted and what has not ended; add() receives each.
+    """Takes over the transfers that native code has posted and that have not ended. Each of them reaches add().
 
     A function of its own, because its local variables would keep the last agent alive while the thread waits.
     """

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Guard:
-    """Makes calls into MFS. An error is logged once for each kind of call, and the call has no result."""
+    """Makes calls into MFS. An error is logged once for each kind of call, and the caller goes on without."""
 
     def __init__(self, once: WarnOnce) -> None:
         self._once = once

@@ -167,7 +167,7 @@ class ReuseChoice:
         self.parts: Parts | None = None
         """None: reuse is loaded as a whole or not at all."""
         self.lease_s: float | None = None
-        """How long the store keeps what a load reads; None: without limit."""
+        """How long the store keeps what a load reads; None: there is no lease."""
         self._uncounted: set[str] = set()
         self.pace = StepPace()
         self.counts: Counter[str] = Counter()
