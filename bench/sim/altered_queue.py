@@ -1,5 +1,4 @@
-"""The production host queue under rules that it does not have: the same queue, given other facts of a message than
-those that are true."""
+"""The production host queue under other rules: the same queue, given altered facts of each message."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Tell = Callable[[Rmlq, int, dict[str, Any]], None]
 
 
 class _Told:
-    """A queue of one NIC; all but `submit` is the queue's own."""
+    """A queue of one NIC; everything but `submit` is the queue's own."""
 
     def __init__(self, queue: Rmlq, tell: Tell) -> None:
         self._queue, self._tell = queue, tell

@@ -1,4 +1,4 @@
-"""What links still have to move of the loads under way, as it is known to who sends requests to units."""
+"""The bytes that links still have to move for loads under way, as known to a router of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Loads = Mapping[int, float]
 
 
 class Loading(Protocol):
-    """What is asked of the simulation."""
+    """The part of the simulation that is needed here."""
 
     now: float
 
@@ -27,17 +27,17 @@ class Told(NamedTuple):
 
 
 class OwedLoads:
-    """As of `age_s` ago; only of the requests that were sent since then it is known at once what they load."""
+    """What is owed as of `age_s` ago, plus the loads of requests sent since then, which are known at once."""
 
     def __init__(self, simulation: Loading, age_s: float) -> None:
         self.simulation = simulation
         self.age_s = age_s
         self._loading: dict[State, None] = {}
-        self._told: deque[Told] = deque()  # oldest first; one whenever a request arrives
+        self._told: deque[Told] = deque()  # oldest first; one entry for each arrival
         self._sent: deque[Told] = deque()
 
     def sent(self, state: State, loads: Loads) -> None:
-        """A request that has just got a unit, and what it will load."""
+        """A request has just got a unit; `loads` is what it will load."""
         self._loading[state] = None
         if self.age_s:
             self._sent.append(Told(self.simulation.now, loads))
