@@ -1,5 +1,4 @@
-"""Parameters and facts of the policy, and the order of the cluster, as pure functions: no I/O, no clock, no global
-state.
+"""Pure functions: the policy's parameters and facts, and the order of the cluster. No I/O, no clock, no global state.
 
 The rules of one NIC are in the native core (`order_rules`; csrc/queue/policy_*.c), and in Python in
 tests/specification.

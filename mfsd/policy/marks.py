@@ -49,7 +49,7 @@ class Marks(NamedTuple):
 
 
 class StageClasses(NamedTuple):
-    """Divides a fabric's classes among stages, without a daemon."""
+    """How a fabric's classes are divided among stages, without a daemon."""
 
     collective: int
     reuse: tuple[int, ...]

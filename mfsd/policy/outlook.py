@@ -19,7 +19,7 @@ from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.types import Tier
 
 RATE_SHARE_LEAST: Final = 16
-"""Collectives are assumed to leave at least 1/16 of a port's rate, since they come in bursts."""
+"""Collectives are assumed to leave at least one part in so many of a port's rate, since they come in bursts."""
 
 WATCHED_RANK: Final = 2**32 - 1
 """The rank of a row that is no request: an engine only wants to know what its owners' ports owe."""

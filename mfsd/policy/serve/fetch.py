@@ -61,7 +61,7 @@ class Reason(Enum):
 
 
 REASONS_AGAIN = (Reason.LATE_WITH_IT, Reason.GAINS_MORE, Reason.OUTLIVES_LEASE)
-"""For which reuse, or a part of it, is computed again. ENGINE_BUSY decides later; for all others it is fetched."""
+"""Reasons to compute reuse, or a part of it, again. ENGINE_BUSY decides later; for all others it is fetched."""
 
 
 class ReuseView(NamedTuple):

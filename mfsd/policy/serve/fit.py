@@ -1,8 +1,9 @@
 """Fills a step with requests in order, as long as none that is in it becomes late.
 
-QoServe's algorithm 1 (lines 10-23) fills a chunk that respects the decodes' slack. `fit` also respects, in the same
-walk, the deadlines of prompts that end in this step: a request, or a piece of it, joins only while none of them becomes
-late, by the step's own estimate. Order alone changes little where a queue fits one budget; who shares a step does.
+QoServe's algorithm 1 (lines 10-23) fills up to a chunk that respects the decodes' slack. `fit` also respects, in the
+same walk, the deadlines of prompts that end in this step: a request, or a piece of it, joins only while none of them
+becomes late, by the step's own estimate. Where a queue fits one budget, order alone changes little, but who shares a
+step changes much.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ProgramTable:
         return Inherited(entry.service_s, entry.wait_s)
 
     def call_ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
-        """Adds the call's own `service_s` and `wait_s` to its program."""
+        """Updates its program with the call's own `service_s` and `wait_s`."""
         entry = self._programs.get(program)
         if entry is None:
             return

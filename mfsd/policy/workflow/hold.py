@@ -26,9 +26,9 @@ def held_for(wants_bytes: int, since_s: float, engines: Iterable[Runs], now_s: f
     """Names engines that get no more requests, for one that has waited since `since_s` for `wants_bytes` of memory.
 
     Engines without requests come first, then those used the longest ago, of equals those with the fewest requests. No
-    more are named than it takes. None are while one of these may not be held yet, since it starts or has just started:
-    that one is waited for. Otherwise the busiest would give way only because no other was there. None are if all would
-    not do.
+    more are named than it takes, and none if all of them do not free enough. None are named, either, while one of these
+    may not be held yet, since it starts or has just started: that one is waited for. Otherwise the busiest would give
+    way only because no other was there.
     """
     enough = list[Runs]()
     for one in sorted(engines, key=lambda one: (one.requests > 0, one.used_s, one.requests)):
