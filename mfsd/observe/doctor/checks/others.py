@@ -11,7 +11,7 @@ from nccl_shim.run import LIBRARY
 
 TITLE = "Other programs"
 SOFT_ROCE = "libmfs-rdmav"
-"""The soft RoCE device has no device file of its own: every program that looks for devices loads its provider."""
+"""The soft RoCE device has no device file. Every program that looks for devices loads its provider."""
 
 UNSCHEDULED = Kind(
     "others.unscheduled",

@@ -141,6 +141,6 @@ def _moved(host: Host, name: str, device: Device) -> Iterator[Finding]:
 
 
 def _address(port: Port) -> int | None:
-    """The GID index to use: one of RoCE v2 on Ethernet, which is the last where a port has several."""
+    """The GID index to use: on Ethernet one of RoCE v2, the last if a port has several."""
     fitting = [index for index, gid in port.gids.items() if port.link != "Ethernet" or gid.type == ROCE_V2]
     return max(fitting, default=None)
