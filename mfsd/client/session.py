@@ -601,7 +601,7 @@ class MarkedSession(Session):
     """
 
     piece_bytes = 1 << 62
-    """So large that adapters cut nothing: nothing waits for a permit, and the whole size gives a transfer's class."""
+    """So large that adapters cut no transfer: nothing waits for a permit, and a class goes by the whole size."""
 
     def __init__(self, shim: Shim | None, marks: Marks) -> None:
         super().__init__(shim, None, None, Mode.OBSERVE)

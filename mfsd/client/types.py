@@ -19,7 +19,7 @@ class Flow(NamedTuple):
     """IPv4 or IPv6 address (GID) of the remote port; "" if not known."""
     size_bytes: int
     nic: int = 0
-    """As :meth:`Session.nic` answered."""
+    """As returned by :meth:`Session.nic`."""
     layer: int = 0
     """Reuse: the layer that needs it. P2D: the layer that makes it; the last layer's waits for the end of compute."""
     incoming: bool = False

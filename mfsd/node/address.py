@@ -115,7 +115,7 @@ class Address:
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
         if self._made_folder:
-            with contextlib.suppress(OSError):  # other files are in it
+            with contextlib.suppress(OSError):  # the folder has other files
                 self.control.parent.rmdir()
         os.close(self._lock)
 

@@ -45,7 +45,7 @@ class PortNames:
             configured = self._config[nic].address if nic in self._config else None
             found = str(configured) if configured else self._gid_address(nic)
             if not found:
-                return f"{self._node}:{nic}"  # perhaps it has one later
+                return f"{self._node}:{nic}"  # it may get an address later
             self._known[nic] = found
         return self._known[nic]
 

@@ -237,8 +237,11 @@ class Batches:
         self._reports.departed(batch_id)
 
     def _routes(self, moved: Mapping[int, int]) -> list[PortDemand]:
-        """As much comes in as goes out. Rings pass on what they take, all-to-alls are balanced in what they are called
-        with, and combining the experts' results brings back what their dispatch sent."""
+        """The bytes that a batch has moved, by port.
+
+        As much comes in as goes out. Rings pass on what they take, all-to-alls are balanced in what they are called
+        with, and combining the experts' results brings back what their dispatch sent.
+        """
         names = self._nic_names()
         return [
             PortDemand(f"{self._ports.own(names[nic])}/{direction}", size)

@@ -110,7 +110,7 @@ class ControlServer:
                 writer.close()
                 await asyncio.wait_for(writer.wait_closed(), WRITE_S)
         except (OSError, asyncio.TimeoutError, ValueError, asyncio.CancelledError):
-            pass  # gone, silent, a line without end, or the daemon stops: the connection ends
+            pass  # the client is gone or silent, a line has no end, or the daemon stops: the connection ends
         finally:
             self._tasks.pop(task, None)
             writer.transport.abort()

@@ -393,7 +393,7 @@ class Daemon:
         new, applied, waiting = reloaded(old, self._options.configuration(), "daemon")
         dscp = self._class_dscps(new)
         if dscp != self._dscp and not any(key.startswith("wire.") for key in applied):
-            applied.append("wire.policy_file")  # its text, not its name
+            applied.append("wire.policy_file")  # its text has changed, not its name
         self._dscp, self._priorities = dscp, class_priorities(new)
         self._arbiter.rules(rules.native(new.rule, self._dscp))
         self._arbiter.wire(self._dscp)

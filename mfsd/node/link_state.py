@@ -64,7 +64,7 @@ def _permille(share: float) -> int:
 
 
 def _encode_tiers(found: NodeTiers, to: pb.Tiers) -> None:
-    to.SetInParent()  # also when there is nothing any more
+    to.SetInParent()  # even if no tier is left
     to.engines, to.unreadable = found.engines, found.unreadable
     for name, tier in found.tiers.items():
         numbers = {field: getattr(tier, field) for field in NUMBERS}
@@ -368,7 +368,7 @@ class LinkState:
         return self._change(changed, verdicts, complete=order.snapshot)
 
     def promises(self, message: pb.Promises, now_ns: int) -> dict[str, Promise] | None:
-        """What is promised, by port. None if another leader says so."""
+        """What is promised, by port. None if the message is from another leader."""
         if not self.received(message.term, now_ns):
             return None
         names = list(self._numbers)  # in the order of their numbers

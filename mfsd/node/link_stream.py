@@ -213,7 +213,7 @@ class LinkStream:
                     self._order(message.order, now_ns)
                 case "heartbeat":
                     if self._state.received(message.heartbeat.term, now_ns):
-                        if call.free:  # else it has other signs of life on their way to it
+                        if call.free:  # else other signs of life are on their way to it
                             echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                             call.put(pb.FromNode(echo=echo).SerializeToString())
                         self._beat()
@@ -229,7 +229,7 @@ class LinkStream:
                     replaced = message.refusal.code == pb.Refusal.REPLACED
                     raise _Ended(f"refused: {message.refusal.reason}", REPLACED_WAIT_S if replaced else 0.0)
                 case _:
-                    pass  # of a later version
+                    pass  # a message kind of a later version
 
     def _welcome(
         self, welcome: pb.Welcome, address: str, call: Call, tasks: list[asyncio.Task[None]], now_ns: int

@@ -178,7 +178,7 @@ class AttachServer:
             descriptors.append(outlook)
         try:
             socket.send_fds(connection, [welcome_encode(client_id=client_id)], descriptors)
-        except OSError:  # gone, or never reads
+        except OSError:  # the client is gone, or never reads
             self._segments.client_remove(client_id)
             self._drop(newcomer)
             return None
@@ -186,7 +186,7 @@ class AttachServer:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._forget(newcomer)
-        newcomer.pidfd = None  # the session's from here on
+        newcomer.pidfd = None  # it belongs to the session from here on
         name = printable(hello.process) or process_name(peer.pid)
         abi = f"{hello.major}.{hello.minor}"
         session = Session(connection, pidfd, peer, client_id, name, time.monotonic(), abi)
@@ -263,7 +263,7 @@ class AttachServer:
             self._log.warning("nic-refused", client=session.client_id, nic=name, error=error)
         try:
             session.connection.send(reply)
-        except OSError:  # does not read its answers
+        except OSError:  # the client does not read its answers
             self._end(session, "malformed")
 
     def _end(self, session: Session, why: str) -> None:

@@ -89,7 +89,7 @@ class Recordings:
             while True:
                 reply = conversation.reply()
                 if not isinstance(reply, RecordEvents):
-                    continue  # of a later version
+                    continue  # a reply kind of a later version
                 to.events += decode(reply.events)
                 to.lost = reply.lost
                 to.processes.update(reply.processes)

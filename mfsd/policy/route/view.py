@@ -46,7 +46,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     fetch_tokens: int = 0
     """Tokens of the call's prompt that it would fetch from elsewhere."""
     fetch_bytes: int = 0
-    """Their size."""
+    """Size of their KV."""
     port_rate_bytes_per_s: int = 0
     """Rate of the port that its fetches (or a decode worker's KV) come in by. 0: unknown."""
     owed_bytes: int | None = None
@@ -98,7 +98,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     refused: Refusal | None = None
     """Set where there is no replica."""
     limit: int | None = None
-    """Of a prompt that is too long: the most tokens that a replica takes."""
+    """If the prompt is too long: the most tokens that a replica takes."""
 
 
 class Homes(Protocol):

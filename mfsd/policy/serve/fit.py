@@ -121,7 +121,7 @@ def fill(
     shortest_tokens left; that only serves to find out sooner that a step is full.
     """
     chosen: list[Chosen] = []
-    left, skipped, tried, refused = budget_tokens, 0, False, _UNKNOWN  # so many tokens and more do not fit
+    left, skipped, tried, refused = budget_tokens, 0, False, _UNKNOWN  # refused: so many tokens do not fit
     for request in order:
         if left <= 0 or skipped > config.skips_max:
             break

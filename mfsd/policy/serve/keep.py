@@ -22,9 +22,9 @@ class Waiting(NamedTuple):
 
     program: str
     here_tokens: int
-    """Those of its KV in the engine's memory."""
+    """Tokens of its KV in the engine's memory."""
     missing_tokens: int
-    """Those of its KV only in the store."""
+    """Tokens of its KV only in the store."""
     remaining_s: float
     """Until its next turn. Infinite: none is expected."""
 

@@ -23,7 +23,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first `due_s`, which Eq 2 and budgets go by. None: `due_s` has not changed."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
-    """Those of the computed tokens that were cached or loaded, so that nothing was spent on them here."""
+    """Computed tokens that were cached or loaded, so that nothing was spent on them here."""
     may_load: bool = False
     """Whether KV of the rest may be in a place that was not searched yet."""
     num_output_tokens: int = 0

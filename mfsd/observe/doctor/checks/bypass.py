@@ -221,7 +221,7 @@ def _installed(host: Host, package: str) -> str:
     try:
         return ask_probe(host).packages.get(package, "")
     except NoAnswer:
-        return ""  # preload.probe-failed says it
+        return ""  # preload.probe-failed reports it
 
 
 def _mapped(host: Host) -> list[str]:

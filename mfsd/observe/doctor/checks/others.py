@@ -40,7 +40,7 @@ def run(host: Host) -> Iterator[Finding]:
             hidden += 1
             continue
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         examined += 1
         opened = device_files(folder)
         soft = sorted(name for name in names if name.startswith(SOFT_ROCE))

@@ -121,7 +121,7 @@ def _moved(host: Host, name: str, device: Device) -> Iterator[Finding]:
         subject = f"{name} port {number}"
         index = _address(port)
         if port.state != "ACTIVE" or index is None:
-            continue  # devices.* says so
+            continue  # devices.* reports it
         try:
             message = host.verbs_message(name, number, index, dscp)
         except (VerbsMissing, VerbsFailed) as error:

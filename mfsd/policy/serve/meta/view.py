@@ -34,13 +34,13 @@ class LongView(msgspec.Struct, frozen=True, kw_only=True):
     """Late share of requests up to the median T_tot."""
     late_long: float = 0.0
     late_tokens_share: float = 0.0
-    """Of requests that ended: the share whose mean time between tokens was above their limit."""
+    """Share of the ended requests whose mean time between tokens was above their limit."""
     tenant_worst: float = 0.0
     """Largest late share of a tenant with enough requests."""
     tenant_others: float = 0.0
     """Mean late share of the other tenants."""
     in_time_share: float = 0.0
-    """Of requests that ended since the previous decision: the share in time by first and by later tokens."""
+    """Share in time, by first and by later tokens, of the requests that ended since the previous decision."""
 
 
 class Views(msgspec.Struct, frozen=True, kw_only=True):
