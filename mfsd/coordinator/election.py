@@ -172,7 +172,7 @@ class Election:
 
     async def _lead(self) -> None:
         """Returns when the lead is lost. Nothing needs etcd between two renewals."""
-        why = "the lease was not renewed in time"
+        why = "etcd did not renew the lease in time"
         pause_s = interval_s = self._lease_ttl_s / RENEWALS_PER_TTL
         while self.valid():
             await asyncio.sleep(pause_s)
@@ -188,7 +188,7 @@ class Election:
                 continue
             self._fine()
             if key is None or key.create_revision != self.role.term:
-                why = "the lease has ended or the leader's key was taken away"
+                why = "the lease has expired, or the leader's key in etcd was deleted or replaced"
                 break
             self._valid_until_ns = sent_ns + _believed_ns(ttl_s)
             pause_s = interval_s
@@ -214,7 +214,11 @@ class Election:
     def _trouble(self, error: EtcdError) -> None:
         if str(error) != self._problem:
             self._problem = str(error)
-            self._log.error("etcd-unreachable", problem=error, remedy="check [coordinator] etcd and that etcd runs")
+            self._log.error(
+                "etcd-unreachable",
+                problem=error,
+                remedy="check the endpoints in [coordinator] etcd, and that etcd is running",
+            )
         if self.role.leader and not self.role.leads:
             self._become(Role(False))
 

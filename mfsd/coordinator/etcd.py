@@ -84,7 +84,7 @@ class Etcd:
         request = pb.LeaseKeepAliveRequest(ID=lease)
         reply = await self._call("/etcdserverpb.Lease/LeaseKeepAlive", request, pb.LeaseKeepAliveResponse, stream=True)
         if reply.TTL <= 0:
-            raise LeaseLost(f"lease {lease:x} has ended")
+            raise LeaseLost(f"lease {lease:x} has expired")
         return reply.TTL
 
     async def get(self, key: str) -> Key | None:
@@ -132,4 +132,4 @@ def _ask(channel: grpc.Channel, path: str, request: Message, answer: type[R], st
     for reply in streaming:
         streaming.cancel()
         return reply
-    raise EtcdError(f"{path}: ended without an answer")
+    raise EtcdError(f"{path}: etcd ended the call without an answer")

@@ -34,11 +34,11 @@ def demands(row: pb.Batch | pb.Request | pb.Routing | pb.Waiting, ports: Sequenc
     defined."""
     numbers, sizes = row.port, row.size_bytes
     if len(numbers) != len(sizes):
-        raise ValueError(f"it has {len(numbers)} ports and {len(sizes)} sizes: they must be as many")
+        raise ValueError(f"the report has {len(numbers)} ports and {len(sizes)} sizes: the two numbers must be equal")
     result: dict[int, int] = {}
     for number, size in zip(numbers, sizes, strict=True):
         if number >= len(ports):
-            raise ValueError(f"it uses port number {number}, which the stream has not named")
+            raise ValueError(f"the report uses port number {number}, which the daemon has not declared")
         port = ports[number]
         result[port] = result.get(port, 0) + size
     return result
@@ -47,7 +47,7 @@ def demands(row: pb.Batch | pb.Request | pb.Routing | pb.Waiting, ports: Sequenc
 def batch_report(row: pb.Batch, ports: Sequence[int], waited_ns: int = 0) -> BatchReport:
     """waited_ns: time since the message arrived. Raises ValueError with what is wrong in it."""
     if not is_name(row.unit):
-        raise ValueError(f"its unit's name has more than {NAME_LENGTH_MAX} characters, or some that cannot be printed")
+        raise ValueError(f"the unit name is longer than {NAME_LENGTH_MAX} characters or has unprintable characters")
     return BatchReport(
         row.batch_id,
         row.unit,
@@ -119,11 +119,13 @@ def node_tiers(row: pb.Tiers) -> NodeTiers:
     """Reads a daemon's report of its engines. Numbers beyond any count are capped. Raises ValueError with what is
     wrong."""
     if len(row.tiers) > TIERS_MAX:
-        raise ValueError(f"it has {len(row.tiers)} tiers: a node has at most {TIERS_MAX}")
+        raise ValueError(f"the report has {len(row.tiers)} tiers: a node may have at most {TIERS_MAX}")
     found: dict[str, TierReport] = {}
     for tier in row.tiers:
         if len(tier.policies) > POLICIES_MAX or not all(map(is_name, (tier.name, *tier.policies))):
-            raise ValueError("names of tiers and policies are some printable characters, and policies are few")
+            raise ValueError(
+                f"tier {tier.name[:80]!r} has an invalid name or policy name, or more than {POLICIES_MAX} policies"
+            )
         policies = {name: min(engines, COUNT_MAX) for name, engines in tier.policies.items() if engines}
         numbers = (min(getattr(tier, field), COUNT_MAX) for field in NUMBERS)
         found[tier.name] = TierReport._make((*numbers, policies))

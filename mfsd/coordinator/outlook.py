@@ -93,7 +93,7 @@ def transfer(cluster: Cluster, asked: TransferQuestion) -> TransferAnswer:
     for field, name, direction in (("from", asked.source, "out"), ("to", asked.to, "in")):
         number = cluster.ports.find(name if name.endswith(("/in", "/out")) else f"{name}/{direction}")
         if number is None:
-            raise UnknownPort(f"{field}: no daemon speaks of a port {name!r}; /v1/ports names those that there are")
+            raise UnknownPort(f"{field}: no daemon has reported a port {name!r}; /v1/ports lists the known ports")
         if asked.deadline_ms is None:
             owed_ns = cluster.owed_ns(number)
         else:

@@ -72,7 +72,9 @@ class PortTable:
         number = self._number.get(name)
         if number is None:
             if len(self.ports) >= PORTS_MAX:
-                raise PortsExhausted(f"more than {PORTS_MAX} ports: are port names made up, or not reused?")
+                raise PortsExhausted(
+                    f"daemons have reported more than {PORTS_MAX} ports: do they make up new port names?"
+                )
             number = self._number[name] = len(self.ports)
             self.ports.append(Port(name, self._rate_default_bytes_per_s))
         return number

@@ -82,9 +82,9 @@ class Questions:
         """Yields answers until every node has sent its last one. The first reply has the number of nodes asked. Raises
         NotAsked."""
         if len(request.request) > REQUEST_BYTES_MAX:
-            raise NotAsked(f"the question has {len(request.request)} bytes: at most {REQUEST_BYTES_MAX}")
+            raise NotAsked(f"the question has {len(request.request)} bytes, the limit is {REQUEST_BYTES_MAX}")
         if len(self._open) >= OPEN_MAX:
-            raise NotAsked(f"{OPEN_MAX} questions are open; wait for one of them to end")
+            raise NotAsked(f"{OPEN_MAX} questions are open, which is the limit; wait until one of them ends")
         self._given += 1
         question = self._open[self._given] = _Question(self._given, request.request, request.node)
         try:
@@ -110,7 +110,7 @@ class Questions:
         for question in self._open.values():
             if node in question.open:
                 question.open.discard(node)
-                question.put(pb.AskReply(node=node, last=True, problem="its daemon is not connected any more"))
+                question.put(pb.AskReply(node=node, last=True, problem="its daemon is no longer connected"))
 
     def answered(self, node: str, answer: pb.Answer) -> None:
         """Passes an answer on. An answer that no caller waits for is ignored."""
@@ -120,13 +120,19 @@ class Questions:
         if answer.last:
             question.open.discard(node)
         if len(answer.reply) > REPLY_BYTES_MAX:
-            question.put(pb.AskReply(node=node, last=answer.last, problem="its answer is too long to be passed on"))
+            question.put(
+                pb.AskReply(
+                    node=node,
+                    last=answer.last,
+                    problem=f"its answer has {len(answer.reply)} bytes, the limit is {REPLY_BYTES_MAX}",
+                )
+            )
         else:
             question.put(pb.AskReply(node=node, reply=answer.reply, last=answer.last))
 
     def _pass_on(self, question: _Question, daemon: Daemon) -> None:
         if not daemon.hello.answers:
-            problem = f"mfsd {daemon.hello.version} is too old to answer"
+            problem = f"mfsd {daemon.hello.version} is too old to answer questions: upgrade it"
             question.put(pb.AskReply(node=daemon.node, last=True, problem=problem))
             return
         question.open.add(daemon.node)

@@ -209,24 +209,23 @@ class Service:
         try:
             message = await asyncio.wait_for(context.read(), HELLO_S)
         except (asyncio.TimeoutError, TimeoutError) as error:
-            raise Refused(pb.Refusal.HELLO, f"no hello within {HELLO_S:g} s") from error
+            raise Refused(pb.Refusal.HELLO, f"no hello message within {HELLO_S:g} s") from error
         if not isinstance(message, pb.FromNode) or message.WhichOneof("kind") != "hello":
-            raise Refused(pb.Refusal.HELLO, "the first message must be a hello")
+            raise Refused(pb.Refusal.HELLO, "the first message must be a hello message")
         hello = message.hello
         if hello.protocol < PROTOCOL_OLDEST or hello.protocol_oldest > PROTOCOL:
             raise Refused(
                 pb.Refusal.PROTOCOL,
-                f"mfsd {hello.version} speaks protocol {hello.protocol_oldest} to {hello.protocol}, this coordinator "
-                f"{PROTOCOL_OLDEST} to {PROTOCOL}: upgrade the older of the two",
+                f"mfsd {hello.version} speaks protocols {hello.protocol_oldest} to {hello.protocol}, this coordinator "
+                f"speaks {PROTOCOL_OLDEST} to {PROTOCOL}: upgrade the older of the two",
             )
         if not (1 <= len(hello.node) <= 253 and hello.node.isprintable()):
             raise Refused(
                 pb.Refusal.HELLO,
-                "the node has no name, or one above 253 characters, or with some that cannot be printed: "
-                "set [cluster] node",
+                "the node name is empty, longer than 253 characters, or has unprintable characters: set [cluster] node",
             )
         if not is_name(hello.version):
-            raise Refused(pb.Refusal.HELLO, "its version is no version: is this another protocol?")
+            raise Refused(pb.Refusal.HELLO, "the version in the hello message is invalid: is the client an mfsd?")
         if self.settings.tls is not None:
             problem = identity_problem(hello.node, context.auth_context())
             if problem is not None:
@@ -237,7 +236,11 @@ class Service:
     def _add(self, session: Session) -> None:
         before = self.sessions.get(session.node)
         if before is not None:
-            before.end(pb.Refusal.REPLACED, f"another stream of node {session.node} came from {session.address}")
+            before.end(
+                pb.Refusal.REPLACED,
+                f"node {session.node} has connected again, from {session.address}: "
+                "give each daemon its own [cluster] node",
+            )
         self.sessions[session.node] = session
         session.received_ns = self._clock_ns()
         self._log.info("daemon", node=session.node, address=session.address, version=session.hello.version)
@@ -566,16 +569,16 @@ class Service:
     def stop(self) -> None:
         """Sends the daemons elsewhere."""
         for session in self.sessions.values():
-            session.end(pb.Refusal.STOPPING, "this coordinator is going down")
+            session.end(pb.Refusal.STOPPING, "this coordinator is shutting down")
 
 
 def _check_ports(ports: messages.Ports, first: int) -> None:
     """Raises Refused if the ports do not count up from `first` or have no valid name."""
     for number, port in enumerate(ports, first):
         if port.number != number:
-            raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is this another protocol?")
+            raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is the client an mfsd?")
         if not is_name(port.name):
-            raise Refused(pb.Refusal.HELLO, f"a port's name has at most {NAME_LENGTH_MAX} printable characters")
+            raise Refused(pb.Refusal.HELLO, f"a port name may have at most {NAME_LENGTH_MAX} characters, all printable")
 
 
 class CannotListen(Exception):
@@ -607,12 +610,12 @@ def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger)
             log.warning(
                 "nodes-not-authenticated",
                 listen=listen,
-                problem="any client that reaches this port may speak for any node and take its place",
-                remedy="set ca, certificate and key in [coordinator], or keep the port to a management network",
+                problem="any client that can reach this port can report as any node and replace its daemon",
+                remedy="set ca, certificate and key in [coordinator], or restrict the port to a management network",
             )
     except RuntimeError as error:
         raise CannotListen(
-            f"cannot listen on {listen}: is another coordinator running, and is the address this host's? "
-            "Choose another with --listen"
+            f"cannot listen on {listen}: another process may use the port, or the address may not be this host's; "
+            "choose another one with --listen"
         ) from error
     return server, port

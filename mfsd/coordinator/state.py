@@ -123,11 +123,11 @@ class Active(Struct):
 def problem(report: BatchReport) -> str | None:
     """Returns why a report cannot be accepted; None if it can."""
     if not report.requests:
-        return "it has no requests: report at least one, or let the batch depart"
+        return "the batch has no requests: report at least one, or report that the batch has departed"
     if len(report.requests) > REQUESTS_PER_BATCH_MAX:
-        return f"it has {len(report.requests)} requests: a batch has at most {REQUESTS_PER_BATCH_MAX}"
+        return f"the batch has {len(report.requests)} requests, the limit is {REQUESTS_PER_BATCH_MAX}"
     if len({r.request_id for r in report.requests}) != len(report.requests):
-        return "it names a request twice"
+        return "the batch has the same request twice"
     return None
 
 
@@ -143,9 +143,11 @@ def beyond_limits(node: Node, batches: Mapping[int, Active], report: BatchReport
         ("demands", node.demands - demanded + demands, DEMANDS_PER_NODE_MAX),
     ):
         if count > most:
-            return f"node {node.name} would have {count} {what} in the order: at most {most}; let some depart first"
+            return (
+                f"node {node.name} would have {count} {what} in the order, the limit is {most}: let some depart first"
+            )
     if active is None and len(batches) >= BATCHES_PER_CLUSTER_MAX:
-        return f"the cluster has {len(batches)} batches, as many as one coordinator carries"
+        return f"the cluster has {len(batches)} batches, which is the limit of one coordinator"
     return None
 
 

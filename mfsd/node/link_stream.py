@@ -201,7 +201,7 @@ class LinkStream:
             except TimeoutError as error:
                 raise _Ended(f"silent for {silence_s:g} s") from error
             except DecodeError as error:
-                raise _Ended("it sent what is no message: is it a coordinator?") from error
+                raise _Ended("the answer is not a message of MFS: is it from a coordinator?") from error
             now_ns = self._clock_ns()
             match message.WhichOneof("kind"):
                 case "welcome":
@@ -350,7 +350,7 @@ def _explained(ended: CallEnded, tls: bool) -> str:
         case HandshakeFailed():
             return f"TLS handshake failed: {ended}; {check}"
         case ClosedAtOnce():
-            hint = check if tls else "does it expect certificates ([cluster] ca)?"
-            return f"it closed the connection at once: {ended}; {hint}"
+            hint = check if tls else "does the coordinator expect certificates ([cluster] ca)?"
+            return f"no answer: {ended}; {hint}"
         case _:
             return str(ended)

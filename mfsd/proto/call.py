@@ -77,7 +77,7 @@ class Call(asyncio.BufferedProtocol):
         self._closed = False
         self._ended: tuple[type[CallEnded], str] | None = None
         self._answered = False
-        self._status = "without a status"
+        self._status = "the coordinator ended the stream without a status"
         # receiving
         self._arriving = memoryview(bytearray(FRAME_HEADER_BYTES + FRAME_BYTES_MAX))
         self._frames = bytearray()
@@ -124,7 +124,7 @@ class Call(asyncio.BufferedProtocol):
                 raise
             except OSError as error:
                 problem = error
-        raise problem or OSError("the host has no address")
+        raise problem or OSError("the host name has no address")
 
     async def read(self, limit_s: float) -> bytes:
         """Returns the next message. Raises TimeoutError if there is none in time, CallEnded after the last one."""
@@ -161,7 +161,7 @@ class Call(asyncio.BufferedProtocol):
         if self._ended is not None:
             raise self._reason_of_end()
         if len(message) > MESSAGE_BYTES_MAX:
-            self._end(f"a message of {len(message)} bytes is not sent: at most {MESSAGE_BYTES_MAX}")
+            self._end(f"cannot send a message of {len(message)} bytes, the limit is {MESSAGE_BYTES_MAX}")
             raise self._reason_of_end()  # the reader gets it, too: nothing would be reported any more
         self._outbox += b"\0" + len(message).to_bytes(4, "big") + message
         self._pump()
@@ -247,7 +247,7 @@ class Call(asyncio.BufferedProtocol):
             length = int.from_bytes(self._frames[:3], "big")
             end = FRAME_HEADER_BYTES + length
             if length > FRAME_BYTES_MAX:
-                self._broken(f"a frame of {length} bytes")
+                self._broken(f"a frame has {length} bytes, the limit is {FRAME_BYTES_MAX}")
             if self._ended is not None or len(self._frames) < end:
                 break
             frame = bytes(self._frames[:end])
@@ -259,10 +259,10 @@ class Call(asyncio.BufferedProtocol):
         after it, while an end that shuts down in good order still ends this stream with a reason."""
         last, code = int.from_bytes(frame[:4], "big"), int.from_bytes(frame[4:8], "big")
         if code != ErrorCodes.NO_ERROR or last < self._stream:
-            self._end(f"it closes the connection ({_name(code)})")
+            self._end(f"the coordinator closed the connection ({_name(code)})")
 
     def _broken(self, why: str) -> None:
-        self._end(f"what came is no HTTP/2: {why}", CallEnded if self._answered else ClosedAtOnce)
+        self._end(f"the answer is not HTTP/2: {why}", CallEnded if self._answered else ClosedAtOnce)
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, DataReceived):
@@ -275,13 +275,13 @@ class Call(asyncio.BufferedProtocol):
         elif isinstance(event, StreamEnded):
             self._end(self._status)
         elif isinstance(event, StreamReset):
-            self._end(f"it broke the stream off ({_name(event.error_code)})")
+            self._end(f"the coordinator reset the stream ({_name(event.error_code)})")
 
     def _answer(self, headers: dict[bytes, bytes]) -> None:
         self._answered = True
         status, kind = headers.get(b":status", b""), headers.get(b"content-type", b"")
         if status != b"200" or not kind.startswith(b"application/grpc"):
-            self._end(f"it answers with HTTP status {_text(status)} and {_text(kind)}: is it a coordinator?")
+            self._end(f"the answer has HTTP status {_text(status)} and type {_text(kind)!r}: is it from a coordinator?")
         self._note_status(headers)
 
     def _note_status(self, headers: dict[bytes, bytes]) -> None:
@@ -289,7 +289,7 @@ class Call(asyncio.BufferedProtocol):
         if status:
             names = dict(enumerate(STATUSES.split()))
             name = names.get(int(status), status) if status.isdecimal() else status
-            self._status = unquote(message) or f"ended the stream ({name})"
+            self._status = unquote(message) or f"the coordinator ended the stream ({name})"
 
     def _take(self, data: bytes) -> None:
         """Takes more bytes of messages."""
@@ -298,7 +298,7 @@ class Call(asyncio.BufferedProtocol):
             length = int.from_bytes(self._partial[1:PREFIX_BYTES], "big")
             if self._partial[0] or length > MESSAGE_BYTES_MAX:
                 what = "a compressed message" if self._partial[0] else f"a message of {length} bytes"
-                self._end(f"{what} came: at most {MESSAGE_BYTES_MAX} bytes are read, and not compressed")
+                self._end(f"received {what}: messages must be uncompressed, the limit is {MESSAGE_BYTES_MAX} bytes")
             elif len(self._partial) >= PREFIX_BYTES + length:
                 self._messages.append(bytes(self._partial[PREFIX_BYTES : PREFIX_BYTES + length]))
                 del self._partial[: PREFIX_BYTES + length]
@@ -330,7 +330,7 @@ class Call(asyncio.BufferedProtocol):
         if data and self._transport is not None:
             self._transport.write(data)
             if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                self._end("it asks for answers that it does not read")
+                self._end("the coordinator sends HTTP/2 frames that need answers, but does not read the answers")
 
     def _end(self, why: str, kind: type[CallEnded] = CallEnded) -> None:
         """Ends the call. The first reason counts."""

@@ -49,7 +49,11 @@ class Certificates:
                 pem = Pem(*read_pem(self._files))
             except TlsError as error:
                 self._refused = stamp
-                self._log.warning("certificates-unusable", problem=error, remedy="the old ones stay in use")
+                self._log.warning(
+                    "certificates-unusable",
+                    problem=error,
+                    remedy="mend the files; until then the previous certificates stay in use",
+                )
             else:
                 self._stamp, self._refused = stamp, None
                 if pem != self._pem:

@@ -30,7 +30,7 @@ def generate(target: Path) -> None:
         ]
     )
     if code != 0:
-        raise RuntimeError(f"protoc ended with {code}")
+        raise RuntimeError(f"protoc exited with status {code}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ async def resolve(host: str) -> list[str]:
         except OSError as error:
             found = error
         except UnicodeError as error:  # labels that are empty or too long
-            found = OSError(f"{host!r} is no host's name: {error}")
+            found = OSError(f"{host!r} is not a host name: {error}")
         with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
             loop.call_soon_threadsafe(tell, found)
 

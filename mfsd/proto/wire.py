@@ -101,15 +101,15 @@ def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
     except (ssl.SSLError, ValueError) as error:
         problem = getattr(error, "reason", None) or error
         raise TlsError(
-            f"certificate {files.certificate} and key {files.key} do not fit together or are not PEM ({problem}); "
-            "the key must be the certificate's own and not encrypted"
+            f"certificate {files.certificate} and key {files.key} do not match or are not PEM files ({problem}); "
+            "name the unencrypted private key of this certificate"
         ) from error
     if files.ca is None:
         return b"", files.certificate.read_bytes(), files.key.read_bytes()
     try:
         context.load_verify_locations(cafile=str(files.ca))
     except ssl.SSLError as error:
-        raise TlsError(f"ca {files.ca} holds no PEM certificate ({error.reason})") from error
+        raise TlsError(f"ca {files.ca} contains no PEM certificate ({error.reason})") from error
     return files.ca.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes()
 
 
@@ -124,7 +124,7 @@ def address_problem(text: str) -> str | None:
     if not colon or not host:
         return "host or port is missing"
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return "an IPv6 address goes into brackets"
+        return "an IPv6 address must be in brackets"
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
-        return f"the port is a number from 0 to 65535, not {port!r}"
+        return f"the port must be a number from 0 to 65535, not {port!r}"
     return None

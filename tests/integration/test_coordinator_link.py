@@ -177,8 +177,8 @@ async def test_a_second_stream_of_a_node_replaces_the_first(tmp_path: Path) -> N
             async with Node("a", coordinator.address) as second:
                 await until(lambda: second.link.status().connected, "a connection")
                 await until(lambda: not first.link.status().connected, "the first one's end")
-            coordinator.wait_line("another stream of node a")
-            assert "another stream" in first.link.status().problem
+            coordinator.wait_line("node a has connected again")
+            assert "connected again" in first.link.status().problem
 
 
 @in_loop
@@ -239,7 +239,10 @@ async def test_a_foreign_protocol_version_is_refused_with_the_reason(tmp_path: P
     with Coordinator(tmp_path) as coordinator:
         (answer,) = await answers(coordinator.address, pb.FromNode(hello=hello))
         assert answer.refusal.code == pb.Refusal.PROTOCOL
-        assert "mfsd 9.9 speaks protocol 2 to 3, this coordinator 1 to 1: upgrade the older" in answer.refusal.reason
+        assert (
+            "mfsd 9.9 speaks protocols 2 to 3, this coordinator speaks 1 to 1: upgrade the older"
+            in answer.refusal.reason
+        )
 
 
 @in_loop
@@ -259,7 +262,7 @@ async def test_a_later_version_that_still_speaks_ours_is_welcome(tmp_path: Path)
     [
         (pb.FromNode(report=pb.Report()), "the first message must be a hello"),
         (pb.FromNode(), "the first message must be a hello"),
-        (pb.FromNode(hello=pb.Hello(protocol=1, protocol_oldest=1)), "the node has no name"),
+        (pb.FromNode(hello=pb.Hello(protocol=1, protocol_oldest=1)), "the node name is empty"),
     ],
 )
 def test_a_stream_without_a_proper_hello_is_refused(tmp_path: Path, first: pb.FromNode, reason: str) -> None:
@@ -290,9 +293,9 @@ async def test_reports_that_make_no_sense_harm_no_node(tmp_path: Path) -> None:
             )
             got = await answers(coordinator.address, hello, pb.FromNode(report=report))
             refused = {row.batch_id: row.reason for m in got for row in m.order.refused}
-            assert refused[5] == "it uses port number 7, which the stream has not named"
-            assert refused[6] == "it has 0 ports and 1 sizes: they must be as many"
-            assert refused[7].startswith("it has no requests")
+            assert refused[5] == "the report uses port number 7, which the daemon has not declared"
+            assert refused[6] == "the report has 0 ports and 1 sizes: the two numbers must be equal"
+            assert refused[7].startswith("the batch has no requests")
             assert good.received.batches() == [1]
             assert [b.batch_id for b in coordinator.status().batches] == [1]
 
@@ -418,7 +421,7 @@ def test_wrong_certificates_are_refused_with_one_clear_line(
             await until(lambda: attempts[coordinator.address] > 3, "several attempts")
             lines = a.log.events("coordinator-lost")
             assert len(lines) == 1, "one line, however often it is tried"
-            hint = "check ca, certificate and key at both ends" if node else "does it expect certificates"
+            hint = "check ca, certificate and key at both ends" if node else "does the coordinator expect certificates"
             assert hint in str(lines[0]["problem"])
             assert not a.link.status().connected
             assert not a.received.changes
@@ -508,7 +511,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         second = Coordinator(tmp_path, port=coordinator.port)
         try:
             assert second.wait_end() == 1
-            assert f"cannot listen on {coordinator.address}: is another coordinator running" in second.lines[-1]
+            assert f"cannot listen on {coordinator.address}: another process may use the port" in second.lines[-1]
         finally:
             second.__exit__(None, None, None)
 

@@ -241,14 +241,14 @@ def _to_node() -> tuple[bytes, ...]:
             key=[-9],
             restored_batch_id=[1],
             restored_request_id=[11],
-            refused=[pb.RefusedBatch(batch_id=1, reason="it names a request twice")],
+            refused=[pb.RefusedBatch(batch_id=1, reason="the batch has the same request twice")],
         )
     )
     beat = pb.ToNode(heartbeat=pb.Heartbeat(term=5, epoch=2, stamp_ns=9))
     again = pb.ToNode(welcome=pb.Welcome(protocol=PROTOCOL, authority="etcd-1", term=6, heartbeat_ns=2**64 - 1))
     standby = pb.ToNode(standby=pb.Standby(leader="", authority="etcd-1", term=5, heartbeat_ns=S))
     other = pb.ToNode(standby=pb.Standby(leader="127.0.0.1:1", term=5))
-    refusal = pb.ToNode(refusal=pb.Refusal(code=pb.Refusal.REPLACED, reason="another stream"))
+    refusal = pb.ToNode(refusal=pb.Refusal(code=pb.Refusal.REPLACED, reason="node a has connected again"))
     question = pb.ToNode(question=pb.Question(id=3, request=b'{"request":"flows","version":1}'))
     enough = pb.ToNode(question=pb.Question(id=3, end=True))
     promises = pb.ToNode(

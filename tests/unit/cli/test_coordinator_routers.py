@@ -168,7 +168,7 @@ def test_a_transfer_has_what_is_left_by_what_no_daemon_orders(sent: int, receive
 @pytest.mark.parametrize(
     ("fields", "status", "names"),
     [
-        ({"from": "a", "to": "nowhere", "bytes": 1}, "404", "to: no daemon speaks of a port 'nowhere'"),
+        ({"from": "a", "to": "nowhere", "bytes": 1}, "404", "to: no daemon has reported a port 'nowhere'"),
         ({"from": "a", "to": "b", "bytes": -1}, "400", "$.bytes"),
         ({"from": "a", "to": "b", "bytes": 1, "deadline_ms": 0}, "400", "$.deadline_ms"),
         ({"from": "a", "to": "b", "bytes": 1, "dead": 1}, "400", "dead"),

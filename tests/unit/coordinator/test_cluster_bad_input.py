@@ -65,14 +65,20 @@ def test_a_batch_of_100_000_requests_is_refused_and_its_daemon_reported() -> Non
     world = World("a")
     world.arrive("a", batch(1, *[S] * 100_000))
     assert not world.cluster.batches
-    assert world.refused["a"][1] == f"it has 100000 requests: a batch has at most {REQUESTS_PER_BATCH_MAX}"
+    assert world.refused["a"][1] == f"the batch has 100000 requests, the limit is {REQUESTS_PER_BATCH_MAX}"
 
 
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
-        (BatchReport(1, "u", 0, [], {}), "it has no requests: report at least one, or let the batch depart"),
-        (BatchReport(1, "u", 0, [RequestReport(5, S, {}), RequestReport(5, S, {})], {}), "it names a request twice"),
+        (
+            BatchReport(1, "u", 0, [], {}),
+            "the batch has no requests: report at least one, or report that the batch has departed",
+        ),
+        (
+            BatchReport(1, "u", 0, [RequestReport(5, S, {}), RequestReport(5, S, {})], {}),
+            "the batch has the same request twice",
+        ),
     ],
 )
 def test_a_refused_update_leaves_the_batch_as_it_was(report: BatchReport, reason: str) -> None:
@@ -148,7 +154,7 @@ def test_a_daemon_that_floods_is_refused_and_harms_no_other() -> None:
     assert len(world.cluster.nodes["wild"].batches) == BATCHES_PER_NODE_MAX
     assert set(world.refused["wild"]) == {BATCHES_PER_NODE_MAX + 2, BATCHES_PER_NODE_MAX + 3}
     assert world.refused["wild"][BATCHES_PER_NODE_MAX + 2] == (
-        f"node wild would have {BATCHES_PER_NODE_MAX + 1} batches in the order: at most {BATCHES_PER_NODE_MAX}; "
+        f"node wild would have {BATCHES_PER_NODE_MAX + 1} batches in the order, the limit is {BATCHES_PER_NODE_MAX}: "
         "let some depart first"
     )
     world.update("wild", batch(2, 2 * S))  # what it has, it may still tell of
@@ -173,7 +179,7 @@ def test_what_a_daemon_may_have_in_the_order_is_bounded(requests: int, demands: 
     world.cluster.release(0)
     world.tell()
     assert len(world.cluster.batches) == fit
-    assert f"{what} in the order: at most {most}" in world.refused["wild"][fit + 1]
+    assert f"{what} in the order, the limit is {most}" in world.refused["wild"][fit + 1]
     world.depart("wild", 1)
     world.update("wild", BatchReport(fit + 1, "u", 0, rows, {}))
     assert fit + 1 in world.cluster.batches
@@ -189,7 +195,7 @@ def test_the_cluster_has_room_for_so_many_batches(monkeypatch: pytest.MonkeyPatc
     for number in (1, 2):
         world.arrive("a", batch(number, S))
     world.arrive("b", batch(3, S))
-    assert world.refused["b"] == {3: "the cluster has 2 batches, as many as one coordinator carries"}
+    assert world.refused["b"] == {3: "the cluster has 2 batches, which is the limit of one coordinator"}
     world.arrive("b", batch(2, S))  # a node's part of a batch that is there
     assert set(world.cluster.batches[2].reported) == {"a", "b"}
 

@@ -111,9 +111,11 @@ async def test_messages_of_every_size_pass_through_tls(tmp_path: Path) -> None:
 @in_loop
 async def test_a_message_above_the_limit_is_not_sent() -> None:
     async with serving(echo) as (_, address), opened(address) as call:
-        with pytest.raises(CallEnded, match=f"{MESSAGE_BYTES_MAX + 1} bytes is not sent: at most {MESSAGE_BYTES_MAX}"):
+        with pytest.raises(
+            CallEnded, match=f"message of {MESSAGE_BYTES_MAX + 1} bytes, the limit is {MESSAGE_BYTES_MAX}"
+        ):
             call.put(bytes(MESSAGE_BYTES_MAX + 1))
-        with pytest.raises(CallEnded, match="is not sent"):
+        with pytest.raises(CallEnded, match="cannot send a message"):
             await call.read(LONG_S)
 
 
@@ -126,7 +128,7 @@ async def test_a_message_above_the_limit_is_not_read() -> None:
 
     options = (("grpc.max_send_message_length", -1),)
     async with serving(large, options=options) as (_, address), opened(address) as call:
-        with pytest.raises(CallEnded, match=f"a message of {MESSAGE_BYTES_MAX + 1} bytes came"):
+        with pytest.raises(CallEnded, match=f"received a message of {MESSAGE_BYTES_MAX + 1} bytes"):
             await call.read(LONG_S)
         assert len(call._partial) <= WINDOW_BYTES
 
@@ -212,9 +214,9 @@ async def unknown(context: Context) -> None:
 @pytest.mark.parametrize(
     ("handler", "messages", "why"),
     [
-        (leaves, [b"one", b"two"], "ended the stream (OK)"),
+        (leaves, [b"one", b"two"], "the coordinator ended the stream (OK)"),
         (fails, [], "100% gone: für immer"),
-        (unknown, [], "ended the stream (DATA_LOSS)"),
+        (unknown, [], "the coordinator ended the stream (DATA_LOSS)"),
     ],
 )
 def test_what_was_said_is_read_before_the_end_and_its_reason(handler: Handler, messages: list[bytes], why: str) -> None:
@@ -307,15 +309,19 @@ GOAWAY = b"\0\0\x08\7\0\0\0\0\0"
     ("answer", "kind", "why"),
     [
         (b"", ClosedAtOnce, "the connection was closed"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ClosedAtOnce, "what came is no HTTP/2: a frame of"),
-        (b"\x15\3\1\0\2\2\x46", ClosedAtOnce, "what came is no HTTP/2: a frame of"),  # TLS: wrong version
-        (b"\0\0\1\0\0\0\0\0\1x", ClosedAtOnce, "what came is no HTTP/2: "),  # data before any headers
-        (SETTINGS + b"\0\0\4\3\0\0\0\0\1\0\0\0\7", CallEnded, "it broke the stream off (REFUSED_STREAM)"),
-        (SETTINGS + GOAWAY + b"\0\0\0\1\0\0\0\x0b", CallEnded, "it closes the connection (ENHANCE_YOUR_CALM)"),
-        (SETTINGS + GOAWAY + b"\0\0\0\0\0\0\0\0", CallEnded, "it closes the connection (NO_ERROR)"),
-        (SETTINGS + GOAWAY + b"\0\0\0\0\0\0\1\0", CallEnded, "it closes the connection (code 256)"),
-        (SETTINGS + b"\0\0\1\1\5\0\0\0\1\x88", CallEnded, "it answers with HTTP status 200 and : is it a coordinator?"),
-        (SETTINGS + b"\0\0\1\1\5\0\0\0\1\x8d", CallEnded, "it answers with HTTP status 404 and : is it a coordinator?"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ClosedAtOnce, "the answer is not HTTP/2: a frame has"),
+        (b"\x15\3\1\0\2\2\x46", ClosedAtOnce, "the answer is not HTTP/2: a frame has"),  # TLS: wrong version
+        (b"\0\0\1\0\0\0\0\0\1x", ClosedAtOnce, "the answer is not HTTP/2: "),  # data before any headers
+        (SETTINGS + b"\0\0\4\3\0\0\0\0\1\0\0\0\7", CallEnded, "the coordinator reset the stream (REFUSED_STREAM)"),
+        (
+            SETTINGS + GOAWAY + b"\0\0\0\1\0\0\0\x0b",
+            CallEnded,
+            "the coordinator closed the connection (ENHANCE_YOUR_CALM)",
+        ),
+        (SETTINGS + GOAWAY + b"\0\0\0\0\0\0\0\0", CallEnded, "the coordinator closed the connection (NO_ERROR)"),
+        (SETTINGS + GOAWAY + b"\0\0\0\0\0\0\1\0", CallEnded, "the coordinator closed the connection (code 256)"),
+        (SETTINGS + b"\0\0\1\1\5\0\0\0\1\x88", CallEnded, "the answer has HTTP status 200 and type '': is it from"),
+        (SETTINGS + b"\0\0\1\1\5\0\0\0\1\x8d", CallEnded, "the answer has HTTP status 404 and type '': is it from"),
     ],
 )
 def test_what_is_no_coordinator_is_named(answer: bytes, kind: type[CallEnded], why: str) -> None:
@@ -341,7 +347,7 @@ async def test_a_server_that_asks_without_end_and_reads_nothing_is_left() -> Non
 
     server = await asyncio.start_server(floods, "127.0.0.1", 0, limit=1)
     async with server, opened(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as call:
-        with pytest.raises(CallEnded, match="it asks for answers that it does not read"):
+        with pytest.raises(CallEnded, match="need answers, but does not read the answers"):
             await call.read(LONG_S)
 
 
@@ -358,7 +364,7 @@ async def test_frames_of_unknown_types_are_ignored() -> None:
     [
         ("127.0.0.1:1", "cannot connect: Connection refused"),
         ("[::1]:1", "cannot connect: "),
-        ("a..b:1", "cannot connect: 'a..b' is no host's name"),
+        ("a..b:1", "cannot connect: 'a..b' is not a host name"),
     ],
 )
 def test_where_no_server_answers(address: str, why: str) -> None:
