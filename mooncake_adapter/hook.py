@@ -61,7 +61,7 @@ def _adapt(module: ModuleType, process: Process | None) -> None:
         (process or PROCESS).adapt(module, adapter)
     except Exception as error:
         logging.getLogger("mfs.adapter").warning(
-            "%s cannot be adapted (%s: %s); it runs unscheduled", module.__name__, type(error).__name__, error
+            "cannot adapt %s (%s: %s); its transfers run unscheduled", module.__name__, type(error).__name__, error
         )
 
 

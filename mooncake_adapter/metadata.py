@@ -52,21 +52,23 @@ def checked(metadata: Metadata, once: WarnOnce, now_ns: int | None = None) -> Me
     """Returns the metadata with every impossible field replaced by unknown; warns once per kind."""
     request_id, stage, layer, deadline_ns, batch = metadata
     if not isinstance(request_id, int) or not 0 <= request_id <= U64:
-        once.warn("request_id", "request_id=%r is not a 64-bit number; taken as unknown", request_id)
+        once.warn("request_id", "request_id=%r is not a 64-bit number; the request is taken as unknown", request_id)
         request_id = 0
     if stage is not None and (not isinstance(stage, int) or stage not in STAGES):
-        once.warn("stage", "stage=%r is not one of 0 to 7; taken by the kind of operation", stage)
+        once.warn("stage", "stage=%r is not a number from 0 to 7; the kind of operation decides the stage", stage)
         stage = None
     if not isinstance(layer, int) or not 0 <= layer <= LAYERS_MAX:
-        once.warn("layer", "layer=%r is not one of 0 to %d; taken as 0", layer, LAYERS_MAX)
+        once.warn("layer", "layer=%r is not a number from 0 to %d; layer 0 is used", layer, LAYERS_MAX)
         layer = 0
     if not isinstance(deadline_ns, int) or deadline_ns < 0:
-        once.warn("deadline", "deadline_ns=%r is not a time of CLOCK_MONOTONIC; taken as none", deadline_ns)
+        once.warn(
+            "deadline", "deadline_ns=%r is not a time of CLOCK_MONOTONIC; the transfer has no deadline", deadline_ns
+        )
         deadline_ns = 0
     elif deadline_ns and deadline_ns > (time.monotonic_ns() if now_ns is None else now_ns) + HORIZON_NS:
         once.warn(
             "deadline-far",
-            "deadline_ns=%d is more than a day ahead (CLOCK_MONOTONIC is meant, in nanoseconds); taken as none",
+            "deadline_ns=%d is more than a day ahead of CLOCK_MONOTONIC; the transfer has no deadline",
             deadline_ns,
         )
         deadline_ns = 0

@@ -85,6 +85,6 @@ class Holder:
                 try:
                     self._session = self._opener()
                 except Exception as error:
-                    self._once.warn("session", "MFS cannot be used here (%s); transfers run unscheduled", error)
+                    self._once.warn("session", "cannot use MFS in this process (%s); transfers run unscheduled", error)
                 self._tried = True
         return self._session

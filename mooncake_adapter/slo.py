@@ -75,7 +75,7 @@ def objective_ms(word: str, value: Any, once: WarnOnce) -> float | None:
         once.warn(f"{kind}-sign", "%s=%r is not above zero; the request has no deadline", word, value)
         return None
     if number > TTFT_MS_MAX:
-        text = "%s=%r is more than a day (milliseconds are meant); the request has no deadline"
+        text = "%s=%r is more than a day in milliseconds; the request has no deadline"
         once.warn(f"{kind}-far", text, word, value)
         return None
     return number
@@ -110,5 +110,5 @@ def defaults_of(config: Any, once: WarnOnce) -> Defaults:
     try:
         return msgspec.convert(config, Defaults)
     except msgspec.ValidationError as error:
-        once.warn("defaults", 'kv_connector_extra_config["mfs"]: %s; no default objectives hold', error)
+        once.warn("defaults", 'kv_connector_extra_config["mfs"]: %s; requests have no default objectives', error)
         return Defaults()

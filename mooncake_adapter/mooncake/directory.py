@@ -85,7 +85,7 @@ def ask(host: str, rpc_port: int, wire_class: int) -> LanePorts | None:
         connection.sendall(msgspec.json.encode(Question(VERSION, rpc_port, wire_class)) + b"\n")
         answer = msgspec.json.decode(_line(connection), type=Answer)
     if answer.mfs_lanes != VERSION or answer.engine != rpc_port:
-        raise msgspec.ValidationError("the lane directory of another engine")
+        raise msgspec.ValidationError("the lane directory belongs to another engine")
     return answer.lane
 
 

@@ -104,7 +104,12 @@ class Lanes:
             self._directory = Directory(host, ports.rpc_port, self._answer)
             weakref.finalize(engine, self._directory.close)
         except OSError as error:
-            self._once.warn("directory", "no lane directory at %s (%s); peers send to us unmarked", host, error)
+            self._once.warn(
+                "directory",
+                "cannot open the lane directory at %s (%s); peers send to this engine unmarked",
+                host,
+                error,
+            )
         return result
 
     def _initialize(
@@ -132,7 +137,7 @@ class Lanes:
             self._memory[address] = (size_bytes, location)
             for lane in [one for one in self._open.values() if one.engine is not None]:
                 if self._base.register_memory(lane.engine, address, size_bytes, location) != 0:  # type: ignore[attr-defined]
-                    self._drop(lane, f"memory at {address:#x} cannot be registered")
+                    self._drop(lane, f"cannot register the memory at {address:#x}")
 
     def unregistered(self, address: int) -> None:
         with self._lock:
@@ -142,7 +147,7 @@ class Lanes:
                         self._base.unregister_memory(lane.engine, address)  # type: ignore[attr-defined]
 
     def _drop(self, lane: Lane, reason: str) -> None:
-        self._once.warn("lane-drop", "lane of class %d is given up: %s", lane.wire_class, reason)
+        self._once.warn("lane-drop", "the lane of class %d is no longer used: %s", lane.wire_class, reason)
         self._open.pop(lane.wire_class, None)
         self._routes = {k: v for k, v in self._routes.items() if v[0] is not lane.engine}
         self.changed()
@@ -262,13 +267,13 @@ class Lanes:
         arguments = (setting.host, *setting.arguments[1:])
         result, ports = self._initialize(made, setting.method, arguments, wire_class, setting.tcp)
         if result != 0:
-            self._once.warn("lane", "a lane of class %d cannot be opened: Mooncake answers %d", wire_class, result)
+            self._once.warn("lane", "cannot open the lane of class %d: Mooncake returned %d", wire_class, result)
             return None
         lane = Lane(wire_class, made, ports)
         with self._lock:
             for address, (size_bytes, location) in self._memory.items():
                 if made.register_memory(address, size_bytes, location) != 0:
-                    self._once.warn("lane", "a lane of class %d cannot register the memory", wire_class)
+                    self._once.warn("lane", "the lane of class %d cannot register the program's memory", wire_class)
                     return None
             self._open[wire_class] = lane
         return lane
@@ -320,4 +325,4 @@ def _work(wanted: queue.SimpleQueue[Callable[[], None] | None], once: WarnOnce) 
         try:
             work()
         except Exception as error:
-            once.warn("lane-worker", "a lane cannot be opened (%s: %s)", type(error).__name__, error)
+            once.warn("lane-worker", "cannot open a lane (%s: %s)", type(error).__name__, error)

@@ -136,5 +136,5 @@ def _log(transfer: Transfer) -> None:
 
 
 def _unscheduled(session: Session, once: WarnOnce, error: Exception) -> Unscheduled:
-    once.warn("submit", "a transfer could not be submitted (%s: %s); it goes unscheduled", type(error).__name__, error)
+    once.warn("submit", "cannot submit a transfer (%s: %s); the transfer runs unscheduled", type(error).__name__, error)
     return Unscheduled(session.class_of(STAGE_P2D))

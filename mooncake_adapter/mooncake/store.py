@@ -116,7 +116,9 @@ class Stored:
                 if all(self._base.register_buffer(made, a, n) == 0 for a, n in self._buffers.items()):
                     self._writer = made
         except Exception as error:
-            self._once.warn("store-lane", "the lane of store writes cannot be opened (%s)", error)
+            self._once.warn(
+                "store-lane", "cannot open the lane of store writes (%s); writes use the program's own client", error
+            )
 
     def close(self) -> None:
         with self._lock:
@@ -169,7 +171,7 @@ class Stored:
         try:
             client, transfer = self._message(own, stage, given)
         except Exception as error:
-            text = "a call of the store could not be read (%s: %s); it goes unscheduled"
+            text = "cannot read the arguments of a store call (%s: %s); the call runs unscheduled"
             self._once.warn("store", text, type(error).__name__, error)
             return original(own, *arguments, **keywords)  # left for Mooncake to refuse
         permit = permitted(self._session, self._once, budget or self.budget(), transfer)

@@ -92,7 +92,10 @@ def making(base: Any, module: Any, kinds: Kinds, holder: Holder, sources: Metada
     def __init__(self: Any, agent_name: str, nixl_conf: Any = None, instantiate_all: bool = False) -> None:
         session = holder.get()
         if session is not None and nixl_conf is None and instantiate_all:
-            once.warn("nixl-all", "an agent with every plugin cannot be used by several threads; it runs unscheduled")
+            once.warn(
+                "nixl-all",
+                "an agent with all plugins (instantiate_all) is not thread-safe; its transfers run unscheduled",
+            )
             session = None
         if session is None:
             base.__init__(self, agent_name, nixl_conf, instantiate_all)
@@ -159,7 +162,9 @@ def memory_methods(base: Any) -> list[Any]:
                 try:
                     self.agent.deregisterMem(dereg_list, [handle])
                 except Exception as error:
-                    agent.once.warn("nixl-memory", "memory stays registered in a lane (%s)", error)
+                    agent.once.warn(
+                        "nixl-memory", "cannot deregister memory from a lane (%s); the memory stays registered", error
+                    )
         base.deregister_memory(self, dereg_list, list(backends))
 
     return [register_memory, deregister_memory]

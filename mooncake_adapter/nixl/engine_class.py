@@ -59,15 +59,15 @@ class EngineClass:
             if name in os.environ and name not in self._ours:
                 self._once.warn(
                     "nixl-class",
-                    "%s=%s holds for every engine of this process, so that transfers have no lanes: unset it",
+                    "%s=%s sets the class of every engine of this process, so transfers have no lanes: unset it",
                     *(name, os.environ[name]),
                 )
                 return False
         if self._infiniband and not self._levels:
             self._once.warn(
                 "nixl-level",
-                "%s is InfiniBand and %s gives no service level, so that the network takes all lanes for one: start "
-                "the program with mfs-run --policy NAME --infiniband",
+                "%s is InfiniBand and %s gives no service level, so the network cannot tell lanes apart: start the "
+                "program with mfs-run --policy NAME --infiniband",
                 *(self._device, SERVICE_LEVELS),
             )
         return not any(setting in parameters.get(CONFIG, "") for setting in self._settings)

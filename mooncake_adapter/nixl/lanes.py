@@ -97,14 +97,14 @@ class Lanes:
         except Exception as error:
             self._once.warn(
                 "nixl-lane",
-                "no lane of class %d (backend %s: %s: %s); its transfers go by the program's own backend",
+                "cannot open the lane of class %d (backend %s: %s: %s); its transfers use the program's own backend",
                 *(wire_class, name, type(error).__name__, error),
             )
             return False
 
     def drop(self, name: str, reason: object) -> None:
         """Gives up a lane of this agent."""
-        self._once.warn("nixl-drop", "lane %s is given up: %s", name, reason)
+        self._once.warn("nixl-drop", "lane %s is no longer used: %s", name, reason)
         with self._lock:
             self._class_of = {c: one for c, one in self._class_of.items() if one != name}
         self.changed()
@@ -121,8 +121,8 @@ class Lanes:
         if there != frozenset(self.handles) and named_in(metadata, LANED):
             self._once.warn(
                 "nixl-peer",
-                "agent %r has %d of the %d lanes of this one (it runs without MFS, or with other classes); transfers "
-                "without a lane go by the program's own backend",
+                "agent %r has %d of the %d lanes of this agent (it runs without MFS, or with other classes); transfers "
+                "without a lane use the program's own backend",
                 *(peer, len(there), len(self.handles)),
             )
 
@@ -136,7 +136,11 @@ class Lanes:
         """A transfer to the peer failed in this lane, so the lane is not used until the peer's metadata is loaded
         again."""
         self._once.warn(
-            "nixl-lane-failed", "lane %s to %r is left (%s); the program's own backend sends", name, peer, reason
+            "nixl-lane-failed",
+            "lane %s to %r failed (%s); its transfers use the program's own backend",
+            name,
+            peer,
+            reason,
         )
         with self._lock:
             self._peers[peer] = self._peers.get(peer, frozenset(self.handles)) - {name}

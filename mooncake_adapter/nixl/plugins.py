@@ -80,7 +80,7 @@ class Plugins:
         if self._own is None:
             self._own = own_folder(self._module)
         if self._own is None or not (self._own / PLUGIN.format(LANED)).exists():
-            self._once.warn("nixl-plugins", "NIXL's UCX plugin is not in %s; transfers have no lanes", self._own)
+            self._once.warn("nixl-plugins", "cannot find NIXL's UCX plugin in %s; transfers have no lanes", self._own)
             return None
         targets = {plugin.name: plugin.resolve() for plugin in self._own.iterdir()}
         aliases = {PLUGIN.format(alias(wire_class)): targets[PLUGIN.format(LANED)] for wire_class in range(classes)}
@@ -97,7 +97,7 @@ class Plugins:
             try:
                 folder = self._link(classes)
             except OSError as error:
-                self._once.warn("nixl-plugins", "NIXL's plugins cannot be linked (%s); transfers have no lanes", error)
+                self._once.warn("nixl-plugins", "cannot link NIXL's plugins (%s); transfers have no lanes", error)
                 folder = None
             if folder is None:
                 yield
@@ -126,7 +126,7 @@ def _shared_folder(of: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(errno.EPERM, f"another user can write to it, remove it: {folder}")
+        raise PermissionError(errno.EPERM, f"another user can write to {folder}: remove it")
     return folder
 
 

@@ -377,7 +377,7 @@ class Scheduling:
     def _post(self, transfer: Transfer, part: Part) -> None:
         """Passes a part to NIXL, in the lane of its class if there is one."""
         if transfer.lease_until_s < FOREVER_S and time.monotonic() > transfer.lease_until_s:
-            self._once.warn("nixl-lease", "a transfer was not posted in time for the lease of its memory; it failed")
+            self._once.warn("nixl-lease", "a transfer failed: the lease of its memory ended before it was posted")
             part.task.cancel()
             part.state, transfer.failed = State.ERR, True
             return

@@ -64,5 +64,10 @@ def supported(base: type, once: WarnOnce) -> bool:
         return False
     changed = changed_method(base)
     if changed is not None:
-        once.warn("nixl", "NIXL %s: nixl_agent.%s is not as it was; its transfers run unscheduled", version, changed)
+        once.warn(
+            "nixl",
+            "NIXL %s: nixl_agent.%s is missing or has unexpected parameters; its transfers run unscheduled",
+            version,
+            changed,
+        )
     return changed is None

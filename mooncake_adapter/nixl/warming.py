@@ -71,7 +71,7 @@ class Warmer:
             if status == self._statuses.NIXL_IN_PROG:
                 return True
             if status != self._statuses.NIXL_SUCCESS:
-                raise OSError(f"NIXL answers {status}")
+                raise OSError(f"NIXL returned {status}")
             self._lanes.connected(peer, lane)
         except Exception as error:
             self._lanes.failed(peer, lane, error)

@@ -99,7 +99,7 @@ def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
             except Exception as error:
                 once.warn(
                     f"sglang-{function.__name__}",
-                    "SGLang's %s is not as expected (%s: %s); its requests are not reported",
+                    "the hook %s in SGLang failed (%s: %s), SGLang may have changed; requests are not reported",
                     function.__name__,
                     type(error).__name__,
                     error,
@@ -118,7 +118,7 @@ def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
 def supported_version(version: str, once: WarnOnce) -> bool:
     """Whether the interfaces of this SGLang were tested; warns once if they were not."""
     interface = ".".join(version.split(".")[:2])
-    return tested("SGLang", version, interface, TESTED_INTERFACES, "transfers go by rules", once)
+    return tested("SGLang", version, interface, TESTED_INTERFACES, "transfers are classified by rules", once)
 
 
 def register() -> None:

@@ -129,7 +129,9 @@ class Announcer:
         try:
             call(*arguments)
         except Exception as error:
-            self._once.warn("announce", "what waits could not be announced (%s); requests run as without it", error)
+            self._once.warn(
+                "announce", "cannot announce the waiting requests (%s); they run without announcements", error
+            )
 
     def _forget(self, names: Iterable[str]) -> None:
         gone = []

@@ -108,7 +108,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         groups = len(getattr(kv_cache_config, "kv_cache_groups", ()) or ())
         if groups > 1 and not supports_hma(kind):
             raise ValueError(
-                f"{kind.__name__} does not support several KV cache groups: --disable-hybrid-kv-cache-manager"
+                f"{kind.__name__} does not support several KV cache groups: start vLLM with "
+                "--disable-hybrid-kv-cache-manager"
             )
         self._inner: Any = kind(config, role, kv_cache_config)
         self._guard = Guard(PROCESS.once)
@@ -160,7 +161,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._requests is None or options.rule is ReuseRule.ALWAYS:
             return None
         if not hasattr(session, "fetch_ns"):  # under mfs-run --mode mark there is no daemon to ask
-            PROCESS.once.warn("reuse-session", "nothing here knows how long a load takes; all reuse is loaded")
+            PROCESS.once.warn("reuse-session", "no daemon can say how long a load takes; all reuse is loaded")
             return None
         nic = _nic(options, session)
         session.watch(options.owners, nic=nic)
@@ -170,7 +171,10 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Returns how the inner connector loads a part of what it has found; None if it cannot. With asynchronous
         lookup it cannot: the result of one lookup would answer the next question, whatever its length."""
         if inner.get_from_extra_config("lookup_async", False):
-            PROCESS.once.warn("reuse-parts", 'kv_connector_extra_config["reuse"]: parts: not with lookup_async; none')
+            PROCESS.once.warn(
+                "reuse-parts",
+                'kv_connector_extra_config["reuse"]: parts: not possible with lookup_async; no part is loaded',
+            )
             return None
         return Parts(self._inner.get_num_new_matched_tokens, block_tokens)
 
@@ -180,7 +184,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Returns what announces waiting requests to the node's daemon; None if that is switched off or there is no
         daemon."""
         if not isinstance(wanted, bool):
-            text = "%s=%r is neither true nor false; what waits is announced"
+            text = "%s=%r is neither true nor false; waiting requests are announced"
             PROCESS.once.warn("announce-switch", text, SWITCH, wanted)
         if wanted is False or self._requests is None or hasattr(session, "marks"):
             return None
@@ -192,7 +196,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         connector does not allow it."""
         wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(LAYER_WISE, False)
         if not isinstance(wanted, bool):
-            PROCESS.once.warn("layer-wise", "layer_wise_push=%r is neither true nor false; KV goes at the end", wanted)
+            PROCESS.once.warn(
+                "layer-wise",
+                "layer_wise_push=%r is neither true nor false; KV is sent at the end of the prompt",
+                wanted,
+            )
         if wanted is not True or self._steps is None or vllm_config.kv_transfer_config.kv_role == "kv_consumer":
             return None
         steps, block_tokens = self._steps, int(vllm_config.cache_config.block_size)

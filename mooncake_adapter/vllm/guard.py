@@ -31,6 +31,6 @@ class Guard:
             return call(*arguments, **keywords)
         except Exception as error:
             name = getattr(call, "__qualname__", repr(call))
-            text = "%s failed (%s: %s); its requests are not reported, the engine goes on"
+            text = "%s failed (%s: %s); its requests are not reported, the engine continues"
             self._once.warn(f"connector {name}", text, name, type(error).__name__, error)
             return without

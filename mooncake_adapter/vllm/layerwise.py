@@ -100,7 +100,7 @@ class Source:
 
 def warn_not_layer_wise(connector: Any, why: str, once: WarnOnce) -> None:
     name = type(connector).__name__
-    once.warn("layer-wise", "%s allows no layer-wise push: %s; KV goes at the end of the prompt", name, why)
+    once.warn("layer-wise", "%s does not support layer-wise push: %s; KV is sent at the end of the prompt", name, why)
 
 
 class LayerPushes(Protocol):
@@ -166,11 +166,11 @@ class Pushes:
         worker = getattr(connector, "connector_worker", None)
         missing = [name for name in NEEDED if not hasattr(worker, name)]
         if missing:
-            why = f"it has no {missing[0]}"
+            why = f"its worker has no {missing[0]}"
             if missing == ["sender_loop"]:
                 return None  # a decode instance, which sends nothing
         elif worker is not None and len(worker.kv_cache_config.kv_cache_groups) != 1:
-            why = "the model has several groups of KV cache"
+            why = "the model has several KV cache groups"
         else:
             return cls(worker, block_tokens, metadata_of, computing, once)
         warn_not_layer_wise(connector, why, once)
@@ -217,7 +217,7 @@ class Pushes:
             local, remote, error = worker._prepare_transfer_regions(meta)
             regions: dict[int, tuple[list[Any], list[Any]]] = {}
             if error is not None or {r.layer_name for r in local} != set(worker.registered_layer_names):
-                self._deny(error or "layers lie together in memory")
+                self._deny(error or "layers have no memory regions of their own")
                 return []
             for here, there in zip(local, remote, strict=True):
                 both = regions.setdefault(here.layer_index, ([], []))
@@ -239,7 +239,7 @@ class Pushes:
         return mine
 
     def _deny(self, why: str) -> None:
-        self._once.warn("layer-wise", "no layer-wise push to this peer: %s; KV goes at the end of the prompt", why)
+        self._once.warn("layer-wise", "no layer-wise push to this peer: %s; KV is sent at the end of the prompt", why)
 
     def _push(self, source: Source, asked: Asked, layer: int, written: Any) -> None:
         first, last = asked.queued.get(layer, 0), min(source.computed[layer], len(source.blocks))
@@ -275,7 +275,12 @@ class Pushes:
                     *(metadata.request_id, layer, sum(lengths), self._computing()),
                 )
         except Exception as error:
-            self._once.warn("push", "a layer could not be pushed (%s: %s)", type(error).__name__, error)
+            self._once.warn(
+                "push",
+                "cannot push a layer (%s: %s); its KV is sent at the end of the prompt",
+                type(error).__name__,
+                error,
+            )
 
     def _send(self, written: Any, session: str, addresses: list[int], peers: list[int], lengths: list[int]) -> int:
         if written is not None:

@@ -28,7 +28,7 @@ def report_requests(connector: Any, steps: Steps, sources: MetadataSources, leas
     if not names:
         once.warn(
             "nixl-requests",
-            "%s has none of %s; requests are known by their blocks",
+            "%s has none of %s; requests are identified by their blocks",
             *(type(connector).__name__, ", ".join(TRANSFERS)),
         )
         return False

@@ -96,15 +96,15 @@ class NixlPushes:
         worker: Any = getattr(connector, "connector_worker", None)
         missing = [name for name in NEEDED if not hasattr(worker, name)]
         if missing:
-            why = f"it has no {missing[0]}"
+            why = f"its worker has no {missing[0]}"
         elif not hasattr(sys.modules[type(worker).__module__], "get_base_request_id"):
-            why = "names of requests are not what they were"
+            why = "this vLLM has no get_base_request_id"
         elif agent_of(worker.nixl_wrapper) is None:
-            why = "NIXL is not scheduled here (MFS_NIXL=1)"
+            why = "NIXL is not scheduled in this process (set MFS_NIXL=1)"
         elif len(worker.kv_cache_config.kv_cache_groups) != 1:
-            why = "the model has several groups of KV cache"
+            why = "the model has several KV cache groups"
         elif worker.pp_size != 1:
-            why = "the model is split into stages"
+            why = "the model uses pipeline parallelism"
         else:
             return cls(worker, block_tokens, metadata_of, computing, sources, once)
         warn_not_layer_wise(connector, why, once)
@@ -221,7 +221,12 @@ class NixlPushes:
             except queue.Empty:
                 pass
             except Exception as error:
-                self._once.warn("push", "a layer could not be pushed (%s: %s)", type(error).__name__, error)
+                self._once.warn(
+                    "push",
+                    "cannot push a layer (%s: %s); its KV is sent at the end of the prompt",
+                    type(error).__name__,
+                    error,
+                )
             for write in [write for write in self._writes if self._over(write)]:
                 self._writes.remove(write)
                 self._account(write)
@@ -288,23 +293,23 @@ class NixlPushes:
             return "prefill and decode split the model differently"
         per_logical = worker._physical_blocks_per_logical_kv_block
         if (peer.remote_block_size, peer.remote_physical_blocks_per_logical) != (worker.block_size, per_logical):
-            return "their blocks have other sizes"
+            return "prefill and decode have different block sizes"
         if worker.use_host_buffer or worker._has_mamba or worker._is_csa_linear or worker._transfer_layer_group_ids:
-            return "KV is not attention's alone, or is copied first"
+            return "the KV is not attention's alone, or goes through a host buffer"
         if any(map(worker.dst_uses_region_group_mapping.get, (worker.engine_id, engine))):
-            return "the model has several groups of KV cache"
+            return "the model has several KV cache groups"
         if any(len(worker.dst_region_num_blocks[one]) != len(names) for one in (worker.engine_id, engine)):
-            return "they have other layers"
+            return "prefill and decode have different layers"
         caches = set(worker.device_kv_caches)
         if set(names) != caches or len({layer_number(name) for name in caches}) != len(caches):
-            return "layers lie together in memory"
+            return "layers have no memory regions of their own"
         self._rows = {}
         for row, name in enumerate(names):
             self._rows.setdefault(layer_number(name), []).append(row)
         return ""
 
     def _deny(self, why: str) -> None:
-        self._once.warn("layer-wise", "no layer-wise push to this peer: %s; KV goes at the end of the prompt", why)
+        self._once.warn("layer-wise", "no layer-wise push to this peer: %s; KV is sent at the end of the prompt", why)
 
     def _push(self, source: Source, asked: Asked, layer: int, written: Any) -> None:
         """Writes the blocks of this layer that are complete and not written yet. The last block of the last layer is
@@ -376,7 +381,12 @@ class NixlPushes:
                     write.measured = self._agent.get_xfer_telemetry(write.handle)
         except Exception as error:
             write.state = "ERR"
-            self._once.warn("push", "a layer could not be pushed (%s: %s)", type(error).__name__, error)
+            self._once.warn(
+                "push",
+                "cannot push a layer (%s: %s); its KV is sent at the end of the prompt",
+                type(error).__name__,
+                error,
+            )
         try:
             self._agent.release_xfer_handle(write.handle)
         except Exception:

@@ -25,7 +25,7 @@ def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes |
     build = getattr(worker, BUILD, None)
     if worker is None or build is None:
         once.warn(
-            "mooncake-owners", "%s has no %s; requests are known by their blocks", type(connector).__name__, BUILD
+            "mooncake-owners", "%s has no %s; requests are identified by their blocks", type(connector).__name__, BUILD
         )
         return False
 

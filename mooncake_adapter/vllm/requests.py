@@ -36,7 +36,7 @@ def report_untested(connector: str, once: WarnOnce) -> None:
     if connector not in TESTED_CONNECTORS:
         once.warn(
             "connector",
-            "connector %r was not tested (tested: %s); its batches, layers and blocks are reported all the same",
+            "connector %r was not tested (tested: %s); its batches, layers and blocks are reported anyway",
             connector,
             ", ".join(TESTED_CONNECTORS),
         )
@@ -172,7 +172,7 @@ class Requests:
         value = first_given([parameters], DECODE_NIC)
         if value is None or (isinstance(value, str) and gid(value) is not None):
             return value or ""
-        text = '%s=%r is no address of a NIC, such as "10.0.0.7"; the decode instance\'s port is not known'
+        text = '%s=%r is not the address of a NIC, such as "10.0.0.7"; the port of the decode instance is unknown'
         self.once.warn("decode-nic", text, DECODE_NIC, value)
         return ""
 

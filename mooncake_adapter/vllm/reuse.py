@@ -66,7 +66,7 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
         if gid(owner) is None:
             once.warn(
                 "reuse-owner",
-                'kv_connector_extra_config["reuse"]: owners: %r is no address of a NIC, such as "10.0.0.7"; '
+                'kv_connector_extra_config["reuse"]: owners: %r is not the address of a NIC, such as "10.0.0.7"; '
                 "all reuse is loaded",
                 owner,
             )
@@ -82,7 +82,7 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
     if options.parts and connector not in IN_PARTS:
         once.warn(
             "reuse-parts",
-            'kv_connector_extra_config["reuse"]: parts: %r loads what it has found or nothing; no part is loaded',
+            'kv_connector_extra_config["reuse"]: parts: %r cannot load a part of what it has found; no part is loaded',
             connector,
         )
         return msgspec.structs.replace(options, parts=False)
@@ -185,7 +185,7 @@ class ReuseChoice:
         try:
             decision = self._decide(request, computed_tokens, tokens)
         except Exception as error:
-            self._once.warn("reuse-failed", "whether to load reuse could not be decided (%s); it is loaded", error)
+            self._once.warn("reuse-failed", "cannot decide whether to load reuse (%s); it is loaded", error)
             return found
         self._latest[request.request_id] = decision
         self._uncounted.add(request.request_id)
@@ -213,8 +213,8 @@ class ReuseChoice:
         if self._unknown >= UNKNOWN_IN_A_ROW:
             self._once.warn(
                 "reuse-unknown",
-                "%d answers in a row did not know how long a load takes, so all reuse is loaded: no daemon, none that "
-                "has the device of this connector, or a cache whose size is not known (mfsctl outlook)",
+                "the time of a load was unknown in %d decisions in a row, so all reuse is loaded: no daemon runs, it "
+                "lacks the device of this connector, or the size of the cache is unknown (see mfsctl outlook)",
                 self._unknown,
             )
 
@@ -224,7 +224,7 @@ class ReuseChoice:
         try:
             return self.parts.asked(Shortened(request, end + 1), computed_tokens)
         except Exception as error:
-            self._once.warn("reuse-part", "a part of the reuse could not be found (%s); all is computed again", error)
+            self._once.warn("reuse-part", "cannot look up a part of the reuse (%s); all of it is computed again", error)
             again = self._latest[request.request_id]._replace(choice=Choice.RECOMPUTE)
             self._latest[request.request_id] = again
             return 0, False
@@ -298,7 +298,7 @@ class ReuseChoice:
         try:
             self.counted(decision)
         except Exception as error:
-            self._once.warn("reuse-counted", "a decision could not be counted (%s)", error)
+            self._once.warn("reuse-counted", "cannot count a decision about reuse (%s)", error)
 
     def explanation(self, request: str) -> str:
         """Returns why its reuse is loaded or computed again; "" if nothing was decided."""

@@ -90,12 +90,15 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             return False
         missing = [name for name in SCHEDULER_ATTRIBUTES if not hasattr(self, name)]
         reasons = (
-            (bool(missing), f"it has no {', '.join(missing)}"),
+            (bool(missing), f"vLLM's scheduler has no {', '.join(missing)}"),
             (self.parallel_config.pipeline_parallel_size > 1, "pipeline parallelism was not tested"),
-            (self.num_sampled_tokens_per_step != 1, "the model does not produce a token a step"),
+            (self.num_sampled_tokens_per_step != 1, "the model does not produce one token in each step"),
             (self.is_encoder_decoder, "encoder-decoder models were not tested"),
-            (self.num_spec_tokens > 0, "a plan counts one token for each decode, and speculative decoding takes more"),
-            (self.lora_config is not None, "with LoRA requests that pause would hold no place of their adapters"),
+            (
+                self.num_spec_tokens > 0,
+                "speculative decoding takes more than the one token that a plan counts for each decode",
+            ),
+            (self.lora_config is not None, "with LoRA, paused requests would not keep the places of their adapters"),
         )
         for holds, reason in reasons:
             if holds:
@@ -220,7 +223,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
                 assert self.mfs is not None
                 self.connector.ordered(*(self.mfs.queue_order() if planned else ((),)))
         except Exception as error:
-            self._warn("serve-order", f"the order of what waits could not be announced ({error})")
+            self._warn("serve-order", f"cannot announce the order of the waiting requests ({error})")
 
     def _in_prefix_cache(self, request: Any) -> int:
         manager = self.kv_cache_manager

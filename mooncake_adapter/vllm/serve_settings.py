@@ -38,6 +38,7 @@ def settings_of(additional_config: Any, by_priority: bool, warn: Callable[[str, 
     name = settings.serve.policy.value
     warn(
         "serve-priority",
-        f"policy {name!r} orders requests and not --scheduling-policy priority: use policy 'priority' for vLLM's order",
+        f"policy {name!r} decides the order, and --scheduling-policy priority is ignored: set policy 'priority' to "
+        "keep vLLM's order",
     )
     return settings

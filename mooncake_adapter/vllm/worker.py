@@ -80,9 +80,7 @@ class Steps:
         here."""
         found = self._known.get(request)
         if found is None:
-            self._once.warn(
-                "ended", "request %r has ended or was never run here; its transfer goes without a deadline", request
-            )
+            self._once.warn("ended", "request %r has ended or never ran here; its transfer has no deadline", request)
         return found
 
     def begin(self, chunks: list[Chunk]) -> None:

@@ -41,7 +41,7 @@ def test_sglangs_own_code_is_hooked_by_its_own_loader(wheel: Path) -> None:  # n
     assert output["layers"] == [0, 1, 0, 1]
     assert min(output["deadlines"]) > 0
     assert output["other_page"] == 0
-    assert "is not as expected" not in done.stderr
+    assert "SGLang may have changed" not in done.stderr
     nixl, room = output["nixl"], request_number("room-7")
     assert nixl["arrived"], "SGLang's own NIXL manager has sent"
     assert nixl["lists"] == nixl["prepared"] == [[room, 0]], "as one message of the room"

@@ -188,7 +188,7 @@ def test_what_is_no_address_of_a_decode_instance_is_reported_once(wrong: Any, ca
     world.tick()
     assert {f.peer for one in world.daemon.known.values() for f in one.flows} == {""}
     assert all(one.flows for one in world.daemon.known.values()), "this node's port still counts it"
-    assert caplog.text.count("is no address of a NIC") == 1
+    assert caplog.text.count("is not the address of a NIC") == 1
 
 
 def test_a_size_that_is_not_known_is_not_announced() -> None:
@@ -255,7 +255,7 @@ def test_nothing_is_raised_into_the_engine(caplog: pytest.LogCaptureFixture) -> 
     world.requests.ended("a")
     world.announcer.withdraw()
     world.tick()
-    assert len([r for r in caplog.records if "could not be announced" in r.message]) == 1
+    assert len([r for r in caplog.records if "cannot announce" in r.message]) == 1
 
 
 def test_without_an_announcer_nothing_is_kept_of_those_that_left() -> None:

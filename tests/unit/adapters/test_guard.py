@@ -22,7 +22,7 @@ def test_an_error_is_logged_once_for_each_call_and_goes_no_further(caplog: pytes
     assert [guard.asked(-1, half, number) for number in (3, 5)] == [-1, -1]
     guard(half, 7)
     assert [record.getMessage() for record in caplog.records] == [
-        "half failed (ValueError: 3 is odd); its requests are not reported, the engine goes on"
+        "half failed (ValueError: 3 is odd); its requests are not reported, the engine continues"
     ]
 
 

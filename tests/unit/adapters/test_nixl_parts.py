@@ -118,7 +118,7 @@ def test_a_level_for_the_whole_process_takes_the_lanes_unless_mfs_run_has_set_it
     monkeypatch.setenv("MFS_SERVICE_LEVELS", "46:5")
     monkeypatch.setenv("UCX_IB_SL", "3")
     assert not EngineClass(WarnOnce()).allowed({})
-    assert "UCX_IB_SL=3 holds for every engine of this process" in caplog.text
+    assert "UCX_IB_SL=3 sets the class of every engine of this process" in caplog.text
     monkeypatch.setenv("MFS_SET_CLASSES", "NCCL_IB_SL UCX_IB_SL")
     engines = EngineClass(WarnOnce())
     assert engines.allowed({})

@@ -357,7 +357,7 @@ def test_a_network_that_says_nothing_for_long_is_warned_of_once(caplog: pytest.L
     answers(UNKNOWN_IN_A_ROW - 1)
     assert not caplog.records, "it knew once in between"
     answers(2 * UNKNOWN_IN_A_ROW)
-    assert len(caplog.records) == 1 and f"{UNKNOWN_IN_A_ROW} answers in a row" in caplog.text
+    assert len(caplog.records) == 1 and f"{UNKNOWN_IN_A_ROW} decisions in a row" in caplog.text
 
 
 def test_steps_are_measured_where_the_engine_went_on() -> None:
@@ -400,7 +400,7 @@ def test_the_configuration_is_read_and_what_cannot_be_is_reported_once(caplog: p
         caplog.clear()
         owners = {"rule": "slo", "owners": ["10.0.0.1", name]}
         assert options_of(owners, "MooncakeStoreConnector", WarnOnce()) == ReuseOptions()
-        assert f"owners: {name!r} is no address of a NIC" in caplog.text
+        assert f"owners: {name!r} is not the address of a NIC" in caplog.text
     caplog.clear()
     assert options_of({"rule": "slo"}, "NixlConnector", once) == ReuseOptions()
     assert len(caplog.records) == 1 and "'NixlConnector' does not read from a store" in caplog.text
@@ -411,4 +411,4 @@ def test_a_part_is_loaded_where_that_is_asked_for_and_can_be(caplog: pytest.LogC
     assert options_of(given, "MooncakeStoreConnector", WarnOnce()) == ReuseOptions(ReuseRule.SLO, parts=True)
     assert not caplog.records and not ReuseOptions().parts
     assert options_of(given, "LMCacheConnectorV1", WarnOnce()) == ReuseOptions(ReuseRule.SLO)
-    assert "'LMCacheConnectorV1' loads what it has found or nothing" in caplog.text
+    assert "'LMCacheConnectorV1' cannot load a part of what it has found" in caplog.text

@@ -46,5 +46,5 @@ def test_priority_scheduling_is_the_policy_where_none_is_configured(
 def test_another_policy_beside_priority_scheduling_is_one_warning_with_the_remedy() -> None:
     for name in ("edf", "fit"):
         policy, (warning,) = policy_of({"serve": {"policy": name}}, by_priority=True)
-        assert policy is Policy(name) and repr(name) in warning and "use policy 'priority'" in warning
+        assert policy is Policy(name) and repr(name) in warning and "set policy 'priority'" in warning
     assert policy_of({"serve": {"policy": "priority"}}, by_priority=True) == (Policy.PRIORITY, [])
