@@ -311,7 +311,7 @@ def test_an_engine_that_falls_silent_is_lost_and_its_requests_end(tmp_path: Path
             eventually(lambda: marked(made[:1], "silent before its answer"), "the call")
             made[0].process.send_signal(signal.SIGSTOP)
             text = own.read().decode()
-            assert '"code":"engine_lost"' in text and "nothing has come from it for 1 s" in text
+            assert '"code":"engine_lost"' in text and "nothing was received from it for 1 s" in text
             assert "[DONE]" not in text
             answer = waiting.getresponse()
             assert (answer.status, json.loads(answer.read())["error"]["code"]) == (502, "engine_lost")

@@ -22,7 +22,7 @@ PACE_WEIGHT: Final = 0.05
 """Of the latest interval between two ends in their mean."""
 
 
-STARTS: Final = Choice(replica=None, reason="its engine is yet to start", refused=Refusal.SATURATED)
+STARTS: Final = Choice(replica=None, reason="its engine has not started yet", refused=Refusal.SATURATED)
 Among = frozenset[str] | None
 """Names of the replicas that a call may have; None: all."""
 
@@ -165,7 +165,7 @@ class Admission:
     ) -> tuple[Choice, Place | None]:
         most = self._settings.requests_max.get(call.tier or NO_TIER)
         if most is not None and self.of_tier[call.tier] >= most:
-            reason = f"tier {call.tier or NO_TIER} has {most} requests at engines, as many as it may"
+            reason = f"tier {call.tier or NO_TIER} has {most} requests at engines, which is its limit"
             return Choice(replica=None, reason=reason, refused=Refusal.SATURATED), None
         router: Router = self._route.decode if role is Role.DECODE else self._route.router
         choice = self._choose(router, call, prompt, role, among, intended)
@@ -220,7 +220,7 @@ class Admission:
             if waiter in self._queue:
                 self._queue.remove(waiter)
         if not done:
-            raise NoPlace(_full("it has waited as long as it may"), self.retry_after_s())
+            raise NoPlace(_full("the request has waited as long as it may"), self.retry_after_s())
         return waiter.place.result()
 
     def retry_after_s(self) -> int:

@@ -83,7 +83,7 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> App
         name = request.path_params["name"]
         card = gateway().replicas.models().get(name)
         if card is None:
-            text = f"no replica serves the model {name!r:.80}; /v1/models has those that there are"
+            text = f"no replica serves the model {name!r:.80}; /v1/models lists the models that are served"
             return error_page(404, text, "invalid_request_error", "model_not_found")
         return json_page(_model(name, card))
 
@@ -232,7 +232,7 @@ class CannotServe(Exception):
 
 def serve(settings: GatewaySettings, log: Log) -> bool:
     """Until a signal. False: it could not start, which uvicorn has said. CannotServe."""
-    remedy = "restart the gateway to read its file"
+    remedy = "restart the gateway to read its configuration again"
     signal.signal(signal.SIGHUP, lambda *_: log.warning("sighup-ignored", remedy=remedy))
     host, port = settings.host_and_port
     made: list[Gateway] = []

@@ -30,7 +30,7 @@ class Backend:
             self.terminate()
         status = await self._process.wait()
         self._signal(signal.SIGKILL)  # workers that outlive it would keep its memory
-        return f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"killed by signal {-status}" if status < 0 else f"exited with status {status}"
 
     async def gone(self) -> None:
         """Until nothing of its group is left, once it has ended."""

@@ -80,7 +80,7 @@ class Gateway:
         if self.ongoing:
             self.log.warning("requests-ended", requests=len(self.ongoing), drain_s=self.settings.drain_s)
         for one in list(self.ongoing):
-            one.end(Refused(503, "the gateway stops, and the request has not ended in time; it may have run",
+            one.end(Refused(503, "the gateway is stopping, and the request did not end in time; it may have run",
                             "server_error", "gateway_stopped", STOPPED_RETRY_S))  # fmt: skip
 
     def status(self) -> GatewayStatus:

@@ -26,7 +26,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_page(404, f"there is no page {request.url.path!r:.120}", "invalid_request_error", "not_found")
-    text = f"{request.method} is not for {request.url.path!r:.120}"
+    text = f"{request.method} is not allowed for {request.url.path!r:.120}"
     code = "method_not_allowed" if error.status_code == 405 else "invalid_request"
     return error_page(error.status_code, text, "invalid_request_error", code, error.headers)
 

@@ -45,12 +45,12 @@ def too_large(most_bytes: int) -> Refused:
 
 
 def too_slow(seconds: float) -> Refused:
-    text = f"the body has not come within {seconds:g} s, which is the limit"
+    text = f"the body did not arrive within {seconds:g} s, which is the limit"
     return Refused(408, text, "invalid_request_error", "body_too_slow", more={"limit": seconds})
 
 
 def no_socket(problem: str) -> Refused:
-    text = f"the gateway can make no connection to an engine now: {problem}"
+    text = f"the gateway cannot open a connection to an engine now: {problem}"
     return Refused(503, text, "server_error", "no_socket", UNHEALTHY_RETRY_S)
 
 
@@ -60,7 +60,7 @@ def not_in_two(path: str) -> Refused:
 
 
 def engine_lost(reason: str) -> Refused:
-    text = f"the engine did not finish the request ({reason}); it is not sent again, since it may have run"
+    text = f"the engine did not finish the request ({reason}); it is not sent again, because it may have run"
     return Refused(502, text, "server_error", "engine_lost")
 
 
@@ -140,6 +140,6 @@ class Exchange:
             text = f"{text}: it has at least {self.prompt.tokens_least} tokens, and the limit is {choice.limit}"
             more = {"limit": choice.limit}
         elif choice.refused is Refusal.MODEL:
-            text = f"{text} {self.call.model!r:.80}; /v1/models has those that there are"
+            text = f"{text} {self.call.model!r:.80}; /v1/models lists the models that are served"
         retry_s = error.retry_after_s or (UNHEALTHY_RETRY_S if choice.refused is Refusal.UNHEALTHY else 0)
         return Refused(status, text, kind, code, retry_s, more)

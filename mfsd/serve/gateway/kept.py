@@ -83,11 +83,11 @@ async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer:
 
 def _unknown(name: str) -> Refused:
     text = (
-        f"no answer {name!r:.80} is known here: the gateway knows the latest ones that went through it since its start"
+        f"the answer {name!r:.80} is unknown: the gateway knows only the latest ones that it passed on since its start"
     )
     return Refused(404, text, "invalid_request_error", "response_not_found")
 
 
 def _away(replica: LiveReplica, problem: str) -> Refused:
-    text = f"the replica {replica.name!r:.80}, which keeps this answer, does not give it ({problem})"
+    text = f"the replica {replica.name!r:.80}, which keeps this answer, did not return it ({problem})"
     return Refused(503, text, "server_error", "no_replica", UNHEALTHY_RETRY_S)

@@ -135,7 +135,7 @@ class _Request:
         try:
             return pb.ProcessingRequest.FromString(raw)
         except DecodeError:
-            raise _Foreign("a message is no ProcessingRequest") from None
+            raise _Foreign("a message is not a ProcessingRequest") from None
 
     async def _place(self, call: Call, prompt: Prompt) -> Place:
         """NoPlace; _Left, by which what waits is withdrawn."""
@@ -377,7 +377,10 @@ class Picker:
             else:
                 server.add_secure_port(settings.listen, server_credentials(Certificates(files, self._gateway.log)))
         except RuntimeError as error:
-            text = f"cannot listen on {settings.listen}: is another program there, and is the address this host's?"
+            text = (
+                f"cannot listen on {settings.listen}: another program may use the port, or the address may not be "
+                "this host's"
+            )
             raise OSError(text) from error
 
     async def stop(self, grace_s: float) -> None:

@@ -97,8 +97,8 @@ def models_of(answer: Any) -> Iterator[tuple[str, Card]]:
 
 def _remedy(status: int) -> str:
     if status in (401, 403):
-        return "name a file with its key in api_key_file, or its models in models"
-    return "name its models in models"
+        return "set api_key_file to a file with its key, or list its models in models"
+    return "list its models in models"
 
 
 class Poller:
@@ -156,7 +156,7 @@ class Poller:
         for replica in self._replicas.all:
             silent = replica.seen_s < began_s and now_s - replica.seen_s >= most_s
             if silent and replica.turns and not replica.healthy:
-                problem = f"nothing has come from it for {most_s:g} s"
+                problem = f"nothing was received from it for {most_s:g} s"
                 self._log.warning("replica-lost", replica=replica.name, url=replica.url, requests=len(replica.turns))
                 for turn in list(replica.turns):
                     turn.lose(problem)
@@ -251,7 +251,7 @@ class Poller:
         self._models_read[replica.name] = 0
         if status != 200:
             if not replica.settings.models:
-                problem = f"/v1/models answers {status}, so it is taken to serve any model; {_remedy(status)}"
+                problem = f"/v1/models answers {status}, so the replica is taken to serve any model; {_remedy(status)}"
                 self._doubt(replica, problem)
             return
         found = dict(models_of(msgspec.json.decode(content)))
@@ -313,7 +313,7 @@ class Poller:
                     self._take(rows)
                 line += rest
                 if len(line) > LINE_BYTES_MAX:
-                    raise ValueError(f"a line of more than {LINE_BYTES_MAX} bytes came")
+                    raise ValueError(f"received a line of more than {LINE_BYTES_MAX} bytes")
 
     async def _ports(self) -> None:
         if self.watched:

@@ -152,7 +152,7 @@ class Proxy:
             gateway.metrics.sent.labels(place.replica.name).inc()
             turn.answered(turn.response.status)
             return turn
-        raise NoPlace(Choice(replica=None, reason="no replica can be connected to", refused=Refusal.UNHEALTHY))
+        raise NoPlace(Choice(replica=None, reason="cannot connect to any replica", refused=Refusal.UNHEALTHY))
 
     def _among(self, gateway: Gateway, exchange: Exchange) -> Among:
         """An address that is none any more keeps nothing."""

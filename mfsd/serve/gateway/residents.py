@@ -116,7 +116,9 @@ class Residents:
             replica = life.replica
             if replica.stage is Stage.STARTS and life.begun_s is not None:
                 if now_s - life.begun_s > self._settings.start_max_s:
-                    self._failed(replica, f"it does not answer {self._settings.start_max_s:g} s after its start")
+                    self._failed(
+                        replica, f"the engine does not answer {self._settings.start_max_s:g} s after its start"
+                    )
                     self._stop(life)
             elif replica.stage is Stage.RUNS:
                 if life.served_s is None:
@@ -192,7 +194,7 @@ class Residents:
             except ConnectionRefusedError:
                 self._is(replica, Stage.STOPPED)
                 self._memory.sleep(replica.name)
-                self._log.warning("engine-ended", replica=replica.name, how="nothing listens where it did")
+                self._log.warning("engine-ended", replica=replica.name, how="nothing listens on its port any more")
                 self._changes.labels(replica.name, "ended").inc()
                 self._wake()
             else:

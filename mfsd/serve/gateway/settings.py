@@ -120,7 +120,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_count("kv_tokens", self.kv_tokens, 1, 1 << 31)
         for field in ("port", "engine_id", "bootstrap"):
             if self.each_address and getattr(self, field):
-                raise ValueError(f"{field} is of one engine: leave it out where each_address = true")
+                raise ValueError(f"{field} belongs to one engine: leave it out with each_address = true")
         self._check_command()
 
     def _check_command(self) -> None:
@@ -128,11 +128,11 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.command:
             return
         if not all(self.command) or any("\0" in word for word in self.command):
-            raise ValueError("command has a word that is empty or has a zero byte: use a list of a program's words")
+            raise ValueError("command has an empty word or a zero byte: use a list of the program's words")
         if not self.models:
             raise ValueError("models is missing: an engine with a command cannot be asked before it runs")
         if self.each_address:
-            raise ValueError("command is of one engine: leave it out where each_address = true")
+            raise ValueError("command belongs to one engine: leave it out with each_address = true")
 
     @property
     def shown_name(self) -> str:
@@ -327,12 +327,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = [replica.shown_name for replica in self.replicas]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"replicas: two are named {name!r}: give each a name of its own")
+                raise ValueError(f"replicas: two replicas have the name {name!r}: give each a name of its own")
         roles = {replica.role for replica in self.replicas}
         if (Role.PREFILL in roles) != (Role.DECODE in roles):
             raise ValueError("replicas: prefill and decode instances need each other: add the other role")
         if self.route.router is Router.OWED:
-            raise ValueError("route.router is 'owed': that is for route.decode; use transfer")
+            raise ValueError("route.router is 'owed', which is only for route.decode: use transfer")
         if self.route.decode not in (Router.OWED, Router.LEAST_LOADED, Router.STICKY):
             raise ValueError(f"route.decode is {self.route.decode.value!r}: use owed, least-loaded or sticky")
         check_tiers(self.tiers)
@@ -382,7 +382,7 @@ def key_in(file: Path) -> str:
     except UnicodeDecodeError:
         key = ""
     if not key or not (key.isascii() and key.isprintable()) or " " in key:
-        raise ValueError(f"{file}: use a file that has the key and nothing else")
+        raise ValueError(f"{file}: use a file that contains only the key")
     return key
 
 

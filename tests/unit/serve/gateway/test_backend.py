@@ -31,7 +31,7 @@ def test_an_engine_is_gone_when_nothing_is_left_of_its_workers(tmp_path: Path) -
 
     async def main() -> None:
         backend = Backend([sys.executable, "-c", ENGINE, str(file)])
-        assert await backend.run() == "ended with status 3"
+        assert await backend.run() == "exited with status 3"
         await backend.gone()
 
     asyncio.run(main())

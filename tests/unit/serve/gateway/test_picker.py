@@ -214,10 +214,10 @@ def test_the_request_of_an_engine_that_is_lost_ends_its_stream_with_an_error() -
             await asyncio.sleep(0)
         (replica,) = [one for one in made.replicas.all if one.turns]
         for turn in list(replica.turns):
-            turn.lose("nothing has come from it for 60 s")
+            turn.lose("nothing was received from it for 60 s")
         with pytest.raises(Aborted):
             await task
-        assert "nothing has come from it" in stream.reason and outcomes(made) == {"failed": 1}
+        assert "nothing was received from it" in stream.reason and outcomes(made) == {"failed": 1}
         assert replica.failed == 1 and not replica.turns and not made.ongoing
 
     with_gateway(work)
@@ -226,7 +226,7 @@ def test_the_request_of_an_engine_that_is_lost_ends_its_stream_with_an_error() -
 @pytest.mark.parametrize(
     ("messages", "named"),
     [
-        ([b"\xff\xff"], "no ProcessingRequest"),
+        ([b"\xff\xff"], "not a ProcessingRequest"),
         ([b""], "an unknown part came before request_headers"),
         (request(ASKED[1]), "request_body came before request_headers"),
         (request(pb.ProcessingRequest(response_headers=answer_head())), "response_headers came before"),

@@ -136,7 +136,7 @@ def test_models_that_cannot_be_read_are_reported_once_with_the_remedy() -> None:
         for _ in range(3):
             await poller.once()
         assert replica.healthy and replica.models == ()
-        assert log.count("/v1/models answers 401") == log.count("in api_key_file") == 1
+        assert log.count("/v1/models answers 401") == log.count("set api_key_file") == 1
         engine.status.clear()
         await poller.once()
         assert replica.models == ("base",)
@@ -207,7 +207,7 @@ def test_an_engine_with_slow_metrics_is_down_but_not_lost_while_anything_comes_f
         await poll
         assert not call.problems
         await poller.once()
-        assert call.problems == ["nothing has come from it for 1 s"]
+        assert call.problems == ["nothing was received from it for 1 s"]
 
     polled(check, State(lost_after_s=1.0))
 

@@ -160,7 +160,7 @@ def test_a_request_for_a_kept_answer_ends_with_the_engine_that_is_lost() -> None
             assert not request.done()
             await asyncio.sleep(0)
         for turn in list(replica.turns):
-            turn.lose("nothing has come from it")
+            turn.lose("nothing was received from it")
         status, answer = await request
         assert (status, answer["error"]["code"]) == (502, "engine_lost") and not replica.turns
 
