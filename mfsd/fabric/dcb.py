@@ -166,7 +166,7 @@ class DcbLink:
         answer = self._ask(RTM_GETDCB, CMD_IEEE_GET)
         ieee = answer.get_attr("DCB_ATTR_IEEE")
         if ieee is None:
-            raise OSError(errno.EOPNOTSUPP, "the driver answers no IEEE 802.1Qaz settings")
+            raise OSError(errno.EOPNOTSUPP, "the driver reports no IEEE 802.1Qaz settings")
         ets, pfc = ieee.get_attr("DCB_IEEE_ETS"), ieee.get_attr("DCB_IEEE_PFC")
         peer = ieee.get_attr("DCB_IEEE_PEER_PFC")
         trust = ieee.get_attr("DCB_IEEE_TRUST_TABLE")
@@ -190,7 +190,7 @@ class DcbLink:
     def write_dcbx(self, mode: int) -> None:
         answer = self._ask(RTM_SETDCB, CMD_SDCBX, [("DCB_ATTR_DCBX", mode)])
         if answer.get_attr("DCB_ATTR_DCBX"):
-            raise OSError(errno.EPERM, f"the device keeps its own DCBX mode, not {mode:#x}")
+            raise OSError(errno.EPERM, f"the device kept its own DCBX mode instead of {mode:#x}")
 
     def write_ets(self, ets: Ets) -> None:
         """Replaces the mapping and the shares; what else the driver keeps in this attribute stays."""
@@ -211,7 +211,7 @@ class DcbLink:
         ieee = self._ask(RTM_GETDCB, CMD_IEEE_GET).get_attr("DCB_ATTR_IEEE")
         value = ieee.get_attr(attribute) if ieee else None
         if value is None:
-            raise OSError(errno.EOPNOTSUPP, f"the driver has no {attribute.removeprefix('DCB_IEEE_')}")
+            raise OSError(errno.EOPNOTSUPP, f"the driver reports no {attribute.removeprefix('DCB_IEEE_')} settings")
         return {name: value[name] for name, _ in layout.fields}
 
     def add_dscps(self, dscp_to_priority: dict[int, int]) -> None:
@@ -264,13 +264,13 @@ def encode(kind: int, command: int, interface: str, attributes: Iterable[tuple[s
 def decode(answer: bytes) -> nlmsg:
     """The message in an answer. Raises OSError for the kernel's refusal and for bytes that are no answer."""
     if len(answer) < 20:
-        raise OSError(errno.EIO, "the kernel's DCB answer is cut off")
+        raise OSError(errno.EIO, "the kernel's DCB answer is truncated")
     kind = struct.unpack_from("H", answer, 4)[0]
     if kind == NLMSG_ERROR:
         code = -struct.unpack_from("i", answer, 16)[0]
         raise OSError(code, os.strerror(code))
     if kind not in (RTM_GETDCB, RTM_SETDCB):
-        raise OSError(errno.EIO, f"message type {kind} is no DCB answer")
+        raise OSError(errno.EIO, f"message type {kind} is not a DCB answer")
     message = DcbMessage(answer) if kind == RTM_GETDCB else DcbVerdict(answer)
     message.decode()
     return message

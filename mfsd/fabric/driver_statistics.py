@@ -57,7 +57,7 @@ class _Interface:
         self._handle.ioctl()
         if self._values.size != count:
             self._count = 0
-            raise OSError("they changed meanwhile")
+            raise OSError("the driver changed its statistics during the read")
         data = self._values.data
         return {name: data[at] for name, at in self._wanted}
 
@@ -66,7 +66,7 @@ class _Interface:
 
         names = self._handle.get_stringset(set_id=ETH_SS_STATS)
         if len(names) != count:
-            raise OSError("they changed meanwhile")
+            raise OSError("the driver changed its statistics during the read")
         self._wanted = [(name, at) for at, name in enumerate(names) if self._only is None or name in self._only]
         self._values = generate_EthtoolGStats(count + SPARE_VALUES)(cmd=ETHTOOL_GSTATS)
         self._count = count

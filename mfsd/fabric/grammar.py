@@ -43,7 +43,7 @@ def undocumented(grammar: Mapping[str, tuple[str, ...]], comment: str, text: str
             section = ""
         if not any(re.fullmatch(pattern, line) for pattern in grammar[section]):
             where = f" under {section!r}" if section else ""
-            problems.append(f"line {number}: {line!r} is no documented form{where}")
+            problems.append(f"line {number}: {line!r} is not a documented form{where}")
         if not raw.startswith(" "):
             section = next((s for s in grammar if s and line.startswith(s)), "")
     return problems

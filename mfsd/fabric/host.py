@@ -174,7 +174,7 @@ class Host:
                 "cannot set",
                 now,
                 want,
-                "the driver took the value and kept another",
+                "the driver accepted the value but kept another one",
                 "see dmesg",
             )
         return Result(setting.name, "changed", have, want)

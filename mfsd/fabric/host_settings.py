@@ -173,7 +173,7 @@ class PfcSetting:
     def write(self, value: Value) -> None:
         state = self._link.read()
         if value and state.pfc_classes and len(value) > state.pfc_classes:
-            raise OSError(errno.EINVAL, f"{len(value)} lossless priorities, the NIC has {state.pfc_classes}")
+            raise OSError(errno.EINVAL, f"{len(value)} lossless priorities, the NIC supports {state.pfc_classes}")
         self._link.write_pfc(value)
 
 
@@ -201,7 +201,7 @@ class SocketQueues:
         elif value in REPLACEABLE or value.startswith("mfs"):
             remove_queues([self._port.name], self._netns)
         else:
-            raise OSError(errno.EINVAL, f"{value!r} is not a discipline MFS can put back")
+            raise OSError(errno.EINVAL, f"MFS cannot restore the queueing discipline {value!r}")
 
 
 class File:

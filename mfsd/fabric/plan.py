@@ -110,7 +110,7 @@ def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str
             group, names = next(iter(profile.port_groups)), value
         if group not in profile.port_groups:
             known = ", ".join(profile.port_groups)
-            raise ValueError(f"--ports: {group!r} is no port group of this profile; there are {known}")
+            raise ValueError(f"--ports: {group!r} is not a port group of this profile; it has {known}")
         ports.setdefault(group, []).extend(expand_ports(names))
     flat = [n for names_ in ports.values() for n in names_]
     if not flat:
@@ -119,7 +119,7 @@ def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str
         if flat.count(name) > 1:
             raise ValueError(f"--ports: {name} is listed twice; a port belongs to one group")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9./:_-]{0,31}|\d+(/\d+)+", name):
-            raise ValueError(f"--ports: {name!r} is no port name; use letters, digits and ./:_-")
+            raise ValueError(f"--ports: {name!r} is not a port name; use letters, digits and ./:_-")
     return ports
 
 
@@ -127,7 +127,7 @@ def check_port_names(ports: dict[str, list[str]], pattern: str, title: str, exam
     """Raises ValueError for the first name that the network operating system does not have."""
     for name in (n for names in ports.values() for n in names):
         if not re.fullmatch(pattern, name):
-            raise ValueError(f"--ports: {name!r} is no port of {title}; its ports are written like {example}")
+            raise ValueError(f"--ports: {name!r} is not a port of {title}; its ports are written like {example}")
 
 
 def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:

@@ -133,7 +133,7 @@ def fold_classes(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int,
     evenly.
     """
     if mfs_classes < 1:
-        raise ValueError(f"mfs_classes: {mfs_classes} is no number of classes; use 1 or more")
+        raise ValueError(f"mfs_classes: {mfs_classes} is not a valid number of classes; use 1 or more")
     if len(profile.fold) == mfs_classes:
         return profile.fold
     fabric = len(profile.classes)
@@ -217,12 +217,12 @@ def _check_names_and_dscps(profile: Profile, where: str) -> None:
         names.add(c.name)
         if c.priority in priorities:
             raise PolicyError(
-                f"{at}.priority: {c.priority} is already {priorities[c.priority]}'s; give {c.name} its own queue"
+                f"{at}.priority: {c.priority} already belongs to {priorities[c.priority]}; give {c.name} its own queue"
             )
         priorities[c.priority] = c.name
         for d in (c.dscp, *c.also_dscp):
             if d in owner and owner[d][0] != c.priority:
-                raise PolicyError(f"{at}.dscp: {d} is already {owner[d][1]}'s; a DSCP can mean one class only")
+                raise PolicyError(f"{at}.dscp: {d} already belongs to {owner[d][1]}; a DSCP can mean only one class")
             owner[d] = (c.priority, c.name)
     for i, c in enumerate(profile.classes):
         if c.priority == profile.control.priority and c.lossless:
@@ -271,7 +271,7 @@ def _check_order(profile: Profile, where: str) -> None:
     for i, c in enumerate(profile.classes):
         if c.scheduling == "dwrr" and c.priority > lowest_strict:
             raise PolicyError(
-                f"{where}.classes[{i}].priority: {c.priority} is above strict class {lowest_strict}; use less"
+                f"{where}.classes[{i}].priority: {c.priority} is above strict class {lowest_strict}; use a lower number"
             )
 
 
@@ -327,7 +327,7 @@ def _check_thresholds(profile: Profile, where: str) -> None:
         if getattr(w, field) < w.poll_ms:
             raise PolicyError(
                 f"{where}.pfc_watchdog.{field}: {getattr(w, field)} is below poll_ms {w.poll_ms}; a "
-                "switch cannot see it"
+                "switch cannot detect it"
             )
 
 
@@ -339,4 +339,4 @@ def _check_fold(profile: Profile, where: str) -> None:
     last = len(profile.classes) - 1
     for i, f in enumerate(profile.fold):
         if not 0 <= f <= last:
-            raise PolicyError(f"{where}.fold[{i}]: {f} is no class of this profile; use 0..{last}")
+            raise PolicyError(f"{where}.fold[{i}]: {f} is not a class of this profile; use 0..{last}")

@@ -27,5 +27,5 @@ def lint(models: Path, modules: list[str], instance: dict[str, Any]) -> list[str
         result = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=120, check=False)
     errors = [s for s in result.stderr.splitlines() if "err" in s.lower()]
     if result.returncode and not errors:
-        errors = [f"yanglint ended with {result.returncode}"]
+        errors = [f"yanglint exited with status {result.returncode}"]
     return errors

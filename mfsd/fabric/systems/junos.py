@@ -98,7 +98,7 @@ def junos_problem(tree: dict[str, Any], words: list[str]) -> str | None:
         elif node.get("l") and i == len(words) - 1:
             pass
         else:
-            return f"{word!r} is no statement under {' '.join(words[1:i])!r}"
+            return f"{word!r} is not a statement under {' '.join(words[1:i])!r}"
         i += 1
     return None
 

@@ -149,7 +149,7 @@ def test_too_few_lossless_priorities(host: Host, dcb_device: Any) -> None:
     dcb_device.pfc_cap = 1
     (pfc,) = [r for r in host.apply() if r.setting == "pfc"]
     assert pfc.outcome == "cannot set"
-    assert "2 lossless priorities, the NIC has 1" in pfc.reason
+    assert "2 lossless priorities, the NIC supports 1" in pfc.reason
 
 
 def test_trust_table_of_newer_kernels(host: Host, dcb_device: Any) -> None:

@@ -84,7 +84,7 @@ MISTAKES = [
         r"port_groups\.hosts\.speed_gbps: no ecn thresholds for 25",
     ),
     ('summary = "s"', 'summary = "s"\nfold = [1, 0]', r"fold: \[1, 0\] changes the order"),
-    ('summary = "s"', 'summary = "s"\nfold = [0, 2]', r"fold\[1\]: 2 is no class"),
+    ('summary = "s"', 'summary = "s"\nfold = [0, 2]', r"fold\[1\]: 2 is not a class"),
     (
         'summary = "s"',
         'summary = "s"\npfc_watchdog = { poll_ms = 300 }',

@@ -247,9 +247,9 @@ def test_port_ranges(text: str, names: list[str]) -> None:
     [
         ("swp[4-1]", "empty range"),
         ("swp1,swp1", "listed twice"),
-        ("nope=swp1", "no port group"),
+        ("nope=swp1", "not a port group"),
         ("hosts=", "no port named"),
-        ("hosts=swp1;reboot", "no port name"),
+        ("hosts=swp1;reboot", "not a port name"),
     ],
 )
 def test_bad_ports_are_refused(value: str, message: str) -> None:

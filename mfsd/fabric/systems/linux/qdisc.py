@@ -163,7 +163,7 @@ def remove_queues(ports: list[str], netns: str | None = None) -> None:
                 try:
                     ipr.tc("del", index=index, root=True)
                 except NetlinkError as error:
-                    raise QdiscError(f"{name}: the kernel kept its qdisc: {error}") from error
+                    raise QdiscError(f"{name}: the kernel did not delete the root qdisc: {error}") from error
 
 
 def run_tc(batch: str, netns: str | None = None) -> None:
@@ -174,4 +174,4 @@ def run_tc(batch: str, netns: str | None = None) -> None:
     except FileNotFoundError as error:
         raise QdiscError("tc is not installed: apt-get install iproute2") from error
     if result.returncode:
-        raise QdiscError(" ".join(result.stderr.split()) or f"tc ended with {result.returncode}")
+        raise QdiscError(" ".join(result.stderr.split()) or f"tc exited with status {result.returncode}")
