@@ -110,7 +110,7 @@ bool nixl_engine_wrap(struct nixl_object *engine, const struct nixl_engine_param
 	if (!words) {
 		nixl_log(
 			NIXL_REASON_SLOTS,
-			"this NIXL's backends are not as those that were tested (%s); its transfers run unscheduled",
+			"this NIXL's backends differ from the tested ones (%s); its transfers run unscheduled",
 			why);
 		return false;
 	}

@@ -76,7 +76,7 @@ static struct nixl_plugin *open_real(const void *caller, bool anyhow)
 		return unscheduled && !anyhow ? NULL : real;
 	name = backend(&chosen);
 	other = anyhow && strcmp(name, NIXL_REAL_NAME) != 0;
-	real = start(name, caller, other ? "; transfers go by " NIXL_REAL_NAME ", unscheduled" : "");
+	real = start(name, caller, other ? "; transfers use " NIXL_REAL_NAME ", unscheduled" : "");
 	if (!real && other) {
 		real = start(NIXL_REAL_NAME, caller, "");
 		unscheduled = true;
@@ -100,7 +100,7 @@ static struct nixl_plugin *wrapped(struct nixl_plugin *plugin, const void *calle
 		else if (!unscheduled)
 			nixl_log(
 				NIXL_REASON_SLOTS,
-				"this NIXL's plugins have interface version %d, not %d; its transfers run unscheduled",
+				"this NIXL's plugins have interface version %d, MFS needs %d; its transfers run unscheduled",
 				real->api_version, NIXL_PLUGIN_API_VERSION);
 	}
 	pthread_mutex_unlock(&lock);
@@ -121,7 +121,7 @@ EXPORT void *mfs_nixl_stand_in(const char *file, const char *name, const void *c
 	if (chosen && !strcmp(name, "nixl_plugin_init")) {
 		if (!strcmp(file, named))
 			return wrapped(&under_its_name, caller);
-		nixl_real_there(named, caller, "; transfers go unscheduled");
+		nixl_real_there(named, caller, "; transfers run unscheduled");
 	}
 	library = nixl_real_open(file, caller, "");
 	function = library ? (void *(*)(void))dlsym(library, name) : NULL;

@@ -65,8 +65,9 @@ bool nixl_real_there(const char *file, const void *caller, const char *instead)
 
 	if (find(file, caller, path, &folder))
 		return true;
-	nixl_log(NIXL_REASON_REAL, "NIXL has no plugin %s beside %s; " FOLDER_VARIABLE " names its folder%s",
-		 file, folder, instead);
+	nixl_log(NIXL_REASON_REAL,
+		 "cannot find NIXL's plugin %s beside %s; set " FOLDER_VARIABLE " to its folder%s", file,
+		 folder, instead);
 	return false;
 }
 
@@ -80,7 +81,6 @@ void *nixl_real_open(const char *file, const void *caller, const char *instead)
 		return NULL;
 	library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* as NIXL does */
 	if (!library)
-		nixl_log(NIXL_REASON_REAL, "NIXL's plugin %s cannot be loaded: %s%s", path, dlerror(),
-			 instead);
+		nixl_log(NIXL_REASON_REAL, "cannot load NIXL's plugin %s: %s%s", path, dlerror(), instead);
 	return library;
 }

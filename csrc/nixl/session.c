@@ -97,9 +97,9 @@ static void publish(struct mfs_client *client, bool borrowed)
 		if (number == -ENOSPC || number == -ENODEV) {
 			refused = client;
 			refused_borrowed = borrowed;
-			nixl_log(NIXL_REASON_NIC, "NIXL's transfers go unscheduled: %s",
-				 *nic ? "mfsd knows as many network cards as it can (see its log)"
-				      : "no network card is found");
+			nixl_log(NIXL_REASON_NIC, "NIXL's transfers run unscheduled: %s",
+				 *nic ? "mfsd has no room for another network card (see its log)"
+				      : "no network card was found");
 			return;
 		}
 		if (!borrowed)
@@ -151,7 +151,7 @@ static void search(void)
 	if (!api && mfs_api()) {
 		nixl_log(
 			NIXL_REASON_SHIM,
-			"NIXL's transfers are scheduled by the preloaded libmfs_shim alone: it is of another version than the plugin");
+			"NIXL's transfers are scheduled by the preloaded libmfs_shim alone: its version differs from the plugin's");
 		return;
 	}
 	if ((session && shared == session->client) || refused_still(shared))
@@ -171,7 +171,7 @@ static void search(void)
 	if (!rc)
 		publish(client, false);
 	else if (rc != -ENOENT && rc != -ECONNREFUSED && rc != -ETIMEDOUT && rc != -EPERM)
-		nixl_log(NIXL_REASON_ATTACH, "NIXL's transfers go unscheduled: %s",
+		nixl_log(NIXL_REASON_ATTACH, "NIXL's transfers run unscheduled: %s",
 			 why ? why : strerror(-rc));
 }
 
@@ -213,7 +213,8 @@ static bool start_thread(void)
 	rc = pthread_create(&thread, NULL, keep, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc) {
-		nixl_log(NIXL_REASON_THREAD, "no thread for NIXL's plugin (%s): its transfers go unscheduled",
+		nixl_log(NIXL_REASON_THREAD,
+			 "cannot start the thread of NIXL's plugin (%s): its transfers run unscheduled",
 			 strerror(rc));
 		return false;
 	}

@@ -159,8 +159,8 @@ int mfs_channel_install(void *libibverbs)
 	in_plt = replace_import(map->l_addr, plt, plt_size / sizeof(*plt), symbols, names);
 	in_data = replace_import(map->l_addr, data, data_size / sizeof(*data), symbols, names);
 	if (in_plt < 0 || in_data < 0 || in_plt + in_data == 0) {
-		fprintf(stderr, "mfs soft RoCE: this libibverbs does not import write(), completion channels "
-				"cannot work\n");
+		fprintf(stderr, "mfs soft RoCE: this libibverbs does not import write(): completion channels "
+				"do not work\n");
 		return -ENOTSUP;
 	}
 	return 0;
@@ -243,7 +243,7 @@ uint32_t mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, 
 
 	if (write(context->async_write_fd, &event, sizeof(event)) == sizeof(event))
 		return 1;
-	fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read them\n",
+	fprintf(stderr, "mfs soft RoCE: asynchronous event %s lost: the program does not read its events\n",
 		ibv_event_type_str(type));
 	return 0;
 }

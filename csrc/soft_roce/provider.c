@@ -85,7 +85,7 @@ static void warn_of_copies(void *library)
 	dl_iterate_phdr(note_copy, &copies);
 	if (copies.other)
 		fprintf(stderr,
-			"mfs soft RoCE: what uses %s does not find the device; start the program with "
+			"mfs soft RoCE: code that uses %s does not find the device; start the program with "
 			"LD_PRELOAD=libibverbs.so.1\n",
 			copies.other);
 }

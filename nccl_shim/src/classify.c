@@ -85,8 +85,8 @@ void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 	else if (q->communicator != communicator && q->dscp != dscp)
 		shim_log(
 			SHIM_REASON_CLASS,
-			"a queue pair of NCCL communicator \"%s\" was connected while it was not clear whose it is: it keeps "
-			"the DSCP that it has",
+			"a queue pair of NCCL communicator \"%s\" was connected before its communicator was known: it keeps "
+			"its DSCP",
 			shim_communicator_name(q->communicator));
 }
 

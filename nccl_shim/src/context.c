@@ -113,7 +113,8 @@ void shim_context_patch(struct ibv_context *context, const struct shim_verbs *ve
 	c = shim_context_get();
 	if (!c) {
 		pthread_mutex_unlock(&shim_table_lock);
-		shim_log(SHIM_REASON_MEMORY, "more than %d devices open: the later ones pass through",
+		shim_log(SHIM_REASON_MEMORY,
+			 "more than %d devices are open: work requests of later devices pass through",
 			 SHIM_DEVICES_MAX);
 		return;
 	}

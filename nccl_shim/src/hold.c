@@ -36,7 +36,7 @@ bool shim_hold_allocate(struct shim_qp *q)
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED) {
 		shim_log(SHIM_REASON_MEMORY,
-			 "no memory to hold work requests of a queue pair: it passes through");
+			 "no memory to hold work requests of a queue pair: its work requests pass through");
 		return false;
 	}
 	q->tasks = (struct shim_task *)((char *)memory + q->fifo_bytes);

@@ -74,18 +74,18 @@ static void name_nic(struct mfs_client *client, struct shim_context *context)
 
 	context->unanswered = nic == -ETIMEDOUT;
 	if (context->unanswered)
-		shim_log(SHIM_REASON_NIC_LATE,
-			 "the daemon is late with device %s: its traffic is not scheduled until it answers",
-			 context->name);
+		shim_log(
+			SHIM_REASON_NIC_LATE,
+			"the daemon has not answered for device %s: its traffic is not scheduled until it does",
+			context->name);
 	else if (nic == -ENOSPC)
 		shim_log(
 			SHIM_REASON_NIC,
-			"the daemon has no room for device %s (%d NICs at most, less for older libraries): its traffic is "
+			"the daemon has no room for device %s (at most %d NICs, fewer for older libraries): its traffic is "
 			"not scheduled; give fewer devices to programs under MFS",
 			context->name, MFS_NICS_MAX);
 	else if (nic < 0 || nic >= MFS_NICS_MAX)
-		shim_log(SHIM_REASON_NIC,
-			 "the daemon does not take device %s (%s): its traffic is not scheduled",
+		shim_log(SHIM_REASON_NIC, "the daemon refused device %s (%s): its traffic is not scheduled",
 			 context->name, strerror(nic < 0 ? -nic : EINVAL));
 	atomic_store(&context->nic, nic < MFS_NICS_MAX && nic >= 0 ? nic : -1);
 }
@@ -153,9 +153,10 @@ static bool attach(void)
 		return false;
 	}
 	if (mfs_client_minor(client) < MFS_ABI_MINOR)
-		shim_log(SHIM_REASON_VERSION,
-			 "the daemon speaks ABI %d.%u, older than this %d.%d: used as far as it goes",
-			 MFS_ABI_MAJOR, mfs_client_minor(client), MFS_ABI_MAJOR, MFS_ABI_MINOR);
+		shim_log(
+			SHIM_REASON_VERSION,
+			"the daemon speaks ABI %d.%u, older than this library's %d.%d: newer features are not used",
+			MFS_ABI_MAJOR, mfs_client_minor(client), MFS_ABI_MAJOR, MFS_ABI_MINOR);
 	while ((context = shim_context_each(&cursor)))
 		if (!context->inherited)
 			name_nic(client, context);
@@ -281,7 +282,7 @@ static bool start_thread(void)
 	pthread_attr_destroy(&attr);
 	if (rc)
 		shim_log(SHIM_REASON_THREAD,
-			 "no thread for the shim (%s): work requests are counted but never held",
+			 "cannot start the shim's thread (%s): work requests are counted but never held",
 			 strerror(rc));
 	return rc == 0;
 }

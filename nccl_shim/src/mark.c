@@ -225,7 +225,7 @@ bool shim_mark_load(void)
 
 		if (!part_read(part)) {
 			shim_log(SHIM_REASON_MODE,
-				 "MFS_MODE=mark: MFS_MARK has \"%.*s\", which cannot be read: nothing is "
+				 "MFS_MODE=mark: cannot read \"%.*s\" in MFS_MARK: nothing is "
 				 "marked; start the program with mfs-run --mode mark",
 				 (int)(part.end - part.at), part.at);
 			return false;

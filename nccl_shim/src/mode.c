@@ -24,7 +24,7 @@ enum mfs_mode shim_mode(void)
 	mode = MFS_MODE_ENFORCE;
 	if (getauxval(AT_SECURE)) {
 		mode = MFS_MODE_OFF;
-		shim_log(SHIM_REASON_SECURE, "setuid or privileged program: not scheduled");
+		shim_log(SHIM_REASON_SECURE, "the program is setuid or privileged: it is not scheduled");
 	} else if (text && !strcmp(text, "off")) {
 		mode = MFS_MODE_OFF;
 	} else if (text && !strcmp(text, "observe")) {

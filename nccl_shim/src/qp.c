@@ -119,7 +119,7 @@ void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const s
 	if (!q) {
 		pthread_mutex_unlock(&shim_table_lock);
 		shim_log(SHIM_REASON_MEMORY,
-			 "no memory to follow more queue pairs: the later ones pass through");
+			 "no memory to track more queue pairs: work requests of later ones pass through");
 		return;
 	}
 	set_up(q, qp, context, attr);

@@ -63,7 +63,7 @@ void shim_service_level_load(void)
 			shim_log(
 				SHIM_REASON_MODE,
 				"MFS_SERVICE_LEVELS=%.128s cannot be read: no service level is set; write DSCP:LEVEL "
-				"with commas, as 46:5,34:4, a ! behind those that go before the program's own",
+				"with commas, such as 46:5,34:4, and ! after a level that replaces the program's own",
 				variable);
 			return;
 		}

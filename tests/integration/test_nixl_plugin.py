@@ -221,7 +221,7 @@ def test_an_adapted_agent_asks_once(folder: Path, backend: str) -> None:
         assert daemon.status().daemon.attached_total == 1, "and the plugin has no session of its own"
 
 
-@pytest.mark.parametrize(("backend", "how"), [("MFS", "transfers go by UCX, unscheduled"), ("UCX", "unscheduled")])
+@pytest.mark.parametrize(("backend", "how"), [("MFS", "transfers use UCX, unscheduled"), ("UCX", "unscheduled")])
 def test_an_unknown_backend_is_one_clear_line_and_transfers_go_on(
     folder: Path, version: str, backend: str, how: str
 ) -> None:
@@ -231,7 +231,7 @@ def test_an_unknown_backend_is_one_clear_line_and_transfers_go_on(
         output, errors = program.ended()
         assert output["started"]
         (line,) = [line for line in errors.splitlines() if line.startswith("mfs:")]
-        assert "NIXL has no plugin libplugin_CARRIER_PIGEON.so beside" in line and "MFS_NIXL_PLUGIN_DIR" in line
+        assert "cannot find NIXL's plugin libplugin_CARRIER_PIGEON.so beside" in line and "MFS_NIXL_PLUGIN_DIR" in line
         assert line.endswith(how)
         assert daemon.status().daemon.attached_total == 0
 
@@ -244,7 +244,7 @@ def test_a_backend_that_the_program_names_and_nixl_has_not_is_not_another_one(fo
     _, errors = program.process.communicate(timeout=100)
     assert program.process.returncode != 0
     (line,) = [line for line in errors.splitlines() if line.startswith("mfs:")]
-    assert "NIXL has no plugin libplugin_UCX.so beside" in line
+    assert "cannot find NIXL's plugin libplugin_UCX.so beside" in line
 
 
 def test_over_rdma_each_transfer_asks_once(soft_roce: SoftRoce, folder: Path, version: str) -> None:

@@ -110,7 +110,8 @@ def test_a_libibverbs_of_the_programs_own_gets_one_line(soft_roce, tmp_path):
     result = soft_roce.run(sys.executable, "-c", program, copy)
     lines = [line for line in result.stderr.splitlines() if line.startswith("mfs soft RoCE: ")]
     assert lines == [
-        f"mfs soft RoCE: what uses {copy} does not find the device; start the program with LD_PRELOAD=libibverbs.so.1"
+        f"mfs soft RoCE: code that uses {copy} does not find the device; "
+        "start the program with LD_PRELOAD=libibverbs.so.1"
     ]
     assert "mfs soft RoCE" not in soft_roce.run(sys.executable, "-c", program, "libibverbs.so.1").stderr
     preloaded = soft_roce.run("env", "LD_PRELOAD=libibverbs.so.1", sys.executable, "-c", program, copy)

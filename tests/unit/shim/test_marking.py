@@ -98,7 +98,7 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_variable_that_cannot_be_read_is_named_and_nothing_is_marked(native: Native, wrong: str) -> None:
     output = lines(native, "nothing", MFS_MARK=wrong)
-    assert len(output) == 1 and output[0].startswith('mfs: MFS_MODE=mark: MFS_MARK has "'), output
+    assert len(output) == 1 and output[0].startswith('mfs: MFS_MODE=mark: cannot read "'), output
     assert "nothing is marked; start the program with mfs-run --mode mark" in output[0]
 
 

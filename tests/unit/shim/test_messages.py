@@ -16,7 +16,10 @@ def lines(native: Native, program: str, test: str, **environment: str) -> list[s
     [
         ("no_daemon", ("mfs: not attached", "shim_daemon.sock", "start mfsd or set MFS_SOCKET", "pass through")),
         ("other_version", ("mfs: not attached", "another ABI version", "one version")),
-        ("older_than_destinations", ("mfs: the daemon speaks ABI 1.", "older than this", "as far as it goes")),
+        (
+            "older_than_destinations",
+            ("mfs: the daemon speaks ABI 1.", "older than this library's", "newer features are not used"),
+        ),
         ("no_memory", ("mfs: not attached", "no memory", "pass through")),
         ("daemon_detaches", ("mfs: the daemon is gone", "pass through until it is back")),
         ("device_refuses", ("mfs: the device refused a held work request (error 22)", "error state")),
