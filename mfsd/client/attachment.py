@@ -113,13 +113,13 @@ class Attachment:
         try:
             client = self._new_client(shared)
         except OSError as error:
-            self._say(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
+            self._say(f"no daemon: {error.strerror}; transfers run unscheduled until there is one")
             return
         self._prepare(client)
         self._client = client
         self.settled.client = client if self._shim is None or client.borrowed else None
         self._attached(client)
-        older = f" to a daemon of ABI minor {client.minor}, older than {ABI_MINOR}: used as far as it goes"
+        older = f" to a daemon of ABI minor {client.minor}, older than {ABI_MINOR}: newer features are not used"
         self._say("attached" + (older if client.minor < ABI_MINOR else ""))
 
     def _new_client(self, shared: int | None) -> Client:
@@ -128,7 +128,7 @@ class Attachment:
             return Client.attach(self._socket_path, process=self._process, mode=self._mode)
         client = Client.borrow(shared)
         if not client.alive():
-            raise OSError(errno.ENOTCONN, "the preloaded shim's does not answer")
+            raise OSError(errno.ENOTCONN, "that of the preloaded shim does not answer")
         return client
 
     def _say(self, what: str) -> None:

@@ -97,8 +97,8 @@ def _cut_off(control: Path, size_bytes: int) -> Unreachable:
     if size_bytes == LINE_BYTES_MAX:
         return Unreachable(f"mfsd at {control} answers with more than {LINE_BYTES_MAX >> 20} MiB, which are not read")
     return Unreachable(
-        f"mfsd at {control} closed the connection before it had answered: it stops, or has too many connections of "
-        "users that ask; ask again"
+        f"mfsd at {control} closed the connection before it had answered: it is stopping, or has too many "
+        "connections from users; try again"
     )
 
 

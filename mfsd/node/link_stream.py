@@ -264,7 +264,7 @@ class LinkStream:
     def _standby(self, standby: pb.Standby, address: str) -> float:
         """Moves on to the leader, or waits here while none answers."""
         if self.connected:
-            self._not_connected(address, "leads no more")
+            self._not_connected(address, "no longer leads")
         failed_at_s = self._failed_at_s.get(standby.leader)
         fresh = failed_at_s is not None and asyncio.get_running_loop().time() - failed_at_s < FAILED_FOR_S
         if address_problem(standby.leader) is None and standby.leader != address and not fresh:

@@ -82,7 +82,7 @@ class NicTable:
         if name not in self._index and self._free_slots(name, host_rates) <= 0:
             raise OSError(
                 errno.ENOSPC,
-                f"{NICS_MAX} NICs are known or kept for this host's devices, the most: its traffic is not scheduled; "
+                f"{NICS_MAX} NICs are known or kept for this host's devices, the limit: its traffic is not scheduled; "
                 "give fewer devices to programs under MFS, then restart mfsd",
             )
         announced, clients = self._announced.get(name, (0, set()))

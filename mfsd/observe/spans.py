@@ -129,7 +129,9 @@ class Spans:
         self._counts["exported" if good else "failed"] += spans
         if not good and not self._logged:
             self._logged = True
-            self._log.warning("spans-failed", remedy="is telemetry.otlp a receiver of OTLP/HTTP? Failures are counted")
+            self._log.warning(
+                "spans-failed", remedy="check that telemetry.otlp receives OTLP/HTTP; failures are counted"
+            )
 
 
 def _cells(request: Ended) -> list[tuple[str, int | None, int, int, AccountCell]]:

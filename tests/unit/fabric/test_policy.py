@@ -34,10 +34,10 @@ hosts = { speed_gbps = 100 }
 MISTAKES = [
     ("dscp = 34", "dscp = 64", r"profiles\.p\.classes\[0\]\.dscp: Expected `int` <= 63"),
     ("dscp = 34", 'dscp = "34"', r"profiles\.p\.classes\[0\]\.dscp: Expected `int`, got `str`"),
-    ("dscp = 26", "dscp = 34", r"classes\[1\]\.dscp: 34 is already a's"),
-    ("dscp = 26", "dscp = 48", r"classes\[1\]\.dscp: 48 is already control's"),
+    ("dscp = 26", "dscp = 34", r"classes\[1\]\.dscp: 34 already belongs to a"),
+    ("dscp = 26", "dscp = 48", r"classes\[1\]\.dscp: 48 already belongs to control"),
     ("dscp = 34", "dcsp = 34", r"profiles\.p\.classes\[0\]: Object contains unknown field `dcsp`"),
-    ("priority = 3", "priority = 4", r"classes\[1\]\.priority: 4 is already a's"),
+    ("priority = 3", "priority = 4", r"classes\[1\]\.priority: 4 already belongs to a"),
     ("priority = 3", "priority = 5", r"classes\[1\]\.priority: 5 is above a's 4"),
     ("priority = 6", "priority = 2", r"control\.priority: 2 is below a's 4"),
     ("priority = 6", "priority = 4", r"classes\[0\]\.lossless: a shares priority 4 with control"),
