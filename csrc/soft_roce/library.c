@@ -14,7 +14,7 @@ static void *find(void *library, const char *name)
 	if (!symbol)
 		fprintf(stderr,
 			"mfs soft RoCE: libibverbs has no %s@" MFS_PRIVATE_ABI
-			": it needs rdma-core 36 to 56; start programs with mfs-soft-roce\n",
+			": soft RoCE needs rdma-core 36 to 56; start programs with mfs-soft-roce\n",
 			name);
 	return symbol;
 }
