@@ -36,6 +36,8 @@ static const struct {
 	{ "memory_polling", memory_polling },
 	{ "forked_child", forked_child },
 	{ "deregistered_target", deregistered_target },
+	{ "registered_anew", registered_anew },
+	{ "reregistration_refused", reregistration_refused },
 	{ "datagrams", datagrams },
 	{ "datagram_scatter", datagram_scatter },
 	{ "datagram_reply", datagram_reply },

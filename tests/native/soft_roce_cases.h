@@ -28,6 +28,8 @@ void receive_too_small(void);
 void receiver_not_ready(void);
 void rnr_retries_exceeded(void);
 void deregistered_target(void);
+void registered_anew(void);
+void reregistration_refused(void);
 
 /* soft_roce_cases_states.c */
 void peer_destroyed(void);
