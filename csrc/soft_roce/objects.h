@@ -341,6 +341,7 @@ struct mfs_context {
 	struct mfs_counters counters;
 
 	pthread_mutex_t lock; /* for calls of the program, by mfs_context_lock */
+	int cancelable;       /* state that its holder's thread gets back */
 	_Atomic uint32_t lock_waiters;
 	int epoll_fd;
 	int async_write_fd;
@@ -407,20 +408,41 @@ static inline uint32_t mfs_power_of_two(uint32_t at_least)
 	return size;
 }
 
+/* A thread that is cancelled in a system call would keep the lock for ever. Answers whether the lock was free. */
+static inline bool mfs_context_trylock(struct mfs_context *context)
+{
+	int cancelable;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
+	if (pthread_mutex_trylock(&context->lock)) {
+		pthread_setcancelstate(cancelable, NULL);
+		return false;
+	}
+	context->cancelable = cancelable;
+	return true;
+}
+
 /* Calls of the program go before progress, which would otherwise hold the lock almost without pause under
  * load. */
 static inline void mfs_context_lock(struct mfs_context *context)
 {
-	if (!pthread_mutex_trylock(&context->lock))
+	int cancelable;
+
+	if (mfs_context_trylock(context))
 		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
 	atomic_fetch_add_explicit(&context->lock_waiters, 1, memory_order_relaxed);
 	pthread_mutex_lock(&context->lock);
 	atomic_fetch_sub_explicit(&context->lock_waiters, 1, memory_order_relaxed);
+	context->cancelable = cancelable;
 }
 
 static inline void mfs_context_unlock(struct mfs_context *context)
 {
+	int cancelable = context->cancelable;
+
 	pthread_mutex_unlock(&context->lock);
+	pthread_setcancelstate(cancelable, NULL);
 }
 
 #endif

@@ -106,10 +106,10 @@ static bool try_progress(struct mfs_context *context)
 	int count;
 
 	if (atomic_load_explicit(&context->lock_waiters, memory_order_relaxed) ||
-	    pthread_mutex_trylock(&context->lock))
+	    !mfs_context_trylock(context))
 		return false;
 	count = progress(context);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return count > 0;
 }
 
@@ -122,10 +122,14 @@ static void wait_for_event(struct mfs_context *context)
 {
 	const struct timespec time = {.tv_nsec = POLL_WAIT_NS};
 	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
+	int cancelable;
 
+	/* a thread that is cancelled here would count as one that waits for ever */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
 	atomic_fetch_add_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
 	ppoll(&any, 1, &time, NULL);
 	atomic_fetch_sub_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
+	pthread_setcancelstate(cancelable, NULL);
 }
 
 /* Called by a poll that found nothing. */
