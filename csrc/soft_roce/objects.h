@@ -345,6 +345,7 @@ struct mfs_context {
 	_Atomic uint32_t lock_waiters;
 	int epoll_fd;
 	int async_write_fd;
+	int moving_read_fd, moving_write_fd; /* a pipe, through which unread events are taken out of others */
 	struct mfs_source timer, wake;
 	uint64_t timer_due_ns; /* 0: not armed */
 	pthread_t thread;
