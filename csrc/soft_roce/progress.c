@@ -48,6 +48,20 @@ static void send_deferred(struct mfs_context *context)
 	}
 }
 
+static bool is_due(const struct mfs_qp *qp, uint64_t now)
+{
+	return qp->timer != MFS_NO_TIMER && qp->timer_due_ns <= now;
+}
+
+/* Where this process was stopped, or had no core, what the peer has said in time is still to be read. */
+static void run_timer(struct mfs_qp *qp, uint64_t now)
+{
+	if (qp->timer == MFS_RNR_TIMER && qp->requester)
+		mfs_connection_event(qp->requester, EPOLLIN);
+	if (is_due(qp, now))
+		mfs_requester_timer(qp);
+}
+
 static void run_timers(struct mfs_context *context)
 {
 	uint64_t now = mfs_clock_ns(), next = 0;
@@ -57,8 +71,8 @@ static void run_timers(struct mfs_context *context)
 	mfs_pacers_run(context, now);
 	for (qp = TAILQ_FIRST(&context->timed); qp; qp = following) {
 		following = TAILQ_NEXT(qp, timed_link);
-		if (qp->timer_due_ns <= now)
-			mfs_requester_timer(qp);
+		if (is_due(qp, now))
+			run_timer(qp, now);
 	}
 	if (context->timer_due_ns && context->timer_due_ns > now)
 		return;
