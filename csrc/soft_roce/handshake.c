@@ -131,6 +131,7 @@ void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 	int fd;
 
 	while ((fd = accept4(port->source.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+		port->starved = false;
 		connection =
 			mfs_connection_new(context, mfs_descriptor_own(fd), EPOLLIN, mfs_responder_resume);
 		if (connection)
@@ -138,6 +139,8 @@ void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 		while (context->stranger_count > MFS_MAX_STRANGERS)
 			dismiss_oldest(context);
 	}
+	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+		mfs_port_rest(context, port, errno);
 }
 
 static void discard(struct mfs_connection *connection)

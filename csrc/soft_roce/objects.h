@@ -225,6 +225,7 @@ struct mfs_port {
 	struct mfs_source source;
 	struct mfs_source datagrams; /* fd -1: none */
 	bool datagrams_full;         /* some queue pair waits for room in the UDP socket */
+	bool starved;                /* there was no descriptor for the last connection */
 	uint16_t number;
 	uint16_t used;
 	uint16_t next;
@@ -347,7 +348,8 @@ struct mfs_context {
 	int async_write_fd;
 	int moving_read_fd, moving_write_fd; /* a pipe, through which unread events are taken out of others */
 	struct mfs_source timer, wake;
-	uint64_t timer_due_ns; /* 0: not armed */
+	uint64_t timer_due_ns;  /* 0: not armed */
+	uint64_t accept_due_ns; /* when starved ports are tried again; 0: there is none */
 	pthread_t thread;
 	_Atomic bool stopping;
 	_Atomic uint64_t last_poll_ns;

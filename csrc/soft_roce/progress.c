@@ -24,6 +24,7 @@
 #include "descriptors.h"
 #include "handshake.h"
 #include "pacer.h"
+#include "port.h"
 #include "registry.h"
 #include "requester.h"
 #include "timer.h"
@@ -64,7 +65,7 @@ static void run_timer(struct mfs_qp *qp, uint64_t now)
 
 static void run_timers(struct mfs_context *context)
 {
-	uint64_t now = mfs_clock_ns(), next = 0;
+	uint64_t now = mfs_clock_ns(), next;
 	struct mfs_pacer *pacer;
 	struct mfs_qp *qp, *following;
 
@@ -74,10 +75,13 @@ static void run_timers(struct mfs_context *context)
 		if (is_due(qp, now))
 			run_timer(qp, now);
 	}
+	if (context->accept_due_ns && context->accept_due_ns <= now)
+		mfs_ports_resume(context);
 	if (context->timer_due_ns && context->timer_due_ns > now)
 		return;
+	next = context->accept_due_ns;
 	pacer = TAILQ_FIRST(&context->paced);
-	if (pacer)
+	if (pacer && (!next || pacer->due_ns < next))
 		next = pacer->due_ns;
 	TAILQ_FOREACH (qp, &context->timed, timed_link)
 		if (!next || qp->timer_due_ns < next)
