@@ -56,6 +56,10 @@ static const struct {
 	{ "rnr_retries_end", rnr_retries_end },
 	{ "refused_takes_no_receive", refused_takes_no_receive },
 	{ "shared_receives_in_turn", shared_receives_in_turn },
+	{ "descriptors_used_up", descriptors_used_up },
+	{ "events_of_the_destroyed", events_of_the_destroyed },
+	{ "cancelled_threads", cancelled_threads },
+	{ "stopped_while_receiver_is_not_ready", stopped_while_receiver_is_not_ready },
 };
 
 int main(int argc, char **argv)

@@ -68,4 +68,10 @@ void rnr_retries_end(void);
 void refused_takes_no_receive(void);
 void shared_receives_in_turn(void);
 
+/* soft_roce_cases_process.c */
+void descriptors_used_up(void);
+void events_of_the_destroyed(void);
+void cancelled_threads(void);
+void stopped_while_receiver_is_not_ready(void);
+
 #endif
