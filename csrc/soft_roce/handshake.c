@@ -73,12 +73,12 @@ void mfs_connection_greet(struct mfs_connection *connection)
 		mfs_connection_close(connection);
 		return;
 	}
-	if (qp->verbs.qp.state == IBV_QPS_RESET || qp->verbs.qp.state == IBV_QPS_INIT) {
+	if (qp->state == IBV_QPS_RESET || qp->state == IBV_QPS_INIT) {
 		wait_for_queue_pair(connection, qp);
 		return;
 	}
-	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->responder ||
-	    qp->attr.dest_qp_num != le32toh(hello->value) || !comes_from_peer(connection, qp)) {
+	if (qp->state == IBV_QPS_ERR || qp->responder || qp->attr.dest_qp_num != le32toh(hello->value) ||
+	    !comes_from_peer(connection, qp)) {
 		mfs_connection_close(connection);
 		return;
 	}

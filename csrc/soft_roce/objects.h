@@ -297,6 +297,8 @@ enum mfs_qp_timer { MFS_NO_TIMER, MFS_RNR_TIMER, MFS_REOPEN_TIMER };
 
 struct mfs_qp {
 	struct verbs_qp verbs;
+	enum ibv_qp_state
+		state; /* that of libibverbs' part is for users: the library stores there without a lock */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	struct mfs_port *port;  /* that of its number */
@@ -390,6 +392,11 @@ static inline struct mfs_cq *mfs_cq_of(struct ibv_cq *cq)
 static inline bool mfs_qp_is_datagram(const struct mfs_qp *qp)
 {
 	return qp->verbs.qp.qp_type == IBV_QPT_UD;
+}
+
+static inline void mfs_qp_enter(struct mfs_qp *qp, enum ibv_qp_state state)
+{
+	qp->state = qp->verbs.qp.state = state;
 }
 
 /* What a request takes on the connection; of a READ only the frame goes out. A datagram's head is as long. */

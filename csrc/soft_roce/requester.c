@@ -116,7 +116,7 @@ static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 		int pieces = 0, i;
 
 		if (!skip) {
-			if (qp->verbs.qp.state == IBV_QPS_SQD || must_wait(qp, wqe, batch->reads))
+			if (qp->state == IBV_QPS_SQD || must_wait(qp, wqe, batch->reads))
 				break;
 			status = check_request(qp, wqe);
 			if (status)

@@ -24,6 +24,7 @@ static const struct {
 	{ "late_peer", late_peer },
 	{ "flush_order", flush_order },
 	{ "state_machine", state_machine },
+	{ "state_noted_late", state_noted_late },
 	{ "send_queue_drained", send_queue_drained },
 	{ "shared_receives", shared_receives },
 	{ "atomics", atomics },

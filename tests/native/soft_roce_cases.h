@@ -37,6 +37,7 @@ void peer_missing(void);
 void late_peer(void);
 void flush_order(void);
 void state_machine(void);
+void state_noted_late(void);
 void send_queue_drained(void);
 void forked_child(void);
 

@@ -147,6 +147,24 @@ void state_machine(void)
 	side_close(&side);
 }
 
+/* ibv_modify_qp and ibv_query_qp of libibverbs note a queue pair's state without a lock, when they know it: a queue pair
+ * that has failed meanwhile has failed. */
+void state_noted_late(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init;
+	struct side pair[2];
+
+	pair_open(pair, 4096, &defaults);
+	CHECK_EQUAL(ibv_modify_qp(pair[0].qp, &attr, IBV_QP_STATE), 0);
+	pair[0].qp->state = IBV_QPS_RTS;
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 1, 0, 8), 0);
+	expect(pair[0].cq, 1, IBV_WC_WR_FLUSH_ERR);
+	CHECK_EQUAL(ibv_query_qp(pair[0].qp, &attr, IBV_QP_STATE, &init), 0);
+	CHECK_EQUAL(attr.qp_state, IBV_QPS_ERR);
+	pair_close(pair);
+}
+
 /* In SQD nothing new is sent, what was begun ends, then there is an event. */
 void send_queue_drained(void)
 {
