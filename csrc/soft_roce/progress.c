@@ -25,7 +25,6 @@
 #include "handshake.h"
 #include "pacer.h"
 #include "port.h"
-#include "registry.h"
 #include "requester.h"
 #include "timer.h"
 
@@ -155,8 +154,6 @@ void mfs_progress_help(struct mfs_context *context)
 {
 	uint64_t now = mfs_clock_ns(), since;
 
-	if (mfs_context_inherited(context))
-		return;
 	atomic_store_explicit(&context->last_poll_ns, now, memory_order_relaxed);
 	if (try_progress(context)) {
 		atomic_store_explicit(&context->idle_since_ns, 0, memory_order_relaxed);

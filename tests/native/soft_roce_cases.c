@@ -36,6 +36,7 @@ static const struct {
 	{ "many_queue_pairs", many_queue_pairs },
 	{ "memory_polling", memory_polling },
 	{ "forked_child", forked_child },
+	{ "completions_of_the_parent", completions_of_the_parent },
 	{ "deregistered_target", deregistered_target },
 	{ "registered_anew", registered_anew },
 	{ "reregistration_refused", reregistration_refused },

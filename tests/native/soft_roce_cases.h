@@ -40,6 +40,7 @@ void state_machine(void);
 void state_noted_late(void);
 void send_queue_drained(void);
 void forked_child(void);
+void completions_of_the_parent(void);
 
 /* soft_roce_cases_queues.c */
 void shared_receives(void);

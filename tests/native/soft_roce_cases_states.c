@@ -220,3 +220,28 @@ void forked_child(void)
 	}
 	pair_close(pair);
 }
+
+/* Nor does a child take completions: they are its parent's, one of whose threads may be at the queue in this moment. */
+void completions_of_the_parent(void)
+{
+	struct pair_options options = defaults;
+	struct side pair[2];
+	int status;
+
+	options.with_channel = 1;
+	pair_open(pair, 4096, &options);
+	CHECK_EQUAL(ibv_req_notify_cq(pair[0].cq, 0), 0);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 1, 0, 8), 0);
+	struct pollfd file = { .fd = pair[0].channel->fd, .events = POLLIN };
+	CHECK_EQUAL(poll(&file, 1, WAIT_S * 1000), 1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		expect_nothing(pair[0].cq);
+		exit(0);
+	}
+	CHECK_EQUAL(waitpid(child, &status, 0), child);
+	CHECK_EQUAL(status, 0);
+	expect(pair[0].cq, 1, IBV_WC_SUCCESS);
+	pair_close(pair);
+}
