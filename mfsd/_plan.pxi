@@ -1,4 +1,5 @@
-# Python binding of Algorithm 1 that events keep up to date (csrc/include/mfs/plan.h). Included by _native.pyx.
+# The Python binding of the plan core: Algorithm 1, kept up to date by events (csrc/include/mfs/plan.h). Included by
+# _native.pyx.
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport realloc
 

@@ -152,7 +152,8 @@ cdef class Unasked:
                 self.wait_for(<long long>(pause_ns // 1000) + 1)
                 continue
             mfs_native_store(&self.asleep, 1)
-            if not (mfs_native_load(&self.due_ns) | mfs_native_load(&self.called_ns)):  # a later one sees `asleep`
+            # a thread that sets either of these from now on sees `asleep` and wakes this one
+            if not (mfs_native_load(&self.due_ns) | mfs_native_load(&self.called_ns)):
                 self.wait_for(-1)
             mfs_native_store(&self.asleep, 0)
             idle = 0

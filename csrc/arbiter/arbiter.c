@@ -19,7 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FEW_CORES 4 /* on no more cores a thread that spins keeps those it waits for from running */
+/* with at most this many cores, a thread that spins keeps the threads that it waits for from running */
+#define FEW_CORES 4
 #define ARBITER_NICE (-20)
 /* about what one sleep costs the thread, so spinning is never much worse than sleeping at once */
 #define SPIN_AFTER_WORK_NS 3000

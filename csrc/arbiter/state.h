@@ -511,8 +511,8 @@ static inline uint32_t active_rings(const struct session *session)
 /* command.c */
 uint64_t arbiter_clock_ns(void);
 void arbiter_futex_wake(_Atomic uint32_t *word);
-/* Runs the function on the arbiter's thread and returns its result. Without that thread it runs on the
- * caller's. For all other threads. */
+/* Called by other threads: runs the function on the arbiter's thread and returns its result. While there is
+ * no such thread, the function runs on the caller's. */
 int arbiter_command(struct mfs_arbiter *arbiter, int (*run)(struct mfs_arbiter *, void *), void *argument);
 /* Starts one of the arbiter's threads on the configured processors. -EINVAL: none of them may be used. */
 int arbiter_thread_start(struct mfs_arbiter *arbiter, pthread_t *thread, void *(*run)(void *));
@@ -656,7 +656,8 @@ void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *sessi
 void session_contexts_forget(struct mfs_arbiter *arbiter, struct session *session);
 
 /* task.c */
-/* Polls `rings`, one bit each, and processes the messages. True: there were some. */
+/* Polls `rings`, one bit each, and processes the messages. True: there were some, or a bad one detached the
+ * client. */
 bool session_drain(struct mfs_arbiter *arbiter, struct session *session, uint32_t rings);
 /* Called when the permits of a turn are pushed. Wakes the threads that wait for them and detaches clients
  * that failed. True: a client was detached. */
