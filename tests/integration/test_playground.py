@@ -350,7 +350,7 @@ def test_without_one_the_remedy_is_reported(place: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("rate", ["fast", "none"])
+@pytest.mark.parametrize("rate", ["fast", "none", "100kbit", "11tbit"])
 def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
     result = subprocess.run(
         Playground.mfsctl("playground", "--rate", rate),
@@ -358,7 +358,7 @@ def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
         text=True,
         env={**os.environ, "TMPDIR": str(place)},
     )
-    assert result.returncode == 2 and "--rate" in result.stderr
+    assert result.returncode == 2 and "--rate" in result.stderr and "as in 1" in result.stderr
 
 
 @pytest.mark.slow
