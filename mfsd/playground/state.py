@@ -101,7 +101,7 @@ def _locked(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), (folder / "lock").lstat()):
                 return lock
-        os.close(lock)  # of one that has just ended: nobody else would find it
+        os.close(lock)  # of one that has just ended: no other process would find it
 
 
 def _make(folder: Path) -> None:

@@ -77,7 +77,7 @@ def test_two_at_once_are_refused() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_one_that_ends_meanwhile_leaves_no_lock_that_nobody_else_finds(
+def test_one_that_ends_meanwhile_leaves_no_lock_that_no_other_finds(
     monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """Between the opening of the lock and its taking. again: a third has begun by then."""
