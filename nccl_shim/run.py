@@ -67,11 +67,27 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
     where = shutil.which(command)
     if where is not None and (reason := unreachable(Path(where))):
         found.append(f"{where} {reason}; it will run unscheduled")
-    if mode not in ("off", "mark") and not Path(socket).is_socket():
-        found.append(
-            f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
-        )
+    if mode not in ("off", "mark") and (problem := _unusable(socket)):
+        found.append(problem)
     return found
+
+
+def _unusable(socket: str) -> str | None:
+    """Why a program of this user would not reach a daemon there."""
+    try:
+        there = stat.S_ISSOCK(Path(socket).stat().st_mode)
+    except PermissionError:
+        there = True
+    except OSError:
+        there = False
+    if not there:
+        return f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
+    if not os.access(socket, os.W_OK):
+        return (
+            f"this user may not open the daemon's socket {socket}; the program runs unscheduled: have the daemon give "
+            "the socket to a group of this user (socket.group in mfsd.toml), or give --socket"
+        )
+    return None
 
 
 def _profiles(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
