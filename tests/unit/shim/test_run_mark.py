@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -174,9 +175,18 @@ def test_marks_of_the_environment_are_taken_as_they_are() -> None:
     assert inner["MFS_MARK"] == outer["MFS_MARK"] and "sizes=reuse:1048576;" in inner["MFS_MARK"]
 
 
+def test_what_it_says_may_be_given_to_a_shell() -> None:
+    """docs/guide.md has MFS_MARK set by hand where mfs-run is not: it has semicolons, and others have spaces."""
+    done = run("--mode", "mark", "--policy", "paper-k8", "--", "env", LD_PRELOAD="libc.so.6")
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    said = dict(word.split("=", 1) for word in shlex.split(done.stderr.removeprefix("mfs-run: ")))
+    assert {name: found[name] for name in said} == said
+    assert {"MFS_MARK", "MFS_SET_CLASSES", "LD_PRELOAD"} <= said.keys() and ";" in said["MFS_MARK"]
+
+
 def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
     done = run("--mode", "mark", "--policy", "paper-k8", "--", "true")
-    assert "MFS_MODE=mark MFS_MARK=dscp=56," in done.stderr and "NCCL_IB_TC=226" in done.stderr
+    assert "MFS_MODE=mark MFS_MARK='dscp=56," in done.stderr and "NCCL_IB_TC=226" in done.stderr
     assert "warning" not in done.stderr and "MFS_SOCKET" not in done.stderr
 
 
