@@ -199,7 +199,10 @@ def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "collective=1mib"], "write reuse or p2d, =, and sizes"),
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=1"], "--sizes p2d=1: not a size"),
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=2mib,1mib"], "use rising sizes above 0"),
-        (["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"], "1 classes; use at most 0"),
+        (
+            ["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"],
+            "leave p2d out, or choose a profile with more",
+        ),
         (
             ["--mode", "observe", "--policy", "paper-k8"],
             "--policy: --mode enforce and --mode mark have a use for it; this is --mode obs",
