@@ -13,5 +13,5 @@ def test_without_a_file_it_says_how_to_have_one(
 ) -> None:
     monkeypatch.setattr(module, "ask_or_exit", lambda *_: ReloadReply(config_file=None, applied=[], needs_restart=[]))
     module.reload([], standalone_mode=False)
-    said = capsys.readouterr().out
-    assert "nothing to read" in said and "--config FILE" in said and "/etc/mfs/mfsd.toml" in said
+    printed = capsys.readouterr().out
+    assert "nothing to read" in printed and "--config FILE" in printed and "/etc/mfs/mfsd.toml" in printed

@@ -179,9 +179,9 @@ def test_what_it_says_may_be_given_to_a_shell() -> None:
     """docs/guide.md has MFS_MARK set by hand where mfs-run is not: it has semicolons, and others have spaces."""
     done = run("--mode", "mark", "--policy", "paper-k8", "--", "env", LD_PRELOAD="libc.so.6")
     found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    said = dict(word.split("=", 1) for word in shlex.split(done.stderr.removeprefix("mfs-run: ")))
-    assert {name: found[name] for name in said} == said
-    assert {"MFS_MARK", "MFS_SET_CLASSES", "LD_PRELOAD"} <= said.keys() and ";" in said["MFS_MARK"]
+    printed = dict(word.split("=", 1) for word in shlex.split(done.stderr.removeprefix("mfs-run: ")))
+    assert {name: found[name] for name in printed} == printed
+    assert {"MFS_MARK", "MFS_SET_CLASSES", "LD_PRELOAD"} <= printed.keys() and ";" in printed["MFS_MARK"]
 
 
 def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
