@@ -10,9 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def build(path: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if k != "CC"} | {"PATH": str(path), **more}
-    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(path), "--build-temp", str(path)]
+def build(path: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    """`before` is Python that runs in front of setup.py."""
+    environment = {k: v for k, v in os.environ.items() if k != "CC"} | {"PATH": str(path)}
+    script = f"import runpy\n{before}\nrunpy.run_path('setup.py', run_name='__main__')"
+    command = [sys.executable, "-c", script, "build_ext", "--build-lib", str(path), "--build-temp", str(path)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -41,11 +43,11 @@ def test_no_python_headers(tmp_path: Path) -> None:
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\nexit 0\n")
     compiler.chmod(0o755)
-    (tmp_path / "sitecustomize.py").write_text(
+    result = build(
+        tmp_path,
         "import sysconfig\nsysconfig.get_path = lambda *_: '/nowhere'\n"
-        "sysconfig.get_config_vars()['INCLUDEPY'] = '/nowhere'\n"
+        "sysconfig.get_config_vars()['INCLUDEPY'] = '/nowhere'",
     )
-    result = build(tmp_path, PYTHONPATH=str(tmp_path))
     assert result.returncode != 0
     last = result.stderr.splitlines()[-1]
     assert "are missing (Python.h); install them: apt-get install python3-dev" in last and sys.executable in last
