@@ -1,4 +1,4 @@
-"""The record of one message, the same from an adapter to the ring of shared memory."""
+"""The record of one message, the same from the adapter to the ring in shared memory."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 
 class Transfer(NamedTuple):
-    """What the daemon is to know of one message, or of several that go together. What is not known is left out."""
+    """What the daemon is told about one message, or several that go together. Leave out what is not known."""
 
     size_bytes: int
     stage: int
     nic: int = 0
-    """As Session.nic answered."""
+    """As returned by Session.nic."""
     request_id: int = 0
     deadline_ns: int = 0
-    """On CLOCK_MONOTONIC of this host."""
+    """By CLOCK_MONOTONIC of this host."""
     batch: Any = None
-    """The mfsd.client.Batch that it belongs to."""
+    """The mfsd.client.Batch that the message belongs to."""
     layer: int = 0
     peer: str | bytes = ""
-    """Address, GID (16 bytes) or name of the port that it goes to or comes from."""
+    """The other end's port: address, GID (16 bytes) or name."""
     class_marked: bool = False
-    """It carries the DSCP of a class below the collectives', so it need not wait here until those are through."""
+    """The message carries the DSCP of a class below collectives, so it need not wait here while they use the link."""
     incoming: bool = False
-    """Its bytes come to this node (an RDMA READ): it waits for that direction of the link only."""
+    """The bytes come to this node (an RDMA READ), so the message waits only for that direction of the link."""
     left_bytes: int = 0
-    """Its bytes, and those that this process will ask for behind it for the same request, stage, NIC and direction; the
-    latest message that says it holds. 0: not known; what has been asked for so far is taken for all that there is."""
+    """These bytes and all that this process will yet ask for behind them, for the same request, stage, NIC and
+    direction. The latest message that sets it counts. 0: not known; only what has been asked for so far is counted."""

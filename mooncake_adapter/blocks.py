@@ -1,4 +1,4 @@
-"""Whose KV block an address lies in: arithmetic over the registered caches instead of a range for every block."""
+"""Finds the request that owns a KV block by arithmetic on its address, instead of one range for every block."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from mooncake_adapter.metadata import Metadata
 
 BY_LAYER_MAX = 16384
-"""Metadata by layer that is kept at once: not every engine says when a request has ended."""
+"""Limit of the metadata objects cached by layer: not every engine reports the end of a request."""
 
 
 class Region(NamedTuple):
-    """One cache: blocks of equal stride, of one layer."""
+    """One layer's cache: blocks of equal stride."""
 
     address: int
     block_bytes: int
@@ -23,7 +23,7 @@ class Region(NamedTuple):
 
 
 class Blocks:
-    """Finds the request and the layer of an address. A block belongs to the request that was given it last."""
+    """Finds the request and the layer of an address. A block belongs to the request that it was given to last."""
 
     def __init__(self) -> None:
         self._regions: list[Region] = []
@@ -34,7 +34,7 @@ class Blocks:
 
     @property
     def owned(self) -> dict[int, Metadata]:
-        """By block."""
+        """Metadata of the owner of each block, by block number."""
         return self._owner
 
     def register(self, regions: Iterable[Region]) -> None:
@@ -46,17 +46,17 @@ class Blocks:
             self._owner.update(dict.fromkeys(blocks, metadata))
 
     def take(self, metadata: Metadata) -> None:
-        """Forgets what the request of this metadata owns."""
+        """Removes all blocks that the request of this metadata owns."""
         request = metadata.request_id
         with self._lock:
             for block in [block for block, owner in self._owner.items() if owner.request_id == request]:
                 del self._owner[block]
-            # a copy, made in one go: transfers' threads add to it meanwhile, and without the lock
+            # one atomic copy: transfer threads add to the dictionary meanwhile without the lock
             for key in [key for key in list(self._by_layer) if key[0].request_id == request]:
                 del self._by_layer[key]
 
     def layer_of(self, address: int) -> int:
-        """The layer whose cache the address lies in; 0 where it lies in none."""
+        """Returns the layer whose cache contains the address; 0 if no cache does."""
         at = bisect.bisect_right(self._starts, address) - 1
         return self._regions[at].layer if at >= 0 else 0
 
@@ -70,7 +70,7 @@ class Blocks:
         return None if owner is None else self.at_layer(owner, region.layer)
 
     def at_layer(self, owner: Metadata, layer: int) -> Metadata:
-        """The same metadata for one layer, kept for the next time."""
+        """Returns the owner's metadata for one layer. It is cached for later transfers."""
         found = self._by_layer.get((owner, layer))
         if found is None:
             if len(self._by_layer) >= BY_LAYER_MAX:
@@ -80,7 +80,7 @@ class Blocks:
 
 
 class Owned(list[int]):
-    """Addresses that know whom they belong to: handed to a transfer call in place of a list."""
+    """A list of addresses that also carries the owner of each, passed to a transfer call in place of a plain list."""
 
     def __init__(self, addresses: Iterable[int], owners: list[Metadata]) -> None:
         super().__init__(addresses)

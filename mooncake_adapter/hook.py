@@ -1,4 +1,4 @@
-"""Adapts the classes of Mooncake and NIXL when their modules are imported, now or later."""
+"""Replaces the classes of Mooncake and NIXL by adapted ones when their modules are imported, now or later."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ ADAPTERS = {
     "nixl_rocm._api": "mooncake_adapter.nixl.agent",
     "rixl._api": "mooncake_adapter.nixl.agent",
 }
-"""A library's module, and the module here that adapts its class (protocol.TransferAdapter)."""
+"""Module of the library -> our module that adapts its class (see protocol.TransferAdapter)."""
 NIXL = "MFS_NIXL"
-"""Set to 1 NIXL is adapted. It is not by itself: where cores are short a transfer beside bulk traffic takes
-longer than without MFS (docs/nixl.md)."""
+"""NIXL is adapted only if this is set to 1: where cores are short, a transfer beside bulk traffic takes longer than
+without MFS (docs/nixl.md)."""
 
 
 def wanted(name: str) -> bool:
-    """Whether the library is adapted in this process."""
+    """Whether this library is to be adapted in this process."""
     return name in ADAPTERS and (not ADAPTERS[name].endswith("nixl.agent") or os.environ.get(NIXL) == "1")
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads as the module's own loader does, then adapts."""
+    """Loads a module with its own loader, then adapts it."""
 
     def __init__(self, own: importlib.abc.Loader, process: Process | None) -> None:
         self._own, self._process = own, process
@@ -53,7 +53,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _adapt(module: ModuleType, process: Process | None) -> None:
-    """Adapts the module's class. The rest of the adapter is imported only now: most processes never need it."""
+    """Adapts the module's class. Imports the rest of the adapter only now, as most processes never need it."""
     try:
         from mooncake_adapter.process import PROCESS
 
@@ -66,7 +66,7 @@ def _adapt(module: ModuleType, process: Process | None) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds their modules where they are, and puts our loader in front of theirs."""
+    """Finds the modules of ADAPTERS where they are and wraps their loaders in ours."""
 
     def __init__(self, process: Process | None) -> None:
         self._process = process
@@ -90,9 +90,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(process: Process | None = None) -> bool:
-    """Adapts these classes in this process: those imported already and those that will be. May be called again.
+    """Adapts the classes in this process, both those already imported and those imported later. May be called again.
 
-    False when MFS_MODE=off: the process stays as it is. Without these libraries nothing happens.
+    Returns False and changes nothing if MFS_MODE=off. Without these libraries nothing happens.
     """
     if os.environ.get("MFS_MODE") == "off":
         return False

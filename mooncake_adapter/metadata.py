@@ -1,6 +1,6 @@
-"""What a transfer is for: set by a context manager, known by pointer ranges, or unknown (then rules decide).
+"""What a transfer is for: given by a context manager, looked up by memory range, or unknown (then the rules decide).
 
-Nothing here raises into a transfer: a field that makes no sense is reported once and taken as unknown.
+Nothing here raises into a transfer: an impossible field is reported once and taken as unknown.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ STAGES = range(8)
 LAYERS_MAX = 0xFFFF
 U64 = 0xFFFF_FFFF_FFFF_FFFF
 LEASE_S = 30.0
-"""vLLM's own for KV that another instance is to fetch, where it says nothing else."""
+"""vLLM's default lease of KV that another instance is to fetch."""
 HORIZON_NS = 24 * 3600 * 10**9
-"""A deadline further away than a day is a mistake of units, not a deadline."""
+"""A deadline more than a day ahead is taken for a mistake of units."""
 
 
 class Metadata(NamedTuple):
@@ -31,10 +31,10 @@ class Metadata(NamedTuple):
 
     request_id: int = 0
     stage: int | None = None
-    """None: by the operation (stage 3 for writes, 1 for reads, background for store writes)."""
+    """None: derived from the operation (stage 3 for writes, 1 for reads, background for store writes)."""
     layer: int = 0
     deadline_ns: int = 0
-    """CLOCK_MONOTONIC of this host."""
+    """On this host's CLOCK_MONOTONIC."""
     batch: Batch | None = None
 
 
@@ -42,14 +42,14 @@ UNKNOWN = Metadata()
 
 
 def request_number(name: str | int) -> int:
-    """A request's 64-bit number: an integer is itself, an engine's textual id its hash. Never 0."""
+    """Returns the 64-bit number of a request: an integer is its own number, a textual id is hashed. Never 0."""
     if isinstance(name, int):
         return name & U64
     return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "little") or 1
 
 
 def checked(metadata: Metadata, once: WarnOnce, now_ns: int | None = None) -> Metadata:
-    """The same with every impossible field taken as unknown; one warning per kind."""
+    """Returns the metadata with every impossible field replaced by unknown; warns once per kind."""
     request_id, stage, layer, deadline_ns, batch = metadata
     if not isinstance(request_id, int) or not 0 <= request_id <= U64:
         once.warn("request_id", "request_id=%r is not a 64-bit number; taken as unknown", request_id)
@@ -74,9 +74,9 @@ def checked(metadata: Metadata, once: WarnOnce, now_ns: int | None = None) -> Me
 
 
 class Ranges:
-    """Which request the memory belongs to. Readers take no lock: writers replace the whole table.
+    """Finds the request that memory belongs to. Readers take no lock: writers replace the whole table.
 
-    Ranges do not overlap: a new one takes the place of those that it touches (a block given to the next request).
+    Ranges do not overlap: a new one removes each range that it overlaps, as when a block goes to the next request.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Ranges:
         self.add_many([(address, size_bytes)], metadata)
 
     def add_many(self, spans: list[tuple[int, int]], metadata: Metadata) -> None:
-        """Gives every (address, bytes) span to ``metadata``."""
+        """Assigns every (address, bytes) span to ``metadata``."""
         new = sorted((a, a + n) for a, n in spans if n > 0)
         with self._lock:
             kept = self._without(new)
@@ -99,7 +99,7 @@ class Ranges:
             self._publish(entries)
 
     def remove(self, metadata: Metadata) -> None:
-        """Forgets every range of exactly this metadata object."""
+        """Removes every range that was added with exactly this metadata object."""
         with self._lock:
             self._publish([e for e in self._entries() if e[2] is not metadata])
 
@@ -132,44 +132,46 @@ class Ranges:
 
 
 class Finder(Protocol):
-    """Something that knows whose an address is."""
+    """Finds the owner of an address."""
 
     @property
     def owned(self) -> Sized:
-        """The same container of Python's own each time, which native code reads: empty while nothing is owned."""
+        """Returns the container of what has an owner, which is empty while nothing does. It must be the same built-in
+        Python container at each call, because native code keeps a reference."""
 
     def find(self, address: int) -> Metadata | None: ...
 
 
 class MetadataSources:
-    """Where the metadata of a transfer comes from: the owner of its memory, else the context of the running code."""
+    """Finds the metadata of a transfer: that of the owner of its memory, else of the context of the running code."""
 
     def __init__(self, once: WarnOnce) -> None:
         self._once = once
         self.context: ContextVar[Metadata | None] = ContextVar("mfs_transfer", default=None)
         self.call: ContextVar[Metadata | None] = ContextVar("mfs_call", default=None)
-        """What the engine's adapter knows of all that is started here: it counts before owners of memory do."""
+        """Metadata set by the engine's adapter for all transfers started here. It takes precedence over owners of
+        memory."""
         self.lease_s = LEASE_S
-        """For how long the memory of a transfer stays its request's, where the engine lends it for a time."""
+        """How long the memory of a transfer stays with its request, where the engine lends it for a limited time."""
         self.ranges = Ranges()
         self._finders: tuple[Finder, ...] = ()
         self.owned: list[Sized] = [self.ranges.owned]
 
     def add_finder(self, finder: Finder) -> None:
-        """Asks this, too, whose an address is."""
+        """Adds a finder, which is asked for the owner of each address."""
         self._finders = (*self._finders, finder)
         self.owned.append(finder.owned)
 
     def any_owner(self) -> bool:
         """Whether any address may have an owner."""
-        return any(self.owned)  # without a generator: every transfer asks
+        return any(self.owned)  # no generator: every transfer calls this
 
     def current(self) -> Metadata:
         return self.context.get() or UNKNOWN
 
     @contextmanager
     def transfer(self, metadata: Metadata) -> Iterator[None]:
-        """Transfers that the code inside starts carry this metadata, unless their memory is in a range."""
+        """Transfers started inside the block carry this metadata, unless their memory is in a range."""
         token = self.context.set(checked(metadata, self._once))
         try:
             yield
@@ -177,7 +179,7 @@ class MetadataSources:
             self.context.reset(token)
 
     def of(self, address: int) -> Metadata:
-        """The metadata of a transfer from or to this local address."""
+        """Returns the metadata of a transfer from or to this local address."""
         found = self.ranges.find(address)
         for finder in self._finders:
             found = found or finder.find(address)

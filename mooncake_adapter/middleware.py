@@ -1,8 +1,8 @@
-"""ASGI middleware: copies what a client promised in headers into the request's body, where the engine keeps it.
+"""ASGI middleware that copies a client's SLO headers into the request's body, where the engine keeps them.
 
     vllm serve ... --middleware mooncake_adapter.middleware.SloHeaders
 
-They become words of `vllm_xargs`: OBJECTIVES and HEADERS name both. What the body says already stays.
+They become keys of `vllm_xargs`; OBJECTIVES and HEADERS list both names. Keys that the body already has are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 def fields_of(headers: list[tuple[bytes, bytes]], once: WarnOnce) -> dict[str, Any]:
-    """What the headers say, by the names that the body uses."""
+    """Returns the values of the headers by the names that the body uses."""
     carried = {name.lower(): value.decode("latin-1") for name, value in headers}
     fields: dict[str, Any] = {}
     for header, word in HEADERS.items():
@@ -34,7 +34,7 @@ def fields_of(headers: list[tuple[bytes, bytes]], once: WarnOnce) -> dict[str, A
 
 
 def with_fields(body: bytes, fields: dict[str, Any]) -> bytes:
-    """The JSON body with the fields added; a body of another kind as it was."""
+    """Returns the JSON body with the fields added; any other body is returned unchanged."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -46,7 +46,7 @@ def with_fields(body: bytes, fields: dict[str, Any]) -> bytes:
 
 
 class SloHeaders:
-    """The middleware; touches POST requests that carry one of the headers, and nothing else."""
+    """The middleware. It changes only POST requests that carry one of the headers."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class SloHeaders:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                return  # the client has gone
+                return  # the client has disconnected
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break

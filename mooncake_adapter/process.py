@@ -1,4 +1,4 @@
-"""The adapter of this process: one session, one set of metadata, one memory of warnings."""
+"""The adapter's state of this process: one session, one set of metadata, one memory of warnings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Process:
         deadline_ns: int = 0,
         batch: Batch | None = None,
     ) -> AbstractContextManager[None]:
-        """Transfers that the code inside starts carry this metadata, unless their memory is in a range."""
+        """Transfers started inside the block carry this metadata, unless their memory is in a range."""
         return self.sources.transfer(Metadata(request_id, stage, layer, deadline_ns, batch))
 
 

@@ -1,4 +1,4 @@
-"""What the adapters ask of ``mfsd.client``, and how a process gets its one session."""
+"""What the adapters need of ``mfsd.client``, and how a process gets its one session."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mooncake_adapter.warn_once import WarnOnce
 if TYPE_CHECKING:
     from mfsd.client import Session as Session
 else:
-    Session = Any  # imported when it is opened: without its native part engines run on, unscheduled
+    Session = Any  # imported when it is opened: without mfsd's native part engines run on, unscheduled
 
 STAGE_REUSE, STAGE_P2D, STAGE_BACKGROUND = int(Stage.REUSE), int(Stage.P2D), int(Stage.BACKGROUND)
-"""As numbers: an enumeration costs a transfer more than all else here."""
+"""As plain numbers: an enumeration costs a transfer more than everything else here."""
 ADAPTED = "_mfs_adapted"
-"""The attribute of classes that are adapted already."""
+"""Attribute of classes that are already adapted."""
 
 
 class Task(Protocol):
@@ -47,23 +47,23 @@ class Batch(Protocol):
 
 
 def open_session() -> Session:
-    """The session of this process. ImportError where mfsd's client is missing."""
+    """Opens the session of this process. Raises ImportError if mfsd's client is missing."""
     return cast(Session, importlib.import_module("mfsd.client").Session.open())
 
 
 def own_class(session: Session) -> int:
-    """The class of the engine that the program made: of last stages of unknown size where the program marks
-    them itself, else the lowest before the scavenger, where anything may wait."""
+    """Returns the class of the program's own engine: that of last stages of unknown size if the program marks them
+    itself, else the lowest above the scavenger, in which anything may wait."""
     return session.class_of(STAGE_P2D)
 
 
 def read_class(session: Session) -> int:
-    """The class of the store's own client."""
+    """Returns the class of the store's own client."""
     return session.class_of(STAGE_REUSE)
 
 
 class Holder:
-    """Opens the session at its first use, once, and again in a forked child; never raises."""
+    """Opens the session once, at its first use, and again in a forked child. Never raises."""
 
     def __init__(self, opener: Callable[[], Session] = open_session, once: WarnOnce | None = None) -> None:
         self._opener = opener
@@ -73,7 +73,7 @@ class Holder:
         self._tried = False
 
     def forget(self) -> None:
-        """In a child after fork: the parent's session is not ours."""
+        """Called in a child after fork, which must not use the parent's session."""
         self._lock = threading.Lock()
         self._session, self._tried = None, False
 

@@ -1,7 +1,7 @@
-"""What a request was promised: TTFT objective, class of service, tenant and session, from wherever the engine got them.
+"""What a request was promised: TTFT objective, class of service, tenant and session, wherever the engine got them from.
 
-Sources, strongest first: the request's own fields (vllm_xargs, kv_transfer_params, SGLang's custom params; headers
-arrive there through the middleware), then the configuration: the class of service, the model, the default.
+The request's own fields come first (vllm_xargs, kv_transfer_params, SGLang's custom params; headers arrive there
+through the middleware). Then comes the configuration: by class of service, by model, the default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TTFT_MS_MAX = 24 * 3600 * 1000.0
 
 
 class Default(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What holds where a request does not say."""
+    """What holds for requests that do not say."""
 
     ttft_slo_ms: float | None = None
     qos: str = ""
@@ -45,28 +45,30 @@ class Promise(NamedTuple):
     session: str = ""
 
     def deadline_unix_ns(self, arrival_s: float) -> int:
-        """When the first token is due, on the wall clock, for a request that arrived then; 0: nothing was promised."""
+        """Returns when the first token is due, on the wall clock, for a request that arrived then; 0 if nothing was
+        promised."""
         return 0 if self.ttft_slo_ms is None else int(arrival_s * 1e9 + self.ttft_slo_ms * 1e6)
 
 
 def monotonic_ns(unix_ns: int) -> int:
-    """A wall-clock time on this host's CLOCK_MONOTONIC; 0 stays 0. A time before the boot becomes 1: long past."""
+    """Converts a wall-clock time to this host's CLOCK_MONOTONIC. 0 stays 0; a time before the boot becomes 1, long
+    past."""
     return 0 if unix_ns == 0 else max(1, unix_ns - time.time_ns() + time.monotonic_ns())
 
 
 def ttft_ms(value: Any, once: WarnOnce) -> float | None:
-    """The objective in milliseconds; None with one warning where the value cannot be one."""
+    """Returns the objective in milliseconds; None, with one warning, if the value is not a valid one."""
     return objective_ms("ttft_slo_ms", value, once)
 
 
 def objective_ms(word: str, value: Any, once: WarnOnce) -> float | None:
-    """The same for any of a request's objectives, by its word."""
+    """Like ttft_ms() for any objective of a request, by its field name."""
     if value is None:
         return None
     kind = "slo" if word == "ttft_slo_ms" else word
     try:
         number = float("" if isinstance(value, bool) else value)
-    except (TypeError, ValueError, OverflowError):  # the last of integers that no float holds
+    except (TypeError, ValueError, OverflowError):  # OverflowError: an integer too large for a float
         once.warn(kind, "%s=%r is not a number of milliseconds; the request has no deadline", word, value)
         return None
     if not math.isfinite(number) or number <= 0:
@@ -88,7 +90,7 @@ def _text(sources: list[Mapping[str, Any]], *names: str) -> str:
 
 
 def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: WarnOnce) -> Promise:
-    """Reads the promise out of what the request carries; anything that is not a mapping is passed over."""
+    """Reads the promise from what the request carries. Sources that are not mappings are skipped."""
     carried = given(sources)
     value = first_given(carried, *TTFT_KEYS)
     by_model = defaults.models.get(model, Default())
@@ -101,7 +103,8 @@ def promise_of(sources: Iterable[Any], defaults: Defaults, model: str, once: War
 
 
 def defaults_of(config: Any, once: WarnOnce) -> Defaults:
-    """The configured defaults; what cannot be read is reported with its path, and none hold."""
+    """Returns the configured defaults. A configuration that cannot be read is reported with its path, and then no
+    defaults hold."""
     if config is None:
         return Defaults()
     try:

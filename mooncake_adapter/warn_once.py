@@ -1,4 +1,4 @@
-"""One clear warning per kind of trouble: a transfer path that says the same thing ten thousand times says nothing."""
+"""One clear warning for each kind of trouble: a transfer path that repeated one ten thousand times would hide it."""
 
 from __future__ import annotations
 

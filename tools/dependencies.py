@@ -1,7 +1,8 @@
-"""Prints the requirements of this project with the given extras: python tools/dependencies.py bench,dev; or, for
-"build-system", those of its build alone.
+"""Prints the requirements of this project with the given extras: python tools/dependencies.py bench,dev. With
+"build-system" it prints those of the build alone.
 
-Lets the Makefile install packages before or while it compiles, so that a change of C source reinstalls nothing else.
+The Makefile uses it to install packages before or during the build, so that a change of C source reinstalls nothing
+else.
 """
 
 import sys

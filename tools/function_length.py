@@ -1,8 +1,8 @@
-"""Functions of at most 70 lines, in C and in Python: python tools/function_length.py.
+"""Checks that functions in C and Python have at most 70 lines: python tools/function_length.py.
 
-Counted from the first line of the signature to the end of the body, without a docstring (of a command it is the help).
-EXCEPTIONS names those that may be longer, each with its reason. A function that is no longer too long must be taken
-off that table, so that it only shrinks.
+Lines count from the first line of the signature to the end of the body, without a docstring (a command's docstring is
+its help). EXCEPTIONS lists functions that may be longer, each with its reason. A function that is no longer too long
+must be removed from it, so that the table only shrinks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ C_SIGNATURE = re.compile(r"^[A-Za-z_].*?(\w+)\(")
 
 
 def in_python(text: str) -> Iterator[tuple[str, int, int]]:
-    """(name, first line, lines) of each function."""
+    """Yields (name, first line, lines) of each function."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -35,7 +35,7 @@ def in_python(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def in_c(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same of C in the style of this project: a signature and the last brace begin in the first column."""
+    """The same for C in the style of this project: signature and closing brace begin in the first column."""
     name, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         signature = C_SIGNATURE.match(line)
@@ -52,7 +52,7 @@ def files(*patterns: str) -> list[str]:
 
 
 def too_long() -> Iterator[tuple[str, int, str]]:
-    """(place, lines, what an exception of it is called)"""
+    """Yields (place, lines, key of its exception)."""
     for name in files("*.py", "*.c", "*.h", "*.cpp"):
         text = Path(name).read_text()
         for function, first, lines in in_python(text) if name.endswith(".py") else in_c(text):

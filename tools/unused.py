@@ -19,7 +19,7 @@ from pathlib import Path
 import vulture
 
 KINDS = {"function", "method", "class", "property", "import", "unreachable_code"}
-"""What vulture finds and is meant here; fields of structs are for readers of the JSON."""
+"""Kinds of vulture's findings that count here; fields of structs are for readers of the JSON."""
 SHIPPED = ("mfsd/", "nccl_shim/", "mooncake_adapter/", "bench/", "setup.py", "tools/")
 BY_DECORATOR = ["@*.command", "@*.command_of", "@register", "@pytest.fixture", "@rule", "@invariant", "@fixture"]
 BY_NAME = {
@@ -79,7 +79,7 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def in_python(names: Iterable[str]) -> list[tuple[str, str, int]]:
-    """(file, name, line) that vulture calls unused among these files."""
+    """Returns (file, name, line) of what vulture calls unused in these files."""
     found = vulture.Vulture(ignore_decorators=BY_DECORATOR)
     found.scavenge([str(Path(name)) for name in names])
     root = Path.cwd()
@@ -95,7 +95,7 @@ def _at_top(name: str | Path, line: int) -> bool:
 
 
 def in_c() -> Iterator[tuple[str, str, int]]:
-    """The same of C functions. A function of a public header is used where a page of docs/ names it."""
+    """The same for C functions. A function of a public header counts as used if a page of docs/ names it."""
     named: Counter[str] = Counter()
     defined: dict[str, tuple[str, int]] = {}
     for name in tracked("*.c", "*.h", "*.cpp", "*.pyx", "*.pxi", "*.map", "docs/*.md"):
@@ -118,7 +118,7 @@ def _without_comments(path: Path) -> str:
 
 
 def modules() -> Iterator[tuple[str, str, int]]:
-    """Python modules whose name no other file has, neither as a module nor as a file."""
+    """Yields Python modules whose name appears in no other file, neither as a module nor as a file."""
     words = {name: set(re.findall(r"\w+", _text(name))) for name in tracked("*") if name != HERE}
     files = Counter(word for inside in words.values() for word in inside)
     for name in tracked("*.py"):
@@ -137,7 +137,7 @@ def _text(name: str) -> str:
 
 
 def remaining(found: Iterable[tuple[str, str, int]], excused: dict[str, str], hits: set[str]) -> list[str]:
-    """What no exception excuses; `hits` gains the exceptions that excused something."""
+    """Returns what no exception excuses. Adds the exceptions that excused something to `hits`."""
     left = []
     for name, item, line in found:
         by = [key for key in excused if fnmatch(f"{name} {item}", key) or fnmatch(item, key) or fnmatch(name, key)]

@@ -78,6 +78,15 @@ BARS = (
     ),
     Bar(
         "permits",
+        "nics/8/permits_per_s",
+        "the same; what 8 NICs of 400 Gbit/s, full in both directions, ask for in tasks of 512 KiB",
+        "/s",
+        1.53e6,
+        False,
+        why="internals/core.md#more-than-one-thread",
+    ),
+    Bar(
+        "permits",
         "clients_attached/cost_ratio",
         "cost of a permit, 1,000 clients attached / 10, 10 of them active",
         "",

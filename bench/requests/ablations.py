@@ -1,8 +1,9 @@
-"""Every default that no paper gives, halved and doubled: what late requests, or a program's latency, become.
+"""Halves and doubles every default that no paper gives: the effect on late requests, or on a program's latency.
 
-On seeds of its own, which neither the claims nor the choice of the defaults use. A number of tiers is judged twice: at
-a load that the policy carries, where it should change nothing, and beyond it. Numbers that this setting does not reach
-have one of their own in which they decide something."""
+Uses seeds of its own, which neither the claims nor the choice of the defaults use. Numbers of the tiers are judged
+twice: at a load that the policy carries, where they should change nothing, and beyond it. Numbers that have no effect
+in this setting are judged in one of their own, where they matter.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ CHAT_QPS, DRIFT_QPS = 1.2, 4.0
 SHARED_QPS = 3.2
 """On a machine that has other work half of the time."""
 UNKNOWN_QPS, UNKNOWN_SHARE, UNKNOWN_S = 4.7, 0.2, 7200.0
-"""With requests that ask for no deadline: how many, and for how long; nothing is shortened."""
+"""Rate, share and length of a run with requests that ask for no deadline; nothing is shortened."""
 PROJECTED_QPS, PROJECTED_S = 6.0, 450.0
 """With relegation by projection, which takes long to simulate under overload: twice the longest deadline."""
 START_QPS, START_S = 6.0, 60.0
-"""From an engine that knows nothing of itself yet; deadlines of batch tiers short, so that first due times count."""
+"""From an engine that knows nothing of itself yet. Deadlines of batch tiers are short, so that first due times
+matter."""
 
 TIERS = (
     "pace_margin", "chunk_min", "chunk_block", "load_low", "load_high", "overdue_budgets", "overdue_every", "skips_max",
@@ -43,7 +45,7 @@ DRIFT = ("kv_margin", "step_target_s", "decode_tokens_gain", "requests_gain", "r
 
 
 class Ablation(msgspec.Struct, frozen=True):
-    """One number: what came out with half of it, with the default, and with twice as much."""
+    """One number: the results with half of it, with the default, and with twice as much."""
 
     name: str
     measure: str
@@ -53,8 +55,8 @@ class Ablation(msgspec.Struct, frozen=True):
     scale: str = ""
     """How long the runs were and on which seeds."""
     errors: tuple[float, ...] = ()
-    """Standard errors over the seeds: of the default's mean, and of how far the others are from it seed by seed. Empty
-    where there is one seed."""
+    """Standard errors over the seeds: of the default's mean, and of the others' differences from it seed by seed. Empty
+    with one seed."""
 
 
 class Group(NamedTuple):
@@ -160,7 +162,8 @@ GROUPS = (
 
 
 def values_of(name: str) -> tuple[float, ...]:
-    """Half, the default, and twice; whole numbers stay whole. Of the weight of the past it is what a step forgets."""
+    """Returns half, the default, and twice; whole numbers stay whole. For the weight of the past, what a step forgets
+    is halved and doubled."""
     default = getattr(ServeConfig(), name)
     if name == "pace_forget":
         return tuple(round(1 - (1 - default) * factor, 9) for factor in FACTORS)
@@ -183,7 +186,7 @@ def _with(point: Point, serve: dict[str, Any]) -> Point:
 
 
 def errors_of(found: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """By seed: the middle one is the default."""
+    """Computes the errors from results by seed; the middle one is the default."""
     default = found[1]
     if len(default) < 2:
         return ()
@@ -192,7 +195,7 @@ def errors_of(found: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def measure(lab: Lab, path: Path) -> list[Ablation]:
-    """Each ablation, written as it finishes."""
+    """Measures each ablation; writes it as it finishes."""
     found: list[Ablation] = []
     for group in GROUPS:
         for name in group.names:
@@ -202,7 +205,7 @@ def measure(lab: Lab, path: Path) -> list[Ablation]:
 
 
 def missing(found: Sequence[Ablation]) -> list[str]:
-    """What was not measured, as `name` (measure)."""
+    """Returns what was not measured, as `name` (measure)."""
     have = {(a.name, a.measure) for a in found}
     return [f"`{name}` ({g.measure})" for g in GROUPS for name in g.names if (name, g.measure) not in have]
 

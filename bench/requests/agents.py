@@ -1,13 +1,13 @@
-"""Programs of agents: a model asks for a tool, waits for what it says, and goes on; a person waits for the answer.
+"""Programs of agents: a model asks for a tool, waits for its result, and continues; a person waits for the answer.
 
 coding: reads, searches, edits and runs tests in a repository, on a context that grows with every turn.
 research: searches the web and reads pages, which are long.
-desk: calls services with short answers and asks a person between.
+desk: calls services with short answers and asks a person in between.
 mixed: a third each of the three above.
 claudecode: coding sessions of `--what programs`, whose pauses have no names (recorded ones with --traces).
 
-Tools, how long they take, what they say and how often an agent calls each are generated: medians and spreads chosen by
-kind and named in AGENTS, lengths and times lognormal. What runs after a call is known when the call has ended, as an
+Tools, their times and outputs, and how often an agent calls each are generated: medians and spreads are chosen by kind
+and named in AGENTS; lengths and times are lognormal. What runs after a call is known when the call has ended, as an
 engine reads it from the output (`Call.then`); how long it takes is not.
 """
 
@@ -43,7 +43,7 @@ class Tool(NamedTuple):
     spread: float
     """Of the gap's logarithm: a script takes nearly the same each time, a person does not."""
     tokens: float
-    """Median of what it says."""
+    """Median of its output."""
 
 
 class Agent(NamedTuple):
@@ -51,7 +51,7 @@ class Agent(NamedTuple):
     """Instructions and descriptions of tools, shared by all agents of the kind."""
     task_tokens: float
     turns: float
-    """Mean; geometric."""
+    """Mean of a geometric distribution."""
     output_tokens: float
     tools: dict[str, Tool]
 
@@ -72,7 +72,7 @@ NAMES = ("mixed", *AGENTS, SESSIONS)
 
 
 def generate(name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None) -> Workload:
-    """Agents that start within `seconds`, `qps` of them a second."""
+    """Returns agents that start within `seconds`, `qps` of them a second."""
     if name not in NAMES:
         raise UsageError(f"--workload {name}: use {', '.join(NAMES)}")
     if name == SESSIONS:

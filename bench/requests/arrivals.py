@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 
 def poisson(chance: random.Random, rate: float) -> Iterator[float]:
-    """Times of arrival, without end."""
+    """Yields times of arrival, without end."""
     now = 0.0
     while True:
         now += chance.expovariate(rate)
@@ -15,7 +15,8 @@ def poisson(chance: random.Random, rate: float) -> Iterator[float]:
 
 
 def thinned(chance: random.Random, rate_of: Callable[[float], float], highest: float) -> Iterator[float]:
-    """At a rate that changes: Poisson at the highest, of which as many are kept as the rate asks."""
+    """Yields arrivals at a changing rate: Poisson at the highest one, of which the share that the rate asks for is
+    kept."""
     for now in poisson(chance, highest):
         if chance.random() * highest < rate_of(now):
             yield now

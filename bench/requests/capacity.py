@@ -26,9 +26,10 @@ from bench.requests.point import Point, Result
 
 LATE = 0.01
 HIGHEST = {"azure-code": 8.0, "sharegpt": 4.0}
-"""Requests/s of one replica at which every policy is overloaded: the upper end of the bracket, times the replicas."""
+"""Requests/s of one replica at which every policy is overloaded: the upper end of the bracket, multiplied by the
+replicas."""
 STEP = 0.05
-"""Width at which the bisection ends, times the replicas."""
+"""Width at which the bisection ends, multiplied by the replicas."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def bisect(late_at: Callable[[float], float], highest: float, step: float, bound: float = LATE) -> Found:
-    """The highest rate tried of which at most `bound` are late."""
+    """Returns the highest rate tried at which at most `bound` are late."""
     low, high = 0.0, highest
     tried: list[tuple[float, float]] = []
 
@@ -59,7 +60,7 @@ def bisect(late_at: Callable[[float], float], highest: float, step: float, bound
 
 
 class Search(msgspec.Struct, frozen=True):
-    """One row to find: the point's own rate says nothing."""
+    """One row to find; the point's own rate is not used."""
 
     point: Point
     highest: float

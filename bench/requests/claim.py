@@ -1,4 +1,4 @@
-"""A claim: what a paper says, the bar it is held to here, and what came out."""
+"""A claim: what a paper says, the bar that it must meet here, and the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN, REFUTED, NOT_RUN = "shown", "refuted", "not run"
 
 
 class Measured(NamedTuple):
-    """`holds`: whether the bar is met; None: it could not be measured, and `note` says why."""
+    """`holds`: whether the bar is met; None: it could not be measured, and `note` gives the reason."""
 
     holds: bool | None
     measured: str
@@ -21,7 +21,7 @@ class Measured(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """`where`: of the paper, or of the command that measures it; `claim`: what it says; `bar`: what counts here."""
+    """`where`: in the paper, or of the command that measures it; `claim`: what it says; `bar`: what counts here."""
 
     id: str
     system: str
@@ -34,7 +34,7 @@ class Claim(NamedTuple):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What is written."""
+    """A row as it is written."""
 
     id: str
     system: str

@@ -122,7 +122,7 @@ def scale_of(options: argparse.Namespace) -> Scale:
 
 
 def load(path: Path | None) -> list[Row]:
-    """Rows of an earlier call."""
+    """Returns the rows of an earlier call."""
     if path is None or not path.exists():
         return []
     try:
@@ -140,7 +140,7 @@ def save(path: Path | None, rows: list[Row]) -> None:
 
 
 def measure(wanted: list[Claim], lab: Lab, path: Path | None) -> list[Row]:
-    """Rows of all claims that the file or this call has measured, in the order of CLAIMS."""
+    """Returns the rows of all claims that the file or this call has measured, in the order of CLAIMS."""
     rows = {row.id: row for row in load(path)}
     for claim in wanted:
         rows[claim.id] = judge(claim, lab)
@@ -161,7 +161,7 @@ def show(rows: list[Row]) -> None:
 
 
 def complete(rows: list[Row]) -> list[Row]:
-    """The rows, and one that says so for each claim that was not measured."""
+    """Returns the rows, with one that says so for each claim that was not measured."""
     have = {row.id: row for row in rows}
     return [
         have.get(c.id) or Row(c.id, c.system, c.where, c.claim, "", c.bar, NOT_RUN, "no measurement in the file")

@@ -1,4 +1,4 @@
-"""What is gained by keeping and fetching an agent's KV while its tool runs, beside a cache that goes by use."""
+"""What is gained by keeping and fetching an agent's KV while its tool runs, against a cache that goes by use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.sim.compare import half_width
 BAR = 0.7
 QPS = 0.1
 WORKING_SET_TOKENS = 137_000
-"""Mean KV of all agents that have begun and not ended at QPS, memory without end: 1,800 s, seed 1."""
+"""Mean KV of all agents that have begun and not ended at QPS, with unlimited memory: 1,800 s, seed 1."""
 SHARES = (0.2, 0.4, 0.7, 1.0)
 MINE, BASE, BARE, BOUND = "retain-prefetch", "store", "sticky", "retain-prefetch-hindsight"
 
 
 def point(lab: Lab, policy: str, share: float) -> Point:
-    """A replica of its own port to the store; persons may take ten minutes."""
+    """A replica with its own port to the store; persons may take ten minutes."""
     return Point(
         what="agents",
         workload="coding",
@@ -37,7 +37,7 @@ def _ttfts(lab: Lab, policy: str, share: float) -> list[float]:
 
 
 def _ratio(mine: Sequence[float], other: Sequence[float]) -> tuple[float, str]:
-    """Seed by seed, with half of the 95 % interval of the mean: both had the same agents."""
+    """Returns the ratio seed by seed, with half of the 95 % interval of the mean: both had the same agents."""
     each = [a / b for a, b in zip(mine, other, strict=True)]
     half = half_width(each)
     return fmean(each), f"{fmean(each):.2f}" + ("" if half is None else f"±{half:.2f}")

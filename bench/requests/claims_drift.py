@@ -1,4 +1,4 @@
-"""H-MAS' claims, on one replica: more first tokens in time while rate or mix drifts, and parts that all help."""
+"""H-MAS' claims, on one replica: more first tokens are in time while rate or mix drifts, and every part helps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ QPS = 4.0
 """Base rate (Eq 13): 0.6 of it in the calm phase, 1.4 in the surge."""
 WHOLE = "meta-rules"
 PARTS = ("hmas", "hmas-no-lanes", "hmas-no-regulation", "hmas-no-bounds")
-"""Without the meta controller, and without that and another part."""
+"""All without the meta controller; the later ones also without another part."""
 FIXED = ("fcfs", "edf", "srpf", "hybrid", "wfq")
-"""Of the pool, those that serve without tables of an engine's own; chunks and relegation as in the whole."""
+"""Policies of the pool that need no tables of an engine's own; chunks and relegation as in the whole."""
 WORKLOADS = ("rate", "mix")
 SLICES = ("burst", "gradual", "shift")
 REPLAY = "replay"
@@ -65,7 +65,7 @@ def _mean(rows: list[Result], of: str) -> float:
 
 
 def _of(lab: Lab, workload: str, policy: str) -> tuple[float, float]:
-    """Share in time and service gain, over seeds."""
+    """Returns the share in time and the service gain, over seeds."""
     rows = _rows(lab, workload, policy)
     return _mean(rows, "goodput_rate"), _mean(rows, "esg")
 

@@ -45,7 +45,7 @@ ROUTED_BAR = 2.0
 def _gain_of_decisions(
     results: Results, case: outlook.Case, requests: int, reuse: ReuseConfig, seeds: range
 ) -> Comparison:
-    """What these decisions gain over none."""
+    """Compares these decisions with none."""
     point = outlook.point_of(results, case, requests)
     decided = msgspec.structs.replace(point, reuse=reuse)
     return compare(results.of_seeds(decided, "mfs", seeds), results.of_seeds(point, "mfs", seeds))
@@ -64,7 +64,7 @@ def j3(lab: Lab) -> Measured:
 
 
 def _results(lab: Lab) -> tuple[Results, int]:
-    """Points of the layer-level simulator, and how many requests each has."""
+    """Returns the points of the layer-level simulator, and the number of requests in each."""
     results = Results(lab.beside("network") or Path("out/claims-network.jsonl"))
     return results, QUICK_REQUESTS if lab.quick else REQUESTS
 
@@ -83,8 +83,8 @@ def _gain(results: Results, setting: str, workload: str, requests: int, seeds: t
 
 AGENTS_BAR, AGENTS_TTFT = 10.0, 0.25
 WRONG, WRONG_BAR = (0.25, 4.0), 8.0
-"""Points over mfs, everything fetched: agents with a view as old as it is; with expected times so many times the right
-ones."""
+"""Bars in points over mfs with everything fetched: AGENTS_BAR for agents with a view of the measured age, WRONG_BAR
+with expected times multiplied by each of WRONG."""
 
 
 def j1(lab: Lab) -> Measured:
@@ -117,7 +117,7 @@ def j1(lab: Lab) -> Measured:
 
 
 SHORT_BAR = -0.5
-"""Points over mfs, everything fetched, where fetches are mostly in time."""
+"""Points over mfs with everything fetched, where fetches are mostly in time."""
 
 
 def j1_short(lab: Lab) -> Measured:
@@ -172,12 +172,12 @@ def j5(lab: Lab) -> Measured:
 
 
 def lost_of(row: dict[str, Any]) -> float:
-    """Bytes that the network moved for requests that ended late or pruned."""
+    """Returns the bytes that the network moved for requests that ended late or pruned."""
     return float(row["lost"]["fetched_bytes"] + row["lost"]["shipped_bytes"])
 
 
 def lost_bytes(mine: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> tuple[float, float | None]:
-    """By how many percent of the other's mean they differ, paired by seed, and half of the 95 % interval."""
+    """Returns the difference in percent of the other's mean, paired by seed, and half of the 95 % interval."""
     mean = sum(lost_of(row) for row in other) / len(other)
     if not mean:
         return 0.0, None
@@ -186,7 +186,7 @@ def lost_bytes(mine: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) 
 
 
 def _outlook_seeds(lab: Lab) -> range:
-    """They chose nothing: the rule was chosen on others, and time-outs on none."""
+    """Returns seeds that chose nothing: the rule was chosen on others, and time-outs on none."""
     return range(outlook.FIRST_SEED, outlook.FIRST_SEED + (1 if lab.quick else outlook.SEEDS))
 
 
@@ -197,7 +197,7 @@ def _outlook_scale(requests: int, seeds: range) -> str:
 MOVES_SETTINGS = ("base", "fan-in", "egress")
 MOVES_SHARE, MOVES_LOAD = 0.2, 0.8
 HARM = 1.01
-"""A mean completion time of collectives from which on it counts as slower: one percent."""
+"""Ratio of the mean completion time of collectives that counts as slower: one percent."""
 
 
 def j7(lab: Lab) -> Measured:

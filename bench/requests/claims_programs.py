@@ -8,12 +8,12 @@ from bench.requests.point import Point
 
 BEYOND_KNEE = 1.2
 KNEE_TIMES = 2.0
-"""FCFS' time per token at the knee, times that of an idle engine."""
+"""FCFS' time per token at the knee, as a multiple of that of an idle engine."""
 IDLE_QPS = {"chat": 0.05, "tree-search": 0.02, "mixed": 0.02, "claudecode": 0.002}
 HIGHEST_QPS = {"chat": 4.0, "tree-search": 1.0, "mixed": 2.0, "claudecode": 0.4}
 STEPS = 6
 FEWEST = 40
-"""Programs in a run, whatever the rate."""
+"""Least number of programs in a run, whatever the rate."""
 POLICY = {"chat": "plas", "tree-search": "atlas", "claudecode": "plas"}
 
 
@@ -29,7 +29,8 @@ def point(lab: Lab, workload: str, policy: str, qps: float) -> Point:
 
 
 def knee(lab: Lab, workload: str) -> float:
-    """The highest rate tried at which FCFS takes at most twice the time per token of an idle engine; first seed."""
+    """Returns the highest rate tried at which FCFS takes at most twice the time per token of an idle engine; first
+    seed."""
     seed = lab.scale.seeds[0]
     idle_s = _of(lab, point(lab, workload, "fcfs", IDLE_QPS[workload]), "per_token_s", (seed,))
     low, high = IDLE_QPS[workload], HIGHEST_QPS[workload]
@@ -41,7 +42,7 @@ def knee(lab: Lab, workload: str) -> float:
 
 
 def compared(lab: Lab, workload: str) -> tuple[float, dict[str, tuple[float, float]]]:
-    """Rate, and for each policy mean time per token and mean latency over FCFS'."""
+    """Returns the rate and, for each policy, mean time per token and mean latency relative to FCFS."""
     qps = BEYOND_KNEE * knee(lab, workload)
     names = ("fcfs", "las", POLICY[workload], "srpt")
     points = {name: point(lab, workload, name, qps) for name in names}
@@ -56,7 +57,7 @@ def _of(lab: Lab, at: Point, measure: str, seeds: tuple[int, ...]) -> float:
 
 
 def _seeds(lab: Lab, workload: str, qps: float) -> str:
-    """The mean over FCFS', seed by seed."""
+    """Formats the means relative to FCFS, seed by seed."""
     mine, fcfs = (point(lab, workload, name, qps) for name in (POLICY[workload], "fcfs"))
     each = [_of(lab, mine, "latency_s", (s,)) / _of(lab, fcfs, "latency_s", (s,)) for s in lab.scale.seeds]
     return f" (mean by seed {', '.join(f'{ratio:.2f}' for ratio in each)})"

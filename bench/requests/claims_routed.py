@@ -1,4 +1,4 @@
-"""Agentix's claim about its router: short prompts to the least loaded replica, long ones to their program's."""
+"""Agentix's claim about its router: short prompts go to the least loaded replica, long ones to their program's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bench.requests.settings import Settings
 
 WORKLOAD, POLICY, REPLICAS = "mixed", "atlas", 4
 SYSTEM_TOKENS = 1000
-"""Shared by all programs of a kind; the paper names no length."""
+"""Shared by all programs of a kind; the paper gives no length."""
 LOADS = (0.8, 1.2)
-"""Times the knee of first come first served on one replica, for each replica."""
+"""Multiples, for each replica, of the knee of first come first served on one replica."""
 OTHERS = ("least-loaded", "sticky")
 SHORT_HITS = 0.75
 
@@ -36,7 +36,7 @@ def _rows(lab: Lab, at: Point) -> list[Result]:
 
 
 def _ratios(mine: list[Result], other: list[Result], part: str) -> list[float]:
-    """Seed by seed: both had the same programs."""
+    """Returns ratios seed by seed: both had the same programs."""
     return [a["latency_s"][part] / b["latency_s"][part] for a, b in zip(mine, other, strict=True)]
 
 

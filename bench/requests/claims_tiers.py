@@ -1,4 +1,4 @@
-"""QoServe's claims: capacity, machines, what each part brings, swings, other mixes, the estimate."""
+"""QoServe's claims: capacity, machines, what each part adds, swings, other mixes, the estimate."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bench.requests.policies import TIERS
 
 SILO_REPLICAS = 13
 MIX_LOAD, OVERLOAD, PEAK = 1.23, 1.6, 1.37
-"""Times capacity, as the paper's 4.5, 6 and 5 requests/s are to its 3.65."""
+"""Multiples of the capacity, as the paper's 4.5, 6 and 5 requests/s are of its 3.65."""
 SWING = 2.5
 MANY_INTERACTIVE, FEW_INTERACTIVE = (70, 15, 15), (15, 15, 70)
 NEVER_OVERDUE = {"overdue_every": 1 << 20}
-"""Every so many steps begin with requests that are late by far; a run has fewer."""
+"""Interval of steps that begin with requests that are late by far; a run has fewer steps."""
 PARTS = ("edf", "dc", "dc-er", "qoserve")
 
 
@@ -40,7 +40,7 @@ def q1_sharegpt(lab: Lab) -> Measured:
 
 
 def _shipped(lab: Lab, mine: float, workload: str = "azure-code") -> str:
-    """The paper's claim is about its own policy; this is what engines here run unless they are told otherwise."""
+    """The paper's claim is about its own policy; this is the default of engines here."""
     fit = _capacity(lab, "fit", workload)
     return f"fit, the default policy, {fit:.2f}: {_times(fit, mine)} qoserve"
 

@@ -1,4 +1,4 @@
-"""Maestro's claims, on generated workflows; the prediction's on recorded requests, with a folder of traces."""
+"""Maestro's claims, on generated workflows; that of the prediction on recorded requests, with a folder of traces."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mfsd.serve.learn.rows import RequestRow, checked
 
 SECONDS = 600.0
 CONTENDED_QPS = 0.55
-"""On four nodes, four of five jobs of batch: EDF has about half in time, as in the paper."""
+"""On four nodes, with four of five jobs batch: EDF has about half in time, as in the paper."""
 FEW_QPS, FEW_BATCH, FEW_NODES = 1.0, 0.6, (1, 2, 4)
 FEW_JUDGED = (2, 4)
-"""Nodes with which the paper's gain is the largest."""
+"""Numbers of nodes with which the paper's gain is the largest."""
 AWAY_QPS = (0.4, 0.6, 0.8)
 EXPECTED = "lengths expected are medians of roles, not those of a trained predictor"
 SWITCH_JOBS, SWITCH_APART_S = 2, 5000.0
@@ -34,7 +34,7 @@ def point(policy: str, qps: float, **given: Any) -> Point:
 
 
 def mean(lab: Lab, at: Point, name: str) -> float:
-    """Over seeds."""
+    """Returns the mean over seeds."""
     rows = [row[name] for row in lab.of_seeds(at, lab.scale.seeds)]
     return sum(float(r["mean"] if isinstance(r, dict) else r) for r in rows) / len(rows)
 
@@ -67,7 +67,7 @@ def preempting(lab: Lab) -> Measured:
 
 
 def one_gpu(lab: Lab) -> Measured:
-    """The last of two jobs: contexts are there from the first."""
+    """Measures the last of two jobs, which finds the contexts of the first."""
     took = {}
     for name in ("maestro", "maestro-restart"):
         jobs = one("travel assistant", SWITCH_JOBS, SWITCH_APART_S, 1)
@@ -119,7 +119,7 @@ def predicted(lab: Lab) -> Measured:
 
 
 def sessions(path: Path) -> list[RequestRow]:
-    """Of the coding sessions; an answer whose kind is not recorded teaches lengths alone."""
+    """Returns rows of the coding sessions. An answer whose kind is not recorded is used for lengths only."""
     columns = ("session_id", "timestamp", "type", "input_length", "output_length", "input_types", "output_types",
                "tool_tokens", "fork_group")  # fmt: skip
     rows = []

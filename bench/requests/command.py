@@ -29,7 +29,7 @@ STOPPED = {
     "compare": "nothing is kept, the same command starts anew",
     "live": "with --json the pairs that have ended are kept in its file, the same command starts anew and replaces it",
 }
-"""What Ctrl-C leaves, where that is not what the other commands leave."""
+"""What Ctrl-C leaves, if that differs from the other commands."""
 
 
 def usage() -> str:

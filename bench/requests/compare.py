@@ -28,7 +28,7 @@ class Served(NamedTuple):
     request: Request
     """As it was first seen."""
     first_step: int
-    """The plan, by number, with which its prompt was done: the order in which first tokens came."""
+    """Number of the plan with which its prompt was done, which gives the order of first tokens."""
     first_token_s: float
     outputs: int
 
@@ -43,14 +43,14 @@ class Recording(NamedTuple):
 
 
 class Token(NamedTuple):
-    """When a first token came: after the arrival of the first request, and its place, equal for those of one step."""
+    """When a first token came: time after the arrival of the first request, and place, equal for tokens of one step."""
 
     at_s: float
     step: float
 
 
 def recorded(path: Path) -> Recording:
-    """Of a file, or of a folder's. UsageError where nothing was served."""
+    """Reads a file, or those of a folder. Raises UsageError if nothing was served."""
     steps: list[Step] = []
     config: ServeConfig | None = None
     for file in files_of(path):
@@ -68,7 +68,8 @@ def recorded(path: Path) -> Recording:
 
 
 def requests_of(steps: Sequence[Step]) -> list[Served]:
-    """Each plan that computes the last of a prompt, or a decode, makes a token of it."""
+    """Returns the served requests: each plan that computes the last part of a prompt, or a decode, makes a token of
+    it."""
     seen: dict[int, Request] = {}
     first_step: dict[int, int] = {}
     first_token_s: dict[int, float] = {}
@@ -87,11 +88,11 @@ def requests_of(steps: Sequence[Step]) -> list[Served]:
     last_s = steps[-1].now_s if steps else 0.0
     return [
         Served(seen[n], first_step[n], first_token_s.get(n, last_s), outputs[n]) for n in sorted(first_step)
-    ]  # one that ended with its first token before the next view counts as then
+    ]  # one that ended with its first token before the next view counts as if seen then
 
 
 def simulated(recording: Recording, varying: bool) -> tuple[Outcome, Fitted]:
-    """varying: the machine as slow at each point of the work as it was."""
+    """varying: the machine is as slow at each point of the work as it was."""
     cost = fitted(recording.observed, varying)
     base_s = min(one.request.arrival_s for one in recording.served)
     calls = [
@@ -120,8 +121,8 @@ def simulated(recording: Recording, varying: bool) -> tuple[Outcome, Fitted]:
 
 
 def order(real: Sequence[Token], made: Sequence[Token]) -> dict[str, float]:
-    """How alike two orders of the same requests are. tau: Kendall's tau-b, tokens of one step are tied; inverted: share
-    of pairs whose order is the other one; equal_places: share of requests with the same place."""
+    """Compares two orders of the same requests. tau: Kendall's tau-b, tokens of one step are tied; inverted: share of
+    pairs in reverse order; equal_places: share of requests with the same place."""
     alike = inverted = tied_real = tied_made = 0
     for at, a in enumerate(real):
         for b, c in zip(real[:at], made[:at], strict=True):
@@ -176,7 +177,7 @@ def row(recording: Recording, outcome: Outcome, cost: Fitted) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """vLLM, and both simulations."""
+    """Formats vLLM and both simulations."""
     plans, other = result["plans"], result["at_the_machines_speed"]
     lines = [
         f"plans equal to the bit: {plans['equal']} of {plans['made']}",

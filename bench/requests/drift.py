@@ -1,10 +1,10 @@
-"""H-MAS's workloads: requests of tasks with SLOs of their own, while their rate or their mix drifts.
+"""H-MAS's workloads: requests of tasks with their own SLOs, while their rate or their mix drifts.
 
 rate: a calm, a surge and an on-off phase (Eq 13). mix: phases of interactive tasks, of long outputs, and of all of
-them. both: the two at once. burst, gradual, shift: the slices of its table 1, in which what changes is fast (bursts
+them. both: the two at once. burst, gradual, shift: the slices of its table 1, in which the change is fast (bursts
 around the same mean), medium (longer and longer tasks at one rate) or slow (rate and mix of each phase). replay: bursty
-arrivals of code and chat. All of it is generated: the paper publishes SLOs by task (table 6) and the rates, not the
-lengths; those here are lognormal with medians and spreads chosen by task and named in TASKS. The lengths of replay
+arrivals of code and chat. All of it is generated: the paper publishes SLOs by task (table 6) and the rates, but not the
+lengths. Those here are lognormal with medians and spreads chosen by task and named in TASKS. The lengths of replay
 follow the published quantiles of the two traces (bench.requests.lengths).
 """
 
@@ -29,17 +29,18 @@ from bench.sim.serving import Call
 NAMES = ("rate", "mix", "both", "burst", "gradual", "shift", "replay")
 SOURCE = "generated: SLOs by task as published, lengths lognormal by task"
 STRICTER = 0.2
-"""SLOs are scaled by 1 + this for the least important request to 1 - this for the most important (Eq 14)."""
+"""SLOs are scaled from 1 + this for the least important request to 1 - this for the most important (Eq 14)."""
 SPREAD = 0.8
 """Of the logarithms of prompts and outputs."""
 LONGEST_PROMPT, LONGEST_OUTPUT = 8000, 2000
 HIGHEST = 1.8
 BURST_EVERY_S, BURST_S, BURST = 20.0, 4.0, 3.0
-"""A burst of the base rate times BURST for BURST_S; between bursts as much less as keeps the mean."""
+"""A burst of BURST times the base rate for BURST_S; between bursts the rate is lower, so that the mean stays the
+same."""
 SHIFTS = (0.7, 1.3, 1.0)
 """Rates of the slow slice's phases."""
 GROWTH = (0.6, 1.4)
-"""Of lengths in the medium slice, from its begin to its end."""
+"""Factors of lengths in the medium slice, from its begin to its end."""
 REPLAY_SHAPE = 0.25
 """Of the gamma distribution of gaps: a coefficient of variation of 2."""
 
@@ -88,7 +89,7 @@ def burst_of(now_s: float, base: float) -> float:
 
 
 def generate(name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None) -> Workload:
-    """Requests within `seconds`, at most three phases; `qps` is the base of the rates (their mean, nearly)."""
+    """Returns requests within `seconds`, at most three phases; `qps` is the base of the rates (nearly their mean)."""
     if name not in NAMES:
         raise UsageError(f"--workload {name}: use {', '.join(NAMES)}")
     ends = min(seconds, 3 * settings.phase_s)
@@ -114,7 +115,7 @@ def generate(name: str, settings: Settings, qps: float, seed: int, seconds: floa
 
 
 def _rate(name: str, settings: Settings, qps: float) -> tuple[Callable[[float], float], float]:
-    """The rate at a time, and the highest."""
+    """Returns the rate at a time, and the highest rate."""
     phase_s = settings.phase_s
     if name in ("rate", "both"):
         return lambda now: rate_of(now, qps, phase_s), qps * HIGHEST
@@ -126,7 +127,7 @@ def _rate(name: str, settings: Settings, qps: float) -> tuple[Callable[[float], 
 
 
 def _replay(settings: Settings, qps: float, seed: int, ends: float, traces: Path | None) -> Workload:
-    """Code and chat in turns of chance, each with the SLOs of the task that it is like."""
+    """Mixes code and chat at random, each with the SLOs of the task that it resembles."""
     of = {"code": Lengths("azure-code", traces), "dialogue": Lengths("sharegpt", traces)}
     drawn, gaps = random.Random(f"drift {seed}"), random.Random(f"arrivals {seed}")
     calls, at = [], 0.0

@@ -1,4 +1,4 @@
-"""What a command says about an input that it cannot use."""
+"""The error for an input that a command cannot use."""
 
 from __future__ import annotations
 

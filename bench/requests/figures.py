@@ -1,4 +1,4 @@
-"""Pictures of runs and capacities: PNG and SVG beside the file of results."""
+"""Plots of runs and capacities: PNG and SVG beside the file of results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from bench.requests.point import Result
 
-# Okabe and Ito's colours, distinct for colour-blind readers; markers repeat the distinction in print.
+# Okabe and Ito's colours, distinct for colour-blind readers; markers distinguish the lines in print.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "v", "D", "P", "*", "x")
 
 
 def capacities(results: Sequence[Result], file: Path) -> list[Path]:
-    """Late requests at every rate that was tried, and where each policy reaches 1 %."""
+    """Plots late requests at every rate that was tried, and where each policy reaches 1 %."""
     figure, (axis,) = _figure(1)
     for number, policy in enumerate(_policies(results)):
         of = [row for row in results if row["policy"] == policy]
@@ -36,7 +36,7 @@ def capacities(results: Sequence[Result], file: Path) -> list[Path]:
 
 
 def runs(what: str, results: Sequence[Result], file: Path) -> list[Path]:
-    """Of tiers: late requests by tier, and over time where there is one rate. Of others: their measure by rate."""
+    """For tiers: late requests by tier, and over time if there is one rate. For others: their measure by rate."""
     rates = sorted({row["qps"] for row in results})
     if what == "tiers":
         panels = 2 if len(rates) == 1 else 1
@@ -74,7 +74,7 @@ def _by_tier(axis: Any, results: Sequence[Result]) -> None:
 
 
 def _over_time(axis: Any, results: Sequence[Result]) -> None:
-    """The first seed's."""
+    """Plots the first seed."""
     seed = min(row["seed"] for row in results)
     load = axis.twinx()
     for number, policy in enumerate(_policies(results)):

@@ -9,7 +9,7 @@ from bench.sim.serving import Call, Program
 from mfsd.policy.serve import Inherited, ProgramTable, Service
 
 PROMPT_S, OUTPUT_S = 8e-5, 4e-4
-"""Of one token, as far as hindsight knows: a share of full steps of an 8B model on one A100."""
+"""Time of one token as assumed by hindsight: a share of full steps of an 8B model on one A100."""
 
 
 class Nothing(ProgramTable):
@@ -21,8 +21,8 @@ class Nothing(ProgramTable):
 
 
 class Hindsight(ProgramTable):
-    """A program's calls that have not ended, known beforehand: the shortest remaining first. A bound, no policy. Of
-    calls side by side the first in the program counts as the first that ended."""
+    """Knows in advance the calls of a program that have not ended: the shortest remaining goes first. A bound, not a
+    policy. Of concurrent calls the first in the program counts as the first that ended."""
 
     def __init__(self, work: Sequence[Call | Program]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where claims are measured: runs by everything they depend on, on disk as they finish, and capacities made of them."""
+"""Measures claims: runs by everything they depend on, saved as they finish, and the capacities computed from them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Scale(msgspec.Struct, frozen=True):
     """How long and how often claims are measured."""
 
     tiers_s: float = 14_400.0
-    """Of arrivals; eight times the longest deadline, as in QoServe."""
+    """Length of arrivals; eight times the longest deadline, as in QoServe."""
     deadlines: float = 1.0
-    """Of the deadlines of batch tiers and the turns of a changing rate, when a run is shorter than that."""
+    """Factor of the deadlines of batch tiers and of the turns of a changing rate, for runs that are shorter."""
     programs_s: float = 900.0
     routed_s: float = 300.0
-    """Of arrivals at several replicas."""
+    """Length of arrivals at several replicas."""
     step: float = 0.1
     """Requests/s at which the search for a capacity ends."""
     seeds: tuple[int, ...] = (11, 12, 13)
@@ -39,7 +39,7 @@ class Scale(msgspec.Struct, frozen=True):
     joint_seeds: tuple[int, ...] = (511, 512, 513, 514, 515, 516, 517, 518)
     agents_s: float = 300.0
     agents_seeds: tuple[int, ...] = (781, 782, 783, 784, 785, 786)
-    """They chose nothing."""
+    """These chose nothing."""
 
 
 FULL_S = Scale().tiers_s
@@ -49,7 +49,7 @@ QUICK = Scale(tiers_s=1800.0, deadlines=0.125, programs_s=300.0, routed_s=60.0, 
 
 
 class _Search(NamedTuple):
-    """Of a capacity, with one seed. known: shares of late requests by rate, from earlier calls."""
+    """The search for a capacity, with one seed. known: shares of late requests by rate, from earlier calls."""
 
     point: Point
     highest: float
@@ -58,14 +58,14 @@ class _Search(NamedTuple):
 
 
 def _measured(point: Point) -> dict[str, Any]:
-    """A row that says of what, for it may be ready before others that were asked for earlier."""
+    """Returns a row with its point, as it may be ready before rows that were requested earlier."""
     began = time.monotonic()
     row = points.run(point)
     return {"point": msgspec.to_builtins(point), "took_s": time.monotonic() - began, "row": row}
 
 
 def _searched(search: _Search) -> dict[str, Any]:
-    """The rows that it took."""
+    """Returns the rows that the search took."""
     found: list[dict[str, Any]] = []
 
     def late_at(qps: float) -> float:
@@ -80,7 +80,7 @@ def _searched(search: _Search) -> dict[str, Any]:
 
 
 class Lab:
-    """engine: "ray" spreads runs of several seeds over a Ray cluster. Raises UsageError when the file holds something
+    """engine: "ray" spreads runs of several seeds over a Ray cluster. Raises UsageError if the file holds something
     else than runs."""
 
     def __init__(self, file: Path | None, scale: Scale, traces: Path | None = None, engine: str = "local") -> None:
@@ -103,7 +103,7 @@ class Lab:
         return self.scale.tiers_s < FULL_S / 4
 
     def beside(self, name: str) -> Path | None:
-        """A file of another kind of runs, beside this one's."""
+        """Returns a file for another kind of runs, beside this one's."""
         return None if self._file is None else self._file.with_name(f"{self._file.stem}-{name}.jsonl")
 
     def tiers_scale(self) -> str:
@@ -124,7 +124,7 @@ class Lab:
         return f"600 s, {_seeds(self.scale.seeds)}"
 
     def tiers(self, policy: str, qps: float, seed: int, workload: str = "azure-code", **given: Any) -> Point:
-        """A point of the tiers, deadlines and turns scaled."""
+        """Returns a point of the tiers, with deadlines and turns scaled."""
         scale, plain = self.scale, Settings()
         scaled = {
             name: getattr(plain, name) * scale.deadlines for name in ("batch_ttlt_s", "background_ttlt_s", "swing_s")
@@ -140,11 +140,11 @@ class Lab:
         )
 
     def run(self, point: Point) -> Result:
-        """The point's row, now or from an earlier call."""
+        """Returns the point's row, from an earlier call or from a run now."""
         return self.runs([point])[0]
 
     def runs(self, wanted: Sequence[Point]) -> list[Result]:
-        """Rows of all, in this order; what is missing is run, on a cluster all at once."""
+        """Returns the rows of all points, in this order. Runs what is missing, on a cluster all at once."""
         keys = [_key(msgspec.to_builtins(point)) for point in wanted]
         missing = {key: point for key, point in zip(keys, wanted, strict=True) if key not in self._rows}
         for made in sweep.each(_measured, list(missing.values()), self._engine):
@@ -164,12 +164,12 @@ class Lab:
         self._say(described, row, made["took_s"])
 
     def late(self, point: Point, seeds: Sequence[int] | None = None, of: str = "all") -> float:
-        """Mean share of late requests over seeds."""
+        """Returns the mean share of late requests over seeds."""
         rows = self.of_seeds(point, self.scale.seeds if seeds is None else seeds)
         return sum(float(row["violations"][of]) for row in rows) / len(rows)
 
     def capacity(self, point: Point, seeds: Sequence[int] | None = None) -> float:
-        """Mean over seeds of the most requests/s of which at most 1 % are late."""
+        """Returns the mean over seeds of the highest rate (requests/s) at which at most 1 % are late."""
         given = self.scale.seeds if seeds is None else seeds
         replicas = points.replicas(point)
         highest, step = HIGHEST[point.workload] * replicas, self.scale.step * replicas

@@ -1,8 +1,7 @@
-"""How long prompts and outputs are: drawn from a recorded trace where one is given, else from its published quantiles.
+"""Lengths of prompts and outputs: drawn from a recorded trace if one is given, else from its published quantiles.
 
-data/lengths.json holds the quantiles and names their sources. What is drawn from quantiles is generated: prompt and
-output are independent there, and nothing beyond the last quantile is known. Rows of a trace keep prompt and output
-together.
+data/lengths.json holds the quantiles and names their sources. Lengths drawn from quantiles are generated: prompt and
+output are independent, and nothing beyond the last quantile is known. Rows of a trace keep prompt and output together.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Tokens(NamedTuple):
 
 
 class Lengths:
-    """Draws prompt and output tokens; `source` says from what."""
+    """Draws prompt and output tokens; `source` names their origin."""
 
     def __init__(self, name: str, traces: Path | None) -> None:
         statistics = published()
@@ -59,7 +58,8 @@ def published() -> dict[str, Any]:
 
 
 def curve(quantiles: dict[str, float]) -> Curve:
-    """Inverse of the distribution through the quantiles (percent -> value), flat beyond the first and the last."""
+    """Returns the inverse of the distribution through the quantiles (percent -> value), flat beyond the first and the
+    last."""
     return Curve(sorted((float(percent) / 100, float(value)) for percent, value in quantiles.items()))
 
 

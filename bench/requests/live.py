@@ -33,9 +33,9 @@ OUTPUT_TOKENS = {"important": (8, 24), "other": (8, 16)}
 IMPORTANT_SHARE = 0.5
 SLO_OTHER_S = 120.0
 SLO_OF_STEPS = 4.0
-"""The deadline of important requests: the time of so many full steps, as the burst before each pair took them."""
+"""The deadline of important requests, as a number of full steps at their speed in the burst before each pair."""
 BURST = 40
-"""Requests at once that measure the capacity."""
+"""Concurrent requests that measure the capacity."""
 BATCHED_TOKENS = 2048
 STEP_TOKENS = {"max_num_seqs": 32, "max_num_batched_tokens": BATCHED_TOKENS, "max_model_len": BATCHED_TOKENS}
 
@@ -59,7 +59,7 @@ def arrivals(seed: int, count: int, per_s: float) -> list[Arrival]:
 
 
 def prompts(seed: int, made: Sequence[Arrival]) -> list[list[int]]:
-    """Token ids, the same in any engine."""
+    """Returns token ids, the same for any engine."""
     draw = random.Random(f"prompts {seed}")
     return [[draw.randint(3, 1000) for _ in range(one.prompt_tokens)] for one in made]
 
@@ -101,7 +101,7 @@ async def _one(
 
 
 async def _serve(policy: str) -> None:
-    """One line of JSON in, one out: {"seed", "count", "per_s", "slo_s"} -> a row for each request."""
+    """Reads a line of JSON and writes one: {"seed", "count", "per_s", "slo_s"} -> a row for each request."""
     import vllm
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -211,7 +211,7 @@ class Run:
 
 
 def record(folder: Path, count: int, load: float, seed: int, logs: Path) -> None:
-    """One run of MFS's scheduler whose every decision is written to the folder, after a few requests and a burst."""
+    """Runs MFS's scheduler once, after a few requests and a burst, with every decision written to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
         settings.write(f"[record]\nfolder = {json.dumps(str(folder.resolve()))}\n")
@@ -242,15 +242,15 @@ def measured(rows: list[dict[str, Any]], slo_s: float) -> dict[str, float]:
 
 
 def tokens_identical(base: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> float:
-    """Share of requests whose answers have the same tokens in both runs."""
+    """Returns the share of requests whose answers have the same tokens in both runs."""
     return statistics.fmean(a["token_ids"] == b["token_ids"] for a, b in zip(base, other, strict=True))
 
 
 def compare(
     servers: Mapping[str, Serves], pairs: int, count: int, load: float, seed: int, at_once: bool = False
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each pair when it has ended, the base's first. Pairs in turns, or at once. Capacity and deadline are
-    measured before each, on the first engine: a machine with other work changes from minute to minute."""
+    """Yields the rows of each pair when it has ended, the base's first. Pairs run in turns, or at once. Capacity and
+    deadline are measured before each, on the first engine: a machine with other work changes from minute to minute."""
     base, other = servers
     together = ThreadPoolExecutor(len(servers) if at_once else 1)
     for server in servers.values():  # the first steps are slow everywhere
@@ -280,10 +280,11 @@ def compare(
 
 
 def summary(results: Sequence[dict[str, Any]], base: str, other: str) -> dict[str, float]:
-    """The other against the base: of all pairs together, and the median of the pairs' ratios.
+    """Compares the other with the base: all pairs together, and the median of the pairs' ratios.
 
-    Of tokens per second also the mean and its standard error: an engine beside another of its kind
-    (`--policy fcfs,fcfs`) differs by a tenth from pair to pair."""
+    For tokens per second also the mean and its standard error: an engine beside another of its kind (`--policy
+    fcfs,fcfs`) differs by a tenth from pair to pair.
+    """
     of = {policy: [row for row in results if row["policy"] == policy] for policy in (base, other)}
     pairs = list(zip(of[base], of[other], strict=True))
     late = [statistics.fmean(row["important_late"] for row in of[policy]) for policy in (base, other)]
@@ -344,7 +345,7 @@ def main(arguments: list[str]) -> int:
     if not (FOLDER / "venv").exists():
         print(f"bench requests live: no vLLM in {FOLDER}; install it with tools/e2e-vllm-setup {FOLDER}")
         return 2
-    from bench.micro.command import machine  # not there in vLLM's own environment
+    from bench.micro.command import machine  # not available in vLLM's own environment
 
     logs = ROOT / "out"
     logs.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""H-MAS' meta controller over simulated replicas: records in, the next configuration out."""
+"""H-MAS' meta controller over simulated replicas: takes records, returns the next configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIOR_TOKENS = 256.0
 
 
 class Controller:
-    """Of one replica; `tick` is asked every TICK_S."""
+    """The controller of one replica; `tick` is called every TICK_S."""
 
     def __init__(self, config: MetaConfig, base: ServeConfig) -> None:
         self._config, self._base, self._now = config, base, base
@@ -82,7 +82,7 @@ def _overdue(record: Record, now_s: float) -> bool:
 
 
 def control(config: MetaConfig, base: ServeConfig) -> Control:
-    """Of all replicas, one controller each. `base` says what holds beside the order."""
+    """Returns a control of all replicas, with one controller each. `base` gives everything but the order."""
     of: dict[int, Controller] = {}
 
     def asked(now_s: float, replicas: Sequence[Snapshot]) -> dict[int, ServeConfig]:

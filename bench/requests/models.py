@@ -1,4 +1,4 @@
-"""Which model each request, or program, asks for: drawn apart from what it is."""
+"""Chooses the model that each request, or program, asks for, independently of its other properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.sim.serving import Call, Program, model_name
 
 
 def asked(work: Sequence[Call | Program], settings: Settings, seed: int) -> Sequence[Call | Program]:
-    """All calls of a program ask for the same one."""
+    """All calls of a program ask for the same model."""
     if not settings.models:
         return work
     chance = random.Random(f"models {seed}")

@@ -63,7 +63,7 @@ def add_settings(group: argparse._ArgumentGroup) -> None:
 
 
 def numbers(text: str, option: str, kind: type, least: float) -> list[Any]:
-    """Values above `least`, once each."""
+    """Returns values above `least`, each once."""
     try:
         values = [kind(part) for part in text.split(",")]
     except ValueError:
@@ -74,7 +74,7 @@ def numbers(text: str, option: str, kind: type, least: float) -> list[Any]:
 
 
 def base(options: argparse.Namespace, qps: float) -> Point:
-    """What all runs share; `qps` counts where --requests says how long."""
+    """Returns what all runs share; `qps` matters if --requests determines how long they are."""
     given = settings.read(options.set)
     workload = options.workload or workloads.kind(options.what).workloads[0]
     workloads.check(options.what, workload)

@@ -24,12 +24,12 @@ from mfsd.policy.workflow import TierSpeeds
 
 WINDOW_S = 60.0
 DRAIN_S = 600.0
-"""After the last arrival and the longest SLO; what has not ended by then is late in any case."""
+"""Time after the last arrival and the longest SLO; a request that has not ended by then is late in any case."""
 PROGRAMS_END = 20.0
-"""Times the seconds of arrivals after which a run of programs stops, however many are left."""
+"""A run of programs stops after this multiple of the seconds of arrivals, however many are left."""
 SLOTS = {"tiers": 256, "programs": 32, "agents": 32, "drift": 256}
 REPLICAS = {"agents": 4}
-"""Where there are several by default: routers are compared."""
+"""Kinds with several replicas by default, because routers are compared."""
 PROGRAMS = ("programs", "agents")
 LANES = ("two-lane",)
 
@@ -37,7 +37,7 @@ Result = dict[str, Any]
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. Equal points give equal rows but for cpu_s and plan_us."""
+    """A run. Equal points give equal rows, except cpu_s and plan_us."""
 
     what: str = "tiers"
     workload: str = "azure-code"
@@ -54,7 +54,7 @@ def identity(point: Point) -> tuple[str, float, int]:
 
 
 def common(points: Sequence[Point]) -> dict[str, Any]:
-    """What all points of a file share."""
+    """Returns what all points of a file share."""
     shared: dict[str, Any] = msgspec.to_builtins(points[0])
     for key in ("policy", "qps", "seed"):
         del shared[key]
@@ -62,7 +62,7 @@ def common(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def run(point: Point) -> Result:
-    """The row of a point."""
+    """Returns the row of a point."""
     if point.what == "workflows":
         for name in ("prefill", "models"):
             if given := getattr(point.settings, name):
@@ -108,7 +108,8 @@ def run(point: Point) -> Result:
 
 
 def engines(point: Point, rule: Rule) -> tuple[ReplicaConfig | list[ReplicaConfig], Router | None]:
-    """The replicas' configurations, and how calls are spread: by the router, or in silos to their tier's."""
+    """Returns the replicas' configurations, and how calls are spread: by the router, or in silos to their tier's
+    replicas."""
     settings, count = point.settings, replicas(point)
     slots = settings.slots or SLOTS[point.what]
     config = ReplicaConfig(
@@ -138,7 +139,7 @@ def replicas(point: Point) -> int:
 
 
 def apart(point: Point, rule: Rule) -> Apart | None:
-    """None: every replica computes prompts and decodes."""
+    """Returns None if every replica computes prompts and decodes."""
     settings, count = point.settings, replicas(point)
     if not settings.prefill:
         return None
@@ -151,7 +152,7 @@ def apart(point: Point, rule: Rule) -> Apart | None:
 
 
 def node(point: Point, rule: Rule) -> NodeConfig | None:
-    """None: one model."""
+    """Returns None if there is one model."""
     settings = point.settings
     if not settings.models:
         return None
@@ -167,7 +168,7 @@ def node(point: Point, rule: Rule) -> NodeConfig | None:
 
 
 def _plain(point: Point, rule: Rule, given: str) -> None:
-    """Whether replicas are all alike and without memory beside their own."""
+    """Raises UsageError unless replicas are all alike and have only their own memory."""
     other = ((rule.silo, "silos"), (rule.store is not None, "a store"), (rule.meta is not None, "a controller"))
     for has, what in other:
         if has:
@@ -182,7 +183,7 @@ def _router_of(point: Point, rule: Rule) -> str:
 
 
 def _router(name: str, settings: Settings, count: int) -> Router | None:
-    """None: in turn."""
+    """Returns None for round robin."""
     if name == ROUND_ROBIN:
         return None
     config = RouteConfig(load=settings.router_load, locality_tokens=settings.locality_tokens)
@@ -216,7 +217,8 @@ def _more(point: Point, outcome: Outcome) -> Result:
 
 
 def over_time(records: Sequence[Record]) -> list[dict[str, float]]:
-    """By minute of arrival: requests/s, shares of late ones, the slowest first token of an interactive one."""
+    """Returns, by minute of arrival, requests/s, shares of late ones, and the slowest first token of an interactive
+    one."""
     windows: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         windows[int(record.arrival_s / WINDOW_S)].append(record)

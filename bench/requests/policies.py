@@ -1,8 +1,8 @@
 """Policies by name: what each sets in the request tier, and how its engines are used.
 
-The baselines of the tiers compute 256 tokens a step, which keeps the time between tokens below 50 ms, as QoServe's do;
-those of programs and of drift share the whole step among requests as vLLM does. Where a policy is a part of another,
-its name says what is on: dc dynamic chunks, er relegation, hp the hybrid key.
+The baselines of the tiers compute 256 tokens a step, which keeps the time between tokens below 50 ms, as QoServe's do.
+Those of programs and of drift share the whole step among requests as vLLM does. If a policy is a part of another, its
+name says what is on: dc dynamic chunks, er relegation, hp the hybrid key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
 from mfsd.policy.serve.meta import Strategy
 
 SMALL, LARGE = 256, 2048
-"""Tokens of a step of the baselines: in time for 50 ms between tokens; for throughput."""
+"""Tokens of a step of the baselines: for 50 ms between tokens; for throughput."""
 CHUNK_MAX = 2500
 """QoServe 4.1.4: throughput grows no further."""
 STEP_TOKENS = 4096
@@ -30,7 +30,7 @@ SILO = {INTERACTIVE: 7, BATCH: 3, BACKGROUND: 3}
 
 
 class Inherit(str, Enum):
-    """From its program, to its place in the order."""
+    """What a call inherits from its program for its place in the order."""
 
     NONE = "none"
     PLAS = "plas"
@@ -47,19 +47,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     inherit: Inherit = Inherit.NONE
     """What a call gets from its program on arrival."""
     router: str = ""
-    """Of the replicas, as part of the policy; empty: the one of `--set router=`."""
+    """Router of the replicas, as part of the policy; empty: the one of `--set router=`."""
     store: Mapping[str, Any] | None = None
-    """Of StoreConfig: KV that memory has lost is read from a store; None: it is computed again."""
+    """Values of StoreConfig: KV that memory has lost is read from a store. None: it is computed again."""
     silo: bool = False
-    """Replicas of its own for each tier."""
+    """Whether each tier has replicas of its own."""
     bounds: bool = False
-    """Outputs bounded by what ended before (conformal), for the fence; else by the request's limit."""
+    """Whether reserved memory is bounded by outputs that ended before (conformal); else by the request's limit."""
     meta: Strategy | None = None
     """How the order is chosen while the engine serves."""
 
 
 def _fixed(policy: Policy, tokens: int = SMALL) -> dict[str, Any]:
-    """A step of so many tokens and a pure order: no deadline changes the chunk, nothing is set aside."""
+    """A step of this many tokens and a pure order: no deadline changes the chunk, nothing is set aside."""
     return {
         "policy": policy, "step_tokens": tokens, "chunk_min": tokens, "chunk_max": tokens, "chunk_tight": tokens,
         "relegation": Relegation.NONE, "preemption": Preemption.ALWAYS,
@@ -183,7 +183,7 @@ OF = {"tiers": TIERS, "programs": PROGRAMS, "agents": AGENTS, "drift": DRIFT, "w
 
 
 def find(what: str, names: Sequence[str]) -> list[str]:
-    """The names, once each; UsageError when one is not known."""
+    """Returns the names, each once. Raises UsageError if one is not known."""
     known = OF[what]
     for name in names:
         if name not in known:
@@ -201,7 +201,7 @@ def serve_config(rule: Rule, slots: int, given: Mapping[str, Any]) -> ServeConfi
 
 
 def silo_pools(replicas: int) -> dict[str, list[int]]:
-    """Tier -> its replicas, in the shares of SILO, at least one each."""
+    """Returns tier -> its replicas, in the shares of SILO, at least one each."""
     if replicas < len(SILO):
         raise UsageError(f"--set replicas={replicas}: the policy silo needs at least {len(SILO)}, one for each tier")
     left, of, first = replicas, sum(SILO.values()), 0
@@ -215,6 +215,6 @@ def silo_pools(replicas: int) -> dict[str, list[int]]:
 
 
 def silo_step(tier: str) -> dict[str, Any]:
-    """Tokens of a step on the replicas of a tier."""
+    """Returns the tokens of a step on the replicas of a tier."""
     tokens = SMALL if tier == INTERACTIVE else LARGE
     return {"step_tokens": tokens, "chunk_min": tokens, "chunk_max": tokens, "chunk_tight": tokens}

@@ -1,8 +1,8 @@
 """Agentix's workloads: programs of several calls whose user waits for the last one.
 
 chat: turns one after another, a Pareto number of them, lengths of ShareGPT's single turns, a pause before each.
-tree-search: rounds of expansions side by side; a round begins when the one before has ended.
-best-of-n: candidates side by side, then one call that reads them all.
+tree-search: rounds of concurrent expansions; a round begins when the one before has ended.
+best-of-n: concurrent candidates, then one call that reads them all.
 mixed: a third each of the three above.
 claudecode: coding sessions, one call after another on a growing context.
 
@@ -32,7 +32,7 @@ SESSIONS = "agentic_claudecode"
 NEEDED = ("session_id", "turn", "input_length", "output_length", "ideal_hit_tokens")
 """Columns of recorded sessions."""
 PAUSE_S = 5.0
-"""Mean, before a turn of a chat."""
+"""Mean pause before a turn of a chat."""
 ROUNDS = (2, 6)
 """Of a tree search: from, to."""
 SESSION_CONTEXT_MAX = 500_000
@@ -42,7 +42,7 @@ OUTPUT_MAX = 2000
 
 
 def generate(name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None) -> Workload:
-    """Programs that start within `seconds`, `qps` of them a second."""
+    """Returns programs that start within `seconds`, `qps` of them a second."""
     if name not in NAMES:
         raise UsageError(f"--workload {name}: use {', '.join(NAMES)}")
     chance = random.Random(f"{name} {seed}")
@@ -75,7 +75,7 @@ def _chat(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[
 
 
 def _tree(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[Call, ...]:
-    """A round's calls extend one call of the round before, the one that a program would find best."""
+    """A round's calls extend one call of the round before, the one that a program would rate best."""
     question, _ = _draw(chance, lengths, settings)
     calls: list[Call] = []
     before: tuple[int, ...] = ()
@@ -107,7 +107,7 @@ _MAKE: Mapping[str, Callable[[random.Random, Lengths, Settings], tuple[Call, ...
 
 
 def _with_system(kind: str, calls: tuple[Call, ...], tokens: int) -> tuple[Call, ...]:
-    """The same program behind a prompt that all of its kind begin with."""
+    """Returns the same calls behind a prompt with which all of their kind begin."""
     if tokens == 0:
         return calls
     return tuple(
@@ -123,7 +123,7 @@ def _with_system(kind: str, calls: tuple[Call, ...], tokens: int) -> tuple[Call,
 
 
 def _call(prompt: int, output: int, seen: int, after: tuple[int, ...] = (), gap_s: float = 0.0) -> Call:
-    """`seen`: leading prompt tokens that the program's calls before it had or made."""
+    """`seen`: leading prompt tokens that the program's earlier calls had or produced."""
     return Call(prompt_tokens=prompt, output_tokens=output, prefix_tokens=min(seen, prompt), after=after, gap_s=gap_s)
 
 
@@ -133,7 +133,7 @@ def _draw(chance: random.Random, lengths: Lengths, settings: Settings) -> tuple[
 
 
 def _sessions(settings: Settings, seed: int, traces: Path | None) -> tuple[Iterator[tuple[Call, ...]], str]:
-    """Without end: recorded ones in a random order, again from the start when all were had; or generated ones."""
+    """Returns sessions without end: recorded ones in a random order, repeated once all were used; or generated ones."""
     chance = random.Random(f"sessions {seed}")
     if traces is None:
         statistics = published()["claudecode"]
@@ -149,8 +149,8 @@ def _shuffled(chance: random.Random, sessions: list[tuple[Call, ...]]) -> Iterat
 
 
 def _recorded(path: Path, settings: Settings) -> dict[Any, tuple[Call, ...]]:
-    """Calls of the main agent of each session, which have to stand in the order of its turns. `agent` and `think_time`
-    may be missing or null: the main agent, no pause. Raises TraceError with one line on bad input."""
+    """Returns the calls of the main agent of each session, which must be in the order of its turns. `agent` and
+    `think_time` may be missing or null: the main agent, no pause. Raises TraceError with one line on bad input."""
     sessions: dict[Any, list[Call]] = {}
     turns: dict[Any, int] = {}
     for where, row in records(path, (*NEEDED, "agent", "think_time")):

@@ -27,21 +27,21 @@ SEED_FIRST = 300
 
 
 class Probe(meta.Controller):
-    """Keeps one order, and the features of every tick."""
+    """Keeps one order, and records the features of every tick."""
 
     def __init__(self, policy: Policy, base: ServeConfig) -> None:
         super().__init__(MetaConfig(pool=(policy,), bypass_share=1.0), base)
         self.seen: list[tuple[float, tuple[float, ...]]] = []
 
     def __call__(self, now_s: float, replicas: Sequence[Snapshot]) -> dict[int, ServeConfig]:
-        """Of one replica."""
+        """Records one replica."""
         changed = self.tick(now_s, replicas[0])
         self.seen.append((now_s, table.features(self.views)))
         return {} if changed is None else {0: changed}
 
 
 def regimes(workload: str, qps: float, seed: int, seconds: float) -> list[tuple[tuple[float, ...], list[str]]]:
-    """Of each phase: features, and orders from best to worst."""
+    """Returns for each phase its features, and the orders from best to worst."""
     pool = MetaConfig().pool
     shares: dict[Policy, list[float]] = {}
     features: list[tuple[float, ...]] = []

@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def describe(found: Difference) -> str:
-    """The first field in which the plans differ."""
+    """Returns the first field in which the plans differ."""
     at = f"{found.path}:{found.line}"
     if found.replayed is None:
         return f"{at}: the plan fails here: {found.error}"

@@ -1,4 +1,4 @@
-"""Rows of many runs in one file: finished ones are kept whatever happens, and a second call goes on from there."""
+"""Rows of many runs in one file: finished ones are kept whatever happens, and a second call continues from there."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def collect(
     report: Report,
     engine: str = "local",
 ) -> list[Result]:
-    """Rows of all items, those of the file first; what is missing is run. KeyboardInterrupt passes through after the
-    finished rows are on disk."""
+    """Returns rows of all items, those of the file first, and runs what is missing. KeyboardInterrupt passes through
+    after the finished rows are on disk."""
     results = sweep.load(path, config)
     done = {identity_of(row) for row in results}
     missing = [item for item in items if identity(item) not in done]

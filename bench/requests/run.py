@@ -115,7 +115,7 @@ def summary(row: Result) -> str:
 
 def show(results: list[Result]) -> None:
     table = Table("policy", "per s", "seed", "requests", "result", "TTFT p50", "p99", "chunk", "CPU")
-    if results and "ttft_s" not in results[0]:  # workflows: jobs, not single requests
+    if results and "ttft_s" not in results[0]:  # workflows have jobs, not single requests
         table = Table("policy", "per s", "seed", "jobs", "result", "activations", "preemptions", "CPU")
     for row in results:
         if "ttft_s" not in row:

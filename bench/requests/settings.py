@@ -1,8 +1,7 @@
-"""Everything that a run is held under besides workload, policy, rate and seed: `--set NAME=VALUE`, with the range of
-each.
+"""Everything that a run depends on besides workload, policy, rate and seed: `--set NAME=VALUE`, with the range of each.
 
 `serve.NAME=VALUE` sets a number of the request tier itself (mfsd.policy.serve.ServeConfig) under every policy of the
-run; it is checked by that struct.
+run; that struct checks it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ROUTERS = (ROUND_ROBIN, *(r.value for r in (Router.LEAST_LOADED, Router.STICKY, 
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults are QoServe's for tiers (tables 1 to 3), Agentix's and H-MAS's for the others where they name any."""
+    """Defaults are QoServe's for tiers (tables 1 to 3), Agentix's and H-MAS's for the others if they give any."""
 
     # Tiers.
     mix_interactive: float = 1.0
@@ -40,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     no_slo_share: float = 0.0
     """Share of requests, of whatever tier, that ask for no deadline at all."""
     swing: float = 1.0
-    """Highest rate over lowest; they take turns, the mean is --qps. 1: a constant rate."""
+    """Highest rate over lowest; they alternate, and the mean is --qps. 1: a constant rate."""
     swing_s: float = 900.0
     """How long each of the two rates holds."""
 
@@ -50,15 +49,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     # Programs.
     gap_scale: float = 1.0
-    """Of the pauses between the calls of a program, and of the times of tools."""
+    """Factor of the pauses between the calls of a program, and of the times of tools."""
     gap_max_s: float = 60.0
     turns_pareto: float = 1.1
     """Exponent of the number of turns of a chat."""
     turns_max: int = 60
     context_max: int = 16_000
-    """Tokens at which a chat ends, or an agent."""
+    """Tokens at which a chat or an agent ends."""
     fan_out: int = 4
-    """Calls side by side in a round of a tree search, and candidates of best-of-n."""
+    """Concurrent calls in a round of a tree search, and candidates of best-of-n."""
     system_tokens: int = 0
     """Leading prompt tokens that all programs of a kind share (a system prompt), added to each call."""
     session_divisor: float = 8.0
@@ -68,49 +67,49 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     phase_s: float = 200.0
     """How long each of the three phases lasts."""
     slo_scale: float = 1.0
-    """Of the SLOs of the tasks."""
+    """Factor of the SLOs of the tasks."""
 
     # Workflows.
     nodes: int = 4
-    """Of one GPU each."""
+    """Number of nodes, of one GPU each."""
     remote_nodes: int = 0
-    """Of them, in another region."""
+    """How many of them are in another region."""
     batch_share: float = 0.8
-    """Of the jobs; the others are interactive."""
+    """Share of the jobs; the others are interactive."""
 
     # Engines.
     cost: str = "llama3-8b-a100"
-    """What a step takes: a model on an accelerator."""
+    """The cost of a step: a model on an accelerator."""
     replicas: int = 0
     """0: 1, and 4 for agents."""
     prefill: int = 0
     """Replicas that compute prompts only; the others decode. 0: each does both."""
     kv_rate_gbit: float = 100.0
-    """Of each replica's port, by which KV goes from prefill to decode replicas."""
+    """Rate of each replica's port, by which KV goes from prefill to decode replicas."""
     models: int = 0
-    """On one node, an engine each, of which as many run at once as there are replicas; 0: one model."""
+    """Models on one node, an engine each, of which as many run at once as there are replicas; 0: one model."""
     model_skew: float = 1.0
     """The k-th model has 1 / k ** model_skew of the requests of the first."""
     weights_gb: float = 0.0
-    """Of each model, which its engine reads from disk at 3 GB/s; 0: those of the cost."""
+    """Weights of each model, which its engine reads from disk at 3 GB/s; 0: those of the cost."""
     start_s: float = 20.0
-    """Beside that, until an engine serves."""
+    """Additional time until an engine serves."""
     router: str = ROUND_ROBIN
     """Which replica gets a request: in turn, or by a router of mfsd.policy.route."""
     router_load: Load = Load.REQUESTS
-    """What the least loaded replica has least of: requests, tokens, kv or wait."""
+    """How the least loaded replica is determined: by requests, tokens, kv or wait."""
     locality_tokens: int = 2048
-    """Router locality: prompts of at least so many tokens stay with their program."""
+    """For router locality: prompts of at least this many tokens stay with their program."""
     slots: int = 0
     """Requests that hold KV on a replica at once; 0: 256, and 32 for programs and agents."""
     kv_tokens: int = 0
     """KV memory of a replica; 0: what the cost's accelerator has beside the weights."""
     store_tokens_per_s: float = 95_000.0
-    """KV that a replica reads from the store: a port of 100 Gb/s at 131 kB a token."""
+    """Rate at which a replica reads KV from the store: a port of 100 Gb/s at 131 kB a token."""
     profiled: bool = True
     """Whether policies begin with a profile of the step times; otherwise with nothing, as a live engine does."""
     belief_scale: float = 1.0
-    """Step times that policies are shown, times the true ones."""
+    """Factor of the step times that policies are shown."""
     belief_noise: float = 0.0
     """Standard deviation of the logarithm of their error, from step to step."""
     step_noise: float = 0.0
@@ -151,7 +150,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 
 
 def read(options: Sequence[str]) -> Settings:
-    """Of `--set` options; UsageError names the field, its value and what is allowed."""
+    """Reads `--set` options. Raises UsageError with the field, its value and what is allowed."""
     given: dict[str, Any] = {}
     serve: dict[str, Any] = {}
     for option in options:

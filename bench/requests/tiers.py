@@ -1,7 +1,7 @@
 """QoServe's workload: tiers of interactive requests (first token, time between tokens) and batch ones (whole answer).
 
-Each request is given a tier by the mix, independently of its lengths, as the paper divides its traces; a share of every
-tier is of low importance. Arrivals are Poisson, at a constant rate or between two rates that take turns.
+Each request gets a tier by the mix, independently of its lengths, as the paper divides its traces; a share of every
+tier is of low importance. Arrivals are Poisson, at a constant rate or at two alternating rates.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TIERS = (INTERACTIVE, BATCH, BACKGROUND)
 
 
 def generate(name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None) -> Workload:
-    """Requests that arrive within `seconds`. Arrivals, lengths and tiers are drawn apart, so that a change of one
-    setting leaves the others' draws as they were."""
+    """Returns requests that arrive within `seconds`. Arrivals, lengths and tiers are drawn separately, so that a change
+    of one setting leaves the others' draws unchanged."""
     lengths = Lengths(name, traces)
     drawn, divided = random.Random(f"{name} lengths {seed}"), random.Random(f"tiers {seed}")
     careless = random.Random(f"no SLO {seed}")

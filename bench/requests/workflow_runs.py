@@ -15,12 +15,12 @@ from bench.sim.workflows.templates import SOURCE
 
 NAMES = ("maestro",)
 RECORDED_SEED = 900_001
-"""Of the jobs from which lengths and remaining times are expected; no run uses it."""
+"""Seed of the jobs from which lengths and remaining times are estimated; no run uses it."""
 RECORDED_QPS, RECORDED_S = 1.0, 1000.0
 
 
 def as_programs(name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None) -> Workload:
-    """The same jobs as programs of one model, for replicas; `run` has them on nodes of several models."""
+    """Returns the same jobs as programs of one model, for replicas; `run` has them on nodes of several models."""
     programs = [
         Program(arrival_s=job.arrival_s, calls=tuple(_call(job, stage) for stage in job.stages))
         for job in generate(qps, seconds, settings.batch_share, seed)

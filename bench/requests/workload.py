@@ -9,7 +9,7 @@ from bench.sim.serving import Call, Program
 
 
 class Workload(NamedTuple):
-    """`source`: from what it was drawn."""
+    """`source`: what it was drawn from."""
 
     work: Sequence[Call | Program]
     source: str

@@ -1,4 +1,4 @@
-"""The workload of a run, by what is asked: tiers, programs, agents, drift or workflows."""
+"""The workload of a run, by kind: tiers, programs, agents, drift or workflows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(what: str, workload: str) -> None:
 def generate(
     what: str, name: str, settings: Settings, qps: float, seed: int, seconds: float, traces: Path | None
 ) -> Workload:
-    """UsageError where nothing at all arrives."""
+    """Raises UsageError if nothing at all arrives."""
     check(what, name)
     made = kind(what).generate(name, settings, qps, seed, seconds, traces)
     if not made.work:

@@ -1,1 +1,1 @@
-"""The simulator: compute and network of a prefill/decode-disaggregated cluster in one event queue."""
+"""The simulator: compute and network of a cluster with separate prefill and decode, in one event queue."""

@@ -1,9 +1,10 @@
 """Exact order at the sender, and admission at the receiver: a model of what a coordinator of fan-ins could do.
 
-A message of KV waits at the NIC it leaves from, in the policy's exact order, until the sender's window has room. Where
-admission is on it has asked the NIC that it goes to before: the request arrives half a round trip later, the receiver
-admits what is first in order as long as its window has room, and the answer takes the other half. What is posted meets
-other traffic in a fabric that knows only classes. Collectives never wait."""
+A message of KV waits at its sending NIC, in the policy's exact order, until the sender's window has room. With
+admission it must first be admitted by the NIC that it goes to. The request arrives there half a round trip later, the
+receiver admits messages in order while its window has room, and the answer takes the other half. Posted messages meet
+other traffic in a fabric that knows only classes. Collectives never wait.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from bench.sim.topology import Topology
 
 MESSAGE_S = 330e-6  # at the NIC's rate: 16 MiB at 400 Gbit/s
-WINDOW_MESSAGES = 1.5  # of a sender; a receiver has one more, for senders that are busy, and what a round trip brings
+WINDOW_MESSAGES = 1.5  # of a sender; a receiver has one more, for busy senders, and the bytes of a round trip
 
 
 class AdmittedNetwork(SharedNetwork):
     def __init__(self, topology: Topology, round_trip_s: float | None) -> None:
-        """round_trip_s: between a sender and a receiver; None: no sender asks."""
+        """round_trip_s: between a sender and a receiver; None: senders need no admission."""
         super().__init__(topology)
         self.nics = topology.nics
         self.message_bytes = topology.link * MESSAGE_S
@@ -32,7 +33,7 @@ class AdmittedNetwork(SharedNetwork):
         self.half_s = (round_trip_s or 0.0) / 2
         self.window = WINDOW_MESSAGES * self.message_bytes
         self.window_there = self.window + self.message_bytes + topology.link * 2 * self.half_s
-        self.backlog: dict[Flow, float] = {}  # not sent, not asked for
+        self.backlog: dict[Flow, float] = {}  # bytes neither sent nor asked for
         self.under_way: dict[Flow, int] = {}  # messages asked for or in flight
         self.asked: dict[Flow, float] = {}  # bytes asked for and not posted
         self.messages: dict[int, tuple[Flow, float]] = {}  # by fluid number
@@ -48,7 +49,7 @@ class AdmittedNetwork(SharedNetwork):
         return flow.wire_class
 
     def target(self, flow: Flow) -> int:
-        """The first NIC that it enters, else the port of the NVSwitch."""
+        """Returns the first NIC that the flow enters, else the port of the NVSwitch."""
         return min(
             (link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares)
         )
@@ -72,14 +73,15 @@ class AdmittedNetwork(SharedNetwork):
             self.pump(nic)
 
     def ask_for(self, flow: Flow) -> None:
-        """For so many messages of a flow that it can fill the port, and no more: they are asked for in order."""
+        """Asks for as many messages of a flow as can fill the port, and no more, so that they are asked for in
+        order."""
         while flow in self.backlog and self.under_way.get(flow, 0) * self.message_bytes < self.window_there:
             size = self.cut(flow)
             self.asked[flow] = self.asked.get(flow, 0.0) + size
             self.later(self.half_s, lambda size=size: self.ask(flow, size))  # type: ignore[misc]
 
     def cut(self, flow: Flow) -> float:
-        """The flow's next message."""
+        """Takes the next message off the flow's backlog; returns its bytes."""
         left = self.backlog[flow]
         size = left / max(1, math.ceil(left * flow.path.shares.get(flow.path.source, 1.0) / self.message_bytes))
         self.backlog[flow] -= size
@@ -89,7 +91,7 @@ class AdmittedNetwork(SharedNetwork):
         return size
 
     def pump(self, nic: int) -> None:
-        """Posts what may be posted, as long as the sender's window has room."""
+        """Posts messages in order while the sender's window has room."""
         flows, granted = self.sending.get(nic, {}), self.granted.get(nic, [])
         while (flows or granted) and self.used.get(nic, 0.0) < self.window:
             if self.asks:
@@ -163,7 +165,7 @@ class AdmittedNetwork(SharedNetwork):
         return done
 
     def reorder(self, flow: Flow) -> None:
-        """What waits goes by the order it has when its turn is sought; what is posted keeps its class."""
+        """Waiting messages use the flow's order at the time of each choice; posted ones keep their class."""
         if flow.stage == 2:
             super().reorder(flow)
 

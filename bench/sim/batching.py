@@ -9,23 +9,23 @@ from bench.sim.states import State
 
 
 def least_loaded(tokens: Sequence[int], turn: int) -> int:
-    """The attention group with the fewest tokens. Idle groups take turns: were it always the first, most KV of a
+    """Returns the attention group with the fewest tokens. Idle groups take turns: if the first always won, most KV of a
     unit would leave by the same few NICs."""
     return min(range(len(tokens)), key=lambda group: (tokens[group], (group - turn) % len(tokens)))
 
 
 class RequestScheduler(Protocol):
-    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Not
-    chosen means waiting."""
+    """Chooses what a free unit computes next: pairs of a queued request and how many of its tokens. Requests that are
+    not chosen wait."""
 
     def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]: ...
 
     def computed(self, unit: int, now: float) -> None:
-        """The unit has computed what was planned for it last."""
+        """The unit has computed its last batch."""
 
 
 class FirstComeFirstServed:
-    """In arrival order up to the token budget; only a prompt that alone exceeds the budget is cut into
+    """Takes requests in arrival order up to the token budget. Only a prompt that alone exceeds the budget is cut into
     chunks."""
 
     def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
@@ -41,12 +41,12 @@ class FirstComeFirstServed:
         return chosen
 
     def computed(self, unit: int, now: float) -> None:
-        """What batches took is independent of their order."""
+        """Does nothing: the order does not depend on what batches took."""
 
 
 def batches_before(waiting_tokens: Sequence[int], budget_tokens: int) -> list[int]:
-    """How many batches run before the one in which each queued prompt begins, if they are formed first come first
-    served: given the tokens that are left of each, in order of arrival."""
+    """Returns, for each queued prompt, how many batches run before the one in which it begins, if batches are formed
+    first come first served: given the tokens left of each, in order of arrival."""
     before: list[int] = []
     batch, left = 0, budget_tokens
     for tokens in waiting_tokens:

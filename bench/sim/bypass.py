@@ -1,9 +1,10 @@
 """Load that no daemon orders, and what is known of it.
 
-A GPU that posts by itself and programs without the library send past MFS. At every sending NIC such a load comes in
-bursts and goes before all else. In production the daemon reads the port's counters every now and then
-(mfsd/node/port_watch.py), and its windows expect the link to have so much less until the next reading. Here a NIC is
-read at the first decision after that time, and each reading covers the time since the one before."""
+GPUs that post by themselves, and programs without the library, bypass MFS. At every sending NIC such a load comes in
+bursts and goes before all other traffic. In production the daemon reads the port's counters at intervals
+(mfsd/node/port_watch.py), and its windows expect the link to have that much less until the next reading. Here a NIC is
+read at the first decision after the interval, and each reading covers the time since the one before.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from bench.sim.cluster import Cluster
 
 NS = 1_000_000_000
-LEFT = 0.02  # of the link while the load takes all that it can
+LEFT = 0.02  # share of the link that remains while the load sends
 
 
 class Events(Protocol):
-    """The part of a simulation that such a load needs."""
+    """The part of a simulation that this load needs."""
 
     cluster: Cluster
     network: Any
@@ -30,7 +31,7 @@ class Events(Protocol):
 
 
 class BypassLoad:
-    """One for each simulation; the same bursts for every policy."""
+    """The load of one simulation; its bursts are the same for every policy."""
 
     def __init__(self, simulation: Events, share: float, burst_s: float) -> None:
         config, topology = simulation.cluster.config, simulation.cluster.topology
@@ -44,7 +45,7 @@ class BypassLoad:
         self.sends = [False] * topology.nics
         self.bytes = [0.0] * topology.nics  # at `since`
         self.since = [0.0] * topology.nics
-        self.read: dict[int, tuple[int, float]] = {}  # by NIC: when, and what was there
+        self.read: dict[int, tuple[int, float]] = {}  # by NIC: time of the last reading, and the bytes then
         self.rates: dict[int, float] = {}
         for nic in range(topology.nics):
             simulation.at(self.random.expovariate(1.0 / self.pause_s), self._change, nic)
@@ -54,7 +55,7 @@ class BypassLoad:
         self.bytes[nic] = self.sent(nic)
         self.since[nic] = simulation.now
         starts = self.sends[nic] = not self.sends[nic]
-        fluid = getattr(simulation.network, "fluid", None)  # there is none without contention
+        fluid = getattr(simulation.network, "fluid", None)  # the network without contention has none
         if fluid is not None:
             fluid.set_capacity(nic, self.link - (self.height if starts else 0.0))
         if simulation.unfinished:
@@ -67,7 +68,8 @@ class BypassLoad:
         return self.bytes[nic] + self.sends[nic] * self.height * (self.simulation.now - self.since[nic])
 
     def rate(self, nic: int, now_ns: int) -> float:
-        """Bytes per second as it is known: 0 without readings, between the two latest, or (interval 0) as it is."""
+        """Returns the load as known in bytes per second: 0 without readings, the mean between the two latest ones, or
+        (interval 0) the true value."""
         if self.interval_ns is None:
             return 0.0
         if not self.interval_ns:

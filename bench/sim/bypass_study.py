@@ -26,7 +26,7 @@ NONE = "`mfs`, not read"
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing. {"what", "panels": [{"title", "rows": {label: figures against the first row}}]}."""
+    """Runs what is missing. Returns {"what", "panels": [{"title", "rows": {label: figures against the first row}}]}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     panels = []

@@ -1,13 +1,14 @@
 """KV blocks of prompts and who holds them.
 
-Every unit has a cache of its own in which the least recently used blocks leave first. `keep`: a unit keeps what it
+Every unit has its own cache, from which the least recently used blocks leave first. `keep`: a unit keeps what it
 computes and what it fetches, as the prefix caches of engines do, so that a popular prefix is soon everywhere.
-`first-owner`: a block stays with the unit that computed it first and is fetched from there every time; no product is
-known to do that, it makes owners hot.
+`first-owner`: a block stays with the unit that computed it first and is fetched from there every time. No product is
+known to do that; it makes owners hot.
 
-With a store (Mooncake's, or another's behind its own NICs) units read each other's blocks from there as long as it has
-them. It places each block on one of its NICs at random, and is finite as well. That blocks must be written to it first
-is left out."""
+With a store (Mooncake's, or another one behind its own NICs) units read each other's blocks from the store as long as
+it has them. The store places each block on one of its NICs at random, and is finite as well. Writing blocks to it is
+not simulated.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Caches:
-    """What is held where; read and changed in the order of arrivals."""
+    """Who holds which block; read and changed in the order of arrivals."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         config, model = cluster.config, cluster.model
@@ -48,7 +49,7 @@ class Caches:
         self.stored: OrderedDict[int, int] = OrderedDict()  # tokens
 
     def prefix(self, row: Row) -> list[Held]:
-        """The longest beginning of the prompt that some unit holds."""
+        """Returns the longest beginning of the prompt that some unit holds."""
         held: list[Held] = []
         for block, tokens in zip(row.blocks, tokens_of(row), strict=True):
             groups = self.groups.get(block, {})
@@ -62,7 +63,7 @@ class Caches:
         return random.Random(f"store {self.seed} {block}").randrange(self.store_nics)
 
     def store(self, row: Row, unit: int, group: int) -> None:
-        """The unit has all blocks of the prompt now; without `keep`, those that no other holds."""
+        """The unit now has all blocks of the prompt; without `keep`, those that no other unit holds."""
         own = self.blocks[unit]
         for block, tokens in zip(row.blocks, tokens_of(row), strict=True):
             if self.store_nics:
@@ -74,7 +75,7 @@ class Caches:
             if holders and not self.keep:
                 self.blocks[next(iter(holders))].move_to_end(block)
                 continue
-            holders[unit] = group  # before room is made: what leaves is never this block
+            holders[unit] = group  # before room is made, so that this block is not removed
             while self.room[unit] < tokens and own:
                 self._drop(unit, *own.popitem(last=False))
             self.room[unit] -= tokens
@@ -96,13 +97,13 @@ class Caches:
         self.stored[block] = tokens
 
     def clear(self, unit: int) -> None:
-        """The unit has just started: it holds nothing."""
+        """The unit has just started and holds nothing."""
         while self.blocks[unit]:
             self._drop(unit, *self.blocks[unit].popitem(last=False))
 
 
 def tokens_of(row: Row) -> list[int]:
-    """Of each block of the prompt; blocks beyond its end have none."""
+    """Returns the tokens of each block of the prompt; blocks beyond its end have none."""
     left = row.input_tokens
     tokens = []
     for size in row.block_lengths or [row.block_tokens] * len(row.blocks):
@@ -112,9 +113,9 @@ def tokens_of(row: Row) -> list[int]:
 
 
 def owners(cluster: Cluster, held: Sequence[Held], unit: int, rng: random.Random) -> tuple[dict[int, float], int]:
-    """NICs (and shares) from which the unit fetches what it lacks, and how many tokens that is. Of the first
-    `replicas` holders of a prefix it takes one at random; with `stripe` the blocks leave by all NICs of the owner's
-    server."""
+    """Returns the NICs (and shares) from which the unit fetches what it lacks, and how many tokens that is. Of the
+    first `replicas` holders of a prefix it takes one at random; with `stripe` the blocks leave by all NICs of the
+    owner's server."""
     config, model = cluster.config, cluster.model
     of_nics: dict[tuple[int, ...], int] = {}
     chosen: dict[tuple[int, ...], int] = {}

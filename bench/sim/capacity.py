@@ -1,6 +1,7 @@
 """How much load a policy carries: the rate up to which it meets 90 % of the deadlines, for each seed.
 
-Attainment at one load says little about how many machines to buy; this says how many fewer are needed."""
+Attainment at one load says little about how many machines to buy; the carried load says how many fewer are needed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def capacity(results: Results, point: Point, seed: int, knee: float) -> float:
-    """The highest load, relative to the knee, at which the point still meets the target; in steps of 2 % of it."""
+    """Returns the highest load, relative to the knee, at which the point still meets the target; in steps of 2 % of
+    it."""
     low, high = 0.0, HIGHEST
     for _ in range(STEPS):
         load = (low + high) / 2
@@ -48,7 +50,7 @@ def capacity(results: Results, point: Point, seed: int, knee: float) -> float:
 def carried_against(
     results: Results, points: Mapping[str, Point], seeds: Sequence[int], knee: float, against: str
 ) -> dict[str, Capacity]:
-    """What each of the points, by name, carries; held against one of them on the same seeds."""
+    """Returns what each of the points carries, by name, compared with one of them on the same seeds."""
     loads = {name: [capacity(results, point, seed, knee) for seed in seeds] for name, point in points.items()}
     return {name: compare_capacity(mine, loads[against]) for name, mine in loads.items()}
 

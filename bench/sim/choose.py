@@ -27,7 +27,7 @@ LEAST_MET = 50.0  # percent of the deadlines, by `static`
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What `static` and `nocont` do at one load."""
+    """Results of `static` and `nocont` at one load."""
 
     knee: float  # requests/s per GPU at which `nocont` meets 90 %; 0: at none
     contended: bool = False
@@ -38,8 +38,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def contention(results: Results, base: Point, knee: str, seeds: int, points: float) -> Found:
-    """Whether contention costs `static` so many points, on `seeds` seeds that nothing is compared on. `knee`: the name
-    under which that rate is kept."""
+    """Returns whether contention costs `static` this many points, on `seeds` seeds on which nothing is compared.
+    `knee`: the name under which that rate is stored."""
     top = results.knee(base, knee, seeds)
     if not top:
         return Found(0.0)
@@ -62,7 +62,7 @@ def contention(results: Results, base: Point, knee: str, seeds: int, points: flo
 
 
 def examine(results: Results, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A setting as `chosen.json` has it. A knee of 0: even `nocont` meets 90 % at no rate."""
+    """Examines a setting; returns it as in `chosen.json`. A knee of 0: even `nocont` meets 90 % at no rate."""
     base = base_of(name, "", "", options.requests)
     found = contention(results, base, f"choose {name} {options.requests}", SETTINGS[name].knee_seeds, options.points)
     return dict(msgspec.to_builtins(found)) if found.knee else {"knee": found.knee, "contended": False}

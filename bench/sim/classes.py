@@ -44,7 +44,7 @@ class NotKept(LookupError):
 
 
 class Kept(Results):
-    """Points that were run before; it runs none. Raises NotKept for others."""
+    """Points from an earlier run; runs none. Raises NotKept for others."""
 
     def of(self, point: Point) -> dict[str, Any]:
         found = self.found(point)
@@ -62,7 +62,7 @@ class Kept(Results):
 def row_of(
     results: Results, name: str, setting: str, point: Point, policy: str, variant: Variant = ""
 ) -> Iterator[Row]:
-    """The row, or none under --kept where FILE lacks points of it."""
+    """Yields the row; nothing under --kept if FILE lacks some of its points."""
     section = SECTIONS[name]
     try:
         found = results.of_seeds(point, policy, range(FIRST_SEED, FIRST_SEED + section.seeds))
@@ -83,7 +83,8 @@ def row_of(
 
 
 def read_rows(results: Results, name: str, setting: str, rate: float) -> Iterator[Row]:
-    """Loads wait where they arrive; and where they leave, by the same rules: other rows may be older than these."""
+    """Yields rows with loads that wait where they arrive and, by the same rules, where they leave: other rows may be of
+    older rules."""
     section = SECTIONS[name]
     base = settings.base_of(setting, "dbrx", "qwen-a", section.requests, section.classes)
     point = msgspec.structs.replace(base, rate=rate)
@@ -94,7 +95,7 @@ def read_rows(results: Results, name: str, setting: str, rate: float) -> Iterato
 
 
 def points(results: Results, name: str, section: Section) -> Iterator[Row | Carried]:
-    """Rows of a section as they are there; under --kept without those that FILE lacks."""
+    """Yields the rows of a section as they become ready; under --kept without those that FILE lacks."""
     for setting in settings.named(section.settings):
         base = settings.base_of(setting, "dbrx", "qwen-a", section.requests, section.classes)
         exact = settings.base_of(setting, "dbrx", "qwen-a", section.requests)
@@ -117,7 +118,7 @@ def points(results: Results, name: str, section: Section) -> Iterator[Row | Carr
 
 
 def collect(results: Results, names: Sequence[str], before: Data | None) -> Data:
-    """The sections' rows; of other sections those that are there already."""
+    """Returns the rows of these sections; of other sections those of `before`."""
     rows: list[Row] = []
     carried: list[Carried] = []
     for name, section in SECTIONS.items():
@@ -141,7 +142,7 @@ def collect(results: Results, names: Sequence[str], before: Data | None) -> Data
 
 
 def with_reads(results: Results, names: Sequence[str], before: Data) -> Data:
-    """The rows that are there, with those of loads that wait at the NIC that they reach."""
+    """Returns the existing rows, with new ones for loads that wait at the NIC that they reach."""
     found: list[Row] = []
     for name in names:
         for setting in before.settings(name):

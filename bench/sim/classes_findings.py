@@ -1,4 +1,4 @@
-"""What the page of the classes that ship says first, every figure from its rows."""
+"""The findings on top of the page of the shipped classes; every figure comes from its rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bench.sim.capacity import Capacity
 from bench.sim.classes_rows import EXACT, SECTIONS, Before, Data, Variant
 from bench.sim.compare import Comparison
 
-LEAST_GAIN, LONGEST = -0.5, 1.02  # what was asked for in every setting: points, and mean TTFT relative to marks by size
+LEAST_GAIN, LONGEST = -0.5, 1.02  # required in every setting: points, and mean TTFT relative to marks by size
 STAGES = ("static", "dscp")
-BEFORE = "2cf2f9f6"  # of whose rules the figures before are
+BEFORE = "2cf2f9f6"  # revision whose rules gave the figures before
 
 
 def findings(data: Data) -> list[str]:
-    """A line for each finding, without those that have no rows yet."""
+    """Returns a line for each finding, without those that have no rows yet."""
     found = [served(data), stress(data), four(data), node(data), reads(data), reads_beside(data)]
     found += [missed(data), worse(data), capacities(data), reference(data), competitors(data), stages(data)]
     return [one for one in [*found, not_run(data)] if one]
@@ -25,13 +25,13 @@ def findings(data: Data) -> list[str]:
 def gains(
     data: Data, section: str, policy: str = "mfs", exact: bool = False, variant: Variant = ""
 ) -> dict[str, Comparison]:
-    """By setting, of those that have it."""
+    """Returns the comparison for each setting that has one."""
     found = {setting: data.against(section, setting, policy, exact, variant) for setting in data.settings(section)}
     return {setting: figure for setting, figure in found.items() if figure}
 
 
 def with_section(section: str, setting: str) -> str:
-    """Its name, where two sections have the setting."""
+    """Returns the setting's name, with the section if two sections have the setting."""
     return setting + (" with four classes" if section == "stress-4" else "")
 
 
@@ -99,7 +99,7 @@ def node(data: Data) -> str:
 
 
 def reads(data: Data) -> str:
-    """`mfs` with loads that wait at their reader, against marks by size."""
+    """Compares `mfs` with loads that wait at their reader with marks by size."""
     found = {section: figures for section in _read() if (figures := gains(data, section, variant="reads"))}
     if not found:
         return ""
@@ -118,7 +118,8 @@ def reads(data: Data) -> str:
 
 
 def reads_beside(data: Data) -> str:
-    """The same against `mfs` without reads; and how far that is from the page's rows, which may be of other rules."""
+    """Compares the same with `mfs` without reads, and states how far that is from the page's rows, which may be of
+    other rules."""
     ours, moved = [], []
     for section in _read():
         names = data.settings(section)
@@ -136,17 +137,17 @@ def reads_beside(data: Data) -> str:
 
 
 def _read() -> list[str]:
-    """The sections in which loads wait at their reader, too."""
+    """Returns the sections that also have loads which wait at their reader."""
     return [name for name, section in SECTIONS.items() if section.reads]
 
 
 def _read_by(data: Data) -> list[str]:
-    """The rules of those rows."""
+    """Returns the revisions of those rows."""
     return list(dict.fromkeys(revision for row in data.rows if row.variant for revision in row.revisions))
 
 
 def _spread(found: dict[str, Comparison]) -> str:
-    """Mean and range over settings, and in which the whole interval is on one side."""
+    """Formats mean and range over settings, and those with the whole interval on one side."""
     figures = [*found.values()]
     mean, ratio = statistics.fmean(f.gain for f in figures), statistics.fmean(f.ttft_ratio for f in figures)
     below = [f"{setting} {gain(figure)}" for setting, figure in found.items() if figure.below]
@@ -164,7 +165,7 @@ def _misses(every: dict[str, Comparison]) -> str:
 
 
 def missed(data: Data) -> str:
-    """Settings in which `mfs` misses what was asked for everywhere."""
+    """Lists settings in which `mfs` misses what was required everywhere."""
     every = {**gains(data, "served"), **gains(data, "stress"), **gains(data, "node")}
     line = (
         f"**Asked for** of `mfs` in every setting, with eight classes: not below {LEAST_GAIN:+.1f} points, mean TTFT "
@@ -181,7 +182,7 @@ def missed(data: Data) -> str:
 
 
 def worse(data: Data) -> str:
-    """Against what this page said before these rows, as far as it printed it."""
+    """Compares with what this page printed before these rows."""
     lower, longer, later, changes = [], [], [], []
     for one in data.before:
         now = data.against(one.section, one.setting, "mfs")
@@ -222,7 +223,7 @@ def capacities(data: Data) -> str:
 
 
 def reference(data: Data) -> str:
-    """What of the gain of an exact order the classes keep."""
+    """States which part of the gain of an exact order the classes keep."""
     parts = []
     for section in ("served", "stress", "node"):
         exact = gains(data, section, exact=True)
@@ -237,7 +238,7 @@ def reference(data: Data) -> str:
 
 
 def competitors(data: Data) -> str:
-    """Other policies in exact order, beside `mfs` with classes and in exact order."""
+    """Lists other policies in exact order, beside `mfs` with classes and in exact order."""
     parts = []
     for policy in EXACT:
         pairs = [
@@ -273,7 +274,7 @@ def stages(data: Data) -> str:
 
 
 def not_run(data: Data) -> str:
-    """What a section asks for and no row has; of what earlier rules gave instead, the figures."""
+    """Lists what a section asks for and no row has, with the figures of earlier rules if there are any."""
     parts = []
     for name, section in SECTIONS.items():
         wanted = [(f"`{policy}`", gains(data, name, policy)) for policy in section.policies]
@@ -292,5 +293,5 @@ def not_run(data: Data) -> str:
 
 
 def _left(data: Data) -> list[Before]:
-    """Settings that were on the page before and have no rows."""
+    """Returns settings that were on the page before and have no rows."""
     return [one for one in data.before if data.against(one.section, one.setting, "mfs") is None]

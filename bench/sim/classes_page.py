@@ -97,8 +97,7 @@ def _who(carried: list[Carried]) -> list[str]:
 
 
 def table(data: Data, name: str, section: Section) -> str:
-    """A row for each setting: with classes, and beside `mfs` what it is with reads and, as the reference, in exact
-    order."""
+    """Formats a row for each setting: with classes and, for `mfs`, with reads and in exact order as the reference."""
     columns: list[tuple[str, bool, Variant]] = []
     for policy in section.policies:
         if policy != AGAINST and data.has(name, policy):
@@ -118,7 +117,7 @@ def table(data: Data, name: str, section: Section) -> str:
 
 
 def exact_table(data: Data, name: str, section: Section) -> str:
-    """Policies in exact order; empty where there is none beside `mfs`."""
+    """Formats policies in exact order; empty if there is none but `mfs`."""
     policies = [policy for policy in section.exact if data.has(name, policy, exact=True)]
     if policies in ([], ["mfs"]):
         return ""

@@ -1,4 +1,4 @@
-"""What the page of the classes that ship is made from: a line of JSON for each policy in each setting."""
+"""The data of the page of the shipped classes: a line of JSON for each policy in each setting."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from bench.sim.cluster import ConfigError
 from bench.sim.compare import Comparison, compare
 
 AGAINST = "dscp-size"
-"""What every row is held against: marks by size with the section's classes, and no daemon."""
+"""The policy that every row is compared with: marks by size with the section's classes, and no daemon."""
 
 
-FIRST_SEED = 741  # those before chose settings and rules
+FIRST_SEED = 741  # smaller seeds chose settings and rules
 CLASSES = ("dscp-size", "static", "dscp", "mfs", "alone", "nocont")
 EXACT = ("mfs", "static", "mh-renewed", "varys", "dcoflow", "paper")
 CARRIED = ("dscp-size", "mfs")
 Variant = Literal["", "reads", "again"]
-"""reads: loads wait in the queue of the NIC that they reach, as one-sided reads do. again: as without a variant, by the
-rules of the reads, which it is there to be held against."""
+"""reads: loads wait in the queue of the NIC that they reach, as one-sided reads do. again: as without a variant, but by
+the rules of the reads, for comparison with them."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +33,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     seeds: int
     classes: int = 8
-    load: float | None = None  # of the knee; None: that at which `choose` examined the setting, or 1
+    load: float | None = None  # of the knee; None: the load at which `choose` examined the setting, or 1
     policies: tuple[str, ...] = CLASSES
     exact: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()  # with loads that wait at their reader, too
-    carried: tuple[str, ...] = CARRIED  # whose capacity is found
+    reads: tuple[str, ...] = ()  # policies run also with loads that wait at their reader
+    carried: tuple[str, ...] = CARRIED  # policies whose capacity is found
     carried_seeds: int = 2
 
 
@@ -87,7 +87,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page said of `mfs` with classes before these rows."""
+    """What the page printed of `mfs` with classes before these rows."""
 
     section: str
     setting: str
@@ -111,7 +111,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     before: list[Before]
 
     def settings(self, section: str) -> list[str]:
-        """Those with the row that others are held against."""
+        """Returns the settings that have the row with which others are compared."""
         return [r.setting for r in self.rows if (r.section, r.policy, r.exact) == (section, AGAINST, False)]
 
     def has(self, section: str, policy: str, exact: bool = False, variant: Variant = "") -> bool:
@@ -125,12 +125,12 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     def against(
         self, section: str, setting: str, policy: str, exact: bool = False, variant: Variant = ""
     ) -> Comparison | None:
-        """The policy against marks by size; None where it was not run."""
+        """Compares the policy with marks by size; None if it was not run."""
         mine, other = self.row(section, setting, policy, exact, variant), self.row(section, setting, AGAINST)
         return compare(_results(mine), _results(other)) if mine and other else None
 
     def between(self, section: str, setting: str, policy: str, variant: Variant, other: Variant) -> Comparison | None:
-        """One variant of a policy against another; None where one was not run."""
+        """Compares two variants of a policy; None if one was not run."""
         mine = self.row(section, setting, policy, variant=variant)
         theirs = self.row(section, setting, policy, variant=other)
         return compare(_results(mine), _results(theirs)) if mine and theirs else None
@@ -142,7 +142,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _results(row: Row) -> list[dict[str, Any]]:
-    """As points have them; what the page does not show is 0."""
+    """Returns results in the form of points; what the page does not show is 0."""
     return [
         {"slo_attainment": met, "ttft_s": {"mean": mean, "p99": p99}, "cct_s": {"mean": 0.0},
          "earliness_s": {"non_negative_mean": 0.0}}
@@ -155,7 +155,7 @@ def beside(page: Path) -> Path:
 
 
 def load(page: Path) -> Data | None:
-    """The rows beside a page. Raises ConfigError when the file holds something else."""
+    """Reads the rows beside a page. Raises ConfigError if the file holds something else."""
     path = beside(page)
     if not path.exists():
         return None
@@ -166,7 +166,7 @@ def load(page: Path) -> Data | None:
 
 
 def save(page: Path, data: Data) -> None:
-    """A line for each row, so that a change of one is a change of one line."""
+    """Writes a line for each row, so that a changed row is a changed line."""
 
     def lines(found: Sequence[msgspec.Struct]) -> str:
         return "[" + ",".join(f"\n  {json.dumps(msgspec.to_builtins(one))}" for one in found) + "\n ]"

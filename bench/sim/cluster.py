@@ -1,4 +1,4 @@
-"""Configuration of one simulated point: sizes, topology and the cost of what a request and a batch do alone."""
+"""Configuration of one simulated point: sizes, topology and what a request or a batch costs alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.sim.topology import NVSWITCH_BYTES_PER_S, Path, Topology
 
 
 class ConfigError(Exception):
-    """A setting that cannot be simulated; one line naming it, its value and the remedy."""
+    """A setting that cannot be simulated; one line with its name, its value and the remedy."""
 
 
 FETCH = {
@@ -24,7 +24,7 @@ FETCH = {
     "queued": "when the request queues; each layer of its batch waits for its own",
 }
 """When a request's reused KV is asked for. loaded: all layers at once, as by vLLM's asynchronous loads
-(WAITING_FOR_REMOTE_KVS), the only ones that its connector to Mooncake's store allows; batch, as in the paper, and
+(WAITING_FOR_REMOTE_KVS), the only kind that its connector to Mooncake's store supports; batch, as in the paper, and
 queued: layer by layer."""
 
 
@@ -36,7 +36,7 @@ DECODE_CHOICES = {"load": "the worker with the fewest tokens", "random": "any wo
 
 
 class SloTier(msgspec.Struct, frozen=True):
-    """Requests whose deadlines are worth more or less than those of others."""
+    """A share of the requests, with deadlines of another length or weight."""
 
     share: float  # of all requests
     slo_factor: float
@@ -44,7 +44,7 @@ class SloTier(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """One cluster and the knobs that make or break contention. The same for every policy."""
+    """One cluster, with all parameters that affect contention. The same for every policy."""
 
     model: str = "dbrx"  # or several with commas: equal shares of the GPUs, one fabric, shared decode NICs
     accelerator: str = "a100"
@@ -67,27 +67,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cache: str = "keep"  # what a unit does with reuse that it fetched, see CACHES
     cache_tokens_per_gpu: int = 400_000
     cache_gb_per_gpu: float | None = None  # instead of tokens
-    cold: float = 0.0  # share of the units whose caches are empty when the run begins: just scaled up, or restarted
-    replicas: int = 1  # holders of a block that others read it from
+    cold: float = 0.0  # share of units with empty caches at the start of the run: just scaled up, or restarted
+    replicas: int = 1  # how many holders of a block others read it from
     stripe: bool = False  # an owner's blocks leave by all NICs of its server
-    store_nics: int = 0  # of a KV store that all units read from instead of from each other
+    store_nics: int = 0  # NICs of a KV store that all units read from, instead of from each other
     store_gb_per_nic: float = 1000.0
     nics_per_server: int | None = None  # NICs that the GPUs of a server share; None: one for each GPU
     decode_choice: str = "load"  # see DECODE_CHOICES
     belief_error: float = 0.0
     coordinator_delay_s: float = 0.0
-    counter_delay_s: float = 0.0  # of the load of ports: as old as a reading of their counters
-    bypass_share: float = 0.0  # of every sending NIC, taken by what no daemon orders
+    counter_delay_s: float = 0.0  # age of the readings of ports' load
+    bypass_share: float = 0.0  # share of every sending NIC that is taken by load which no daemon orders
     bypass_burst_s: float = 0.05  # mean length of its bursts
-    bypass_read_s: float | None = None  # how often the counters of a port are read for it; None: never
-    max_hold_s: float | None = None  # KV stands still so long for permits at most, see bench.sim.hold; None: for ever
-    reads: bool = False  # reuse waits in the queue of the NIC that it reaches, as one-sided reads; else of its owner's
+    bypass_read_s: float | None = None  # interval of the readings of a port's counters for it; None: never
+    max_hold_s: float | None = None  # limit of the time that KV stands still for permits, see bench.sim.hold
+    reads: bool = False  # whether reuse waits in the queue of the NIC that it reaches, as one-sided reads do
     moves_share: float = (
         0.0  # of the prefill NICs' rate, taken by weights and swapped KV that move, see bench.sim.moves
     )
     moves_gb_per_nic: float = 1.0  # of one move
-    moves_due: float = 4.0  # their deadline: so many times what one takes alone
-    moves_as: str = "background"  # what they are marked as: background, or load as KV of requests
+    moves_due: float = 4.0  # their deadline: a multiple of the time that a move takes alone
+    moves_as: str = "background"  # their mark: background, or load as KV of requests
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct):
-    """One request, routed. Bytes are those its NICs carry; seconds count from the start of the run."""
+    """One request, routed. Bytes are those that its NICs carry; times are seconds since the start of the run."""
 
     number: int
     arrival_s: float
@@ -184,7 +184,7 @@ class Request(msgspec.Struct):
     unit: int
     group: int  # -1: chosen when its batch is formed
     decode: int  # first decode NIC of its worker
-    owners: tuple[tuple[int, float], ...]  # (NIC, share) its remote context lies on; () when local
+    owners: tuple[tuple[int, float], ...]  # (NIC, share) that its remote context lies on; () if local
     remote_tokens: int
     isolated_s: float = 0.0
     deadline_s: float = 0.0
@@ -196,8 +196,8 @@ class Request(msgspec.Struct):
 
 
 class Cluster:
-    """Sizes, topology and cost model of a configuration. With several models it is the first one's part; `parts` are
-    all of them, on one topology, with NICs and units numbered through."""
+    """Sizes, topology and cost model of a configuration. With several models this is the part of the first one; `parts`
+    are all of them, on one topology, with NICs and units numbered across parts."""
 
     def __init__(self, config: Config, seed: int = 0, after: Cluster | None = None) -> None:
         self.config = config
@@ -212,7 +212,8 @@ class Cluster:
         self.decode_nics = config.decode_nics or config.gpus // 2
         self.decode_width = min(self.model.tensor_parallel, self.decode_nics)
         self.decode_workers = max(1, self.decode_nics // self.decode_width)
-        """That a request may be given as it arrives. The testbed has fewer: the last of these NICs are of owners."""
+        """Workers that a request may be given on arrival. The testbed has fewer: the last of these NICs belong to
+        owners."""
         self.link = (config.link_gbps or self.model.link_gbps) * 1e9 / 8
         self.topology: Topology = (
             after.topology
@@ -245,20 +246,20 @@ class Cluster:
         return self.parts[-1].first_unit + self.parts[-1].units
 
     def of(self, unit: int) -> Cluster:
-        """The part that this unit belongs to."""
+        """Returns the part that this unit belongs to."""
         return next(part for part in reversed(self.parts) if unit >= part.first_unit)
 
     def group_nics(self, unit: int, group: int) -> tuple[int, ...]:
         return self._group_nics[(unit - self.first_unit) * self.model.groups + group]
 
     def reuse_rate(self, request: Request) -> float:
-        """Of the request's reuse alone in the cluster, whatever group computes it; 0 without reuse."""
+        """Returns the rate of the request's reuse alone in the cluster, whatever group computes it; 0 without reuse."""
         if not request.owners:
             return 0.0
         server = self.model.server_gpus
         first = self.first_nic + (request.unit - self.first_unit) * self.model.instance_gpus
         out: dict[int, float] = {}
-        inside: list[float] = []  # an instance that is smaller than a server has neighbours on its NVSwitch
+        inside: list[float] = []  # an instance smaller than a server has neighbours on its NVSwitch
         for nic, share in request.owners:
             if self.model.in_a_node and nic < self.topology.prefill_nics and nic // server == first // server:
                 inside.append(share)
@@ -293,8 +294,8 @@ class Cluster:
         return self.topology.path(pairs, connections=1.0, salt=~request.number)
 
     def collective_paths(self, unit: int, group_tokens: Sequence[int], salt: int) -> tuple[Path, ...]:
-        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism; none where
-        the instance lies within one server."""
+        """Stage 2 of one layer: dispatch and combine between experts, or the ring of sequence parallelism; none if the
+        instance lies within one server."""
         model = self.model
         if model.in_a_node:
             return ()
@@ -320,8 +321,8 @@ class Cluster:
         )
 
     def _expert_shares(self, unit: int) -> list[float]:
-        """Share of tokens each group's experts attract: Zipf with exponent expert_skew, in an order of the
-        unit's own."""
+        """Returns the share of tokens that each group's experts attract: Zipf with exponent expert_skew, in the unit's
+        own order."""
         groups = self.model.groups
         shares = [(i + 1) ** -self.config.expert_skew for i in range(groups)]
         random.Random(f"experts {self.seed} {unit}").shuffle(shares)
@@ -337,8 +338,8 @@ class Cluster:
         return self.model.collective_bytes(tokens) * (self.config.copies if self.model.experts else 1.0)
 
     def isolated_s(self, request: Request) -> float:
-        """TTFT of the request alone in the cluster: layers one after the other, KV transfers overlapped
-        with them."""
+        """Returns the TTFT of the request alone in the cluster: layers one after the other, with KV transfers
+        overlapped."""
         model, layers = self.model, self.model.layers
         reuse_rate = self.reuse_rate(request)
         into = range(self.topology.prefill_nics, self.topology.prefill_nics + self.decode_width)
@@ -365,7 +366,7 @@ class Cluster:
         return max(now, shipped)
 
     def batch_s(self, lengths: Sequence[tuple[int, int]]) -> float:
-        """Time of a batch of (new, context) requests alone in the cluster, reuse and P2D left out."""
+        """Returns the time of a batch of (new, context) requests alone in the cluster, without reuse and P2D."""
         model = self.model
         groups: list[list[tuple[int, int]]] = [[] for _ in range(model.groups)]
         load = [0] * model.groups
@@ -387,5 +388,5 @@ class Cluster:
 
     @functools.cached_property
     def _lone_paths(self) -> tuple[Path, ...]:
-        """Of the collectives of a batch that has one request."""
+        """Returns the paths of the collectives of a batch with one request."""
         return self.collective_paths(self.first_unit, [1] + [0] * (self.model.groups - 1), 0)

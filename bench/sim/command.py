@@ -323,7 +323,7 @@ def numbers(text: str, option: str, kind: type) -> list[Any]:
 
 
 def parameters(options: list[str]) -> dict[str, Any]:
-    """Parameters of the policy, checked by the policy's own rules."""
+    """Returns the policy's parameters, checked by its own rules."""
     from mfsd.policy import PolicyConfig
 
     given = {}
@@ -422,7 +422,7 @@ def points_of(options: argparse.Namespace) -> list[Point]:
 
 def show(results: list[sweep.Result]) -> None:
     columns = ("policy", "scheduler", "rate", "seed", "SLO met", "TTFT mean", "p99", "CCT mean", "load", "CPU")
-    table = Table(*columns, box=box.SIMPLE, pad_edge=False, padding=0)  # 80 columns have a row on a line
+    table = Table(*columns, box=box.SIMPLE, pad_edge=False, padding=0)  # fits a row on a line of 80 columns
     for r in results:
         table.add_row(
             r["policy"],

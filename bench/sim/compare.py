@@ -1,4 +1,4 @@
-"""Policies side by side on the same seeds, with every point on disk as it finishes."""
+"""Compares policies on the same seeds. Every point is saved to disk as it finishes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bench.sim import point as points
 from bench.sim.cluster import ConfigError
 from bench.sim.point import Point
 
-CHOOSING_SEED = 1000  # this and those after it choose settings and rates; nothing is compared on them
-# 97.5 % quantile of Student's t by degrees of freedom: with five seeds the normal one would be a third too narrow.
+CHOOSING_SEED = 1000  # seeds from here on choose settings and rates; nothing is compared on them
+# 97.5 % quantile of Student's t by degrees of freedom: with five seeds the normal one would be a third too small.
 STUDENT = (
     12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09
 )  # fmt: skip
@@ -24,7 +24,8 @@ DECIDES = ("mfsd/policy", "csrc/queue", "csrc/fluid", "bench/sim")  # what a res
 
 
 def revision() -> str:
-    """The commit that last changed what decides; "+" when it has changed since; "unknown" outside a checkout."""
+    """Returns the commit that last changed the files in DECIDES, with "+" if they have changed since; "unknown" outside
+    a checkout."""
     root = Path(__file__).parents[2]
 
     def git(*arguments: str) -> str:
@@ -38,7 +39,7 @@ def revision() -> str:
 
 
 class Results:
-    """Points by everything they depend on. Raises ConfigError when the file holds something else."""
+    """Results of points by everything they depend on. Raises ConfigError if the file holds something else."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -53,11 +54,11 @@ class Results:
         file.parent.mkdir(parents=True, exist_ok=True)
 
     def found(self, point: Point) -> dict[str, Any] | None:
-        """The point's result when an earlier run has it."""
+        """Returns the point's result if an earlier run has it."""
         return self.rows.get(json.dumps(points.described(point), sort_keys=True))
 
     def of(self, point: Point) -> dict[str, Any]:
-        """The point's result, now or from an earlier run."""
+        """Returns the point's result, from an earlier run or from a run now."""
         described = points.described(point)
         key = json.dumps(described, sort_keys=True)
         if key not in self.rows:
@@ -70,7 +71,7 @@ class Results:
         return [self.of(msgspec.structs.replace(points.under(point, policy), seed=seed)) for seed in seeds]
 
     def knee(self, base: Point, name: str, seeds: int = 1) -> float:
-        """The rate at which `nocont` meets 90 % on seeds of its own, kept beside the points."""
+        """Returns the rate at which `nocont` meets 90 % on seeds of its own. It is stored beside the points."""
         known = self.knees()
         if name not in known:
             known[name] = points.knee(msgspec.structs.replace(base, seed=CHOOSING_SEED), seeds=seeds)
@@ -78,7 +79,7 @@ class Results:
         return known[name]
 
     def knees(self) -> dict[str, float]:
-        """Those that are known."""
+        """Returns the known knees."""
         memory = self.file.with_suffix(".knees.json")
         return dict(json.loads(memory.read_text())) if memory.exists() else {}
 
@@ -89,7 +90,7 @@ class Comparison(msgspec.Struct, frozen=True):
     attainment: float
     gain: float  # points of attainment above the other
     gain_error: float  # standard error of that over seeds; 0 with one seed
-    gain_half: float | None  # half of its 95 % interval; None with one seed, which says nothing of the spread
+    gain_half: float | None  # half of its 95 % interval; None with one seed, which has no spread
     ttft_ratio: float  # of mean TTFT
     ttft_half: float | None  # half of its 95 % interval
     p99_ratio: float  # of the mean over seeds of p99 TTFT
@@ -100,7 +101,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def above(self) -> bool:
-        """Whether the whole interval of the gain is above 0: what "holds" means."""
+        """Whether the whole interval of the gain is above 0, which is what "holds" means."""
         return self.gain_half is not None and self.gain > self.gain_half
 
     @property
@@ -109,12 +110,12 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.gain_half is not None and -self.gain > self.gain_half
 
     def share_of(self, gap: Comparison) -> float | None:
-        """Which share of the gap to another policy is closed; None where there is none to speak of."""
+        """Returns the share of the gap to another policy that is closed; None if there is hardly a gap."""
         return self.gain / gap.gain if gap.gain >= 1.0 else None
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of the mean."""
+    """Returns half of the 95 % interval of the mean."""
     n = len(values)
     if n < 2:
         return None

@@ -27,7 +27,7 @@ from bench.sim.states import ATTENTION, COMBINE, DISPATCH, ENDED, EXPERTS, QUEUE
 
 
 class UnitRouter(Protocol):
-    """Gives a request that arrives another unit than it was routed to. Without one, all keep theirs."""
+    """Gives an arriving request another unit than it was routed to. Without a router all requests keep theirs."""
 
     def place(self, state: State) -> None: ...
 
@@ -121,7 +121,7 @@ class Simulation:
         self.network.send(flow, size)
 
     def reorder(self, flow: Flow) -> None:
-        """Asks the policy again where the flow stands."""
+        """Asks the policy for the flow's place again."""
         order = self.policy.order(flow)
         if order != flow.order:
             flow.order = order
@@ -136,7 +136,7 @@ class Simulation:
     def _start_ticking(self) -> None:
         if not self.ticking and self.policy.tick_s:
             self.ticking = True
-            # On a grid, so that the moments do not depend on when the first flow came.
+            # On a grid, so that the times do not depend on when the first flow came.
             periods = int(self.now / self.policy.tick_s + 1e-9) + 1
             self.at(periods * self.policy.tick_s, self._tick, None)
 
@@ -156,8 +156,8 @@ class Simulation:
             self._start_batch(unit)
 
     def _fetch_early(self, state: State) -> None:
-        """Queues the request with its reused KV on its way. The group that will compute it is chosen now, since that is
-        where the KV goes; until its batch is formed it stands in one of its own."""
+        """Queues the request and starts to fetch its reused KV. Its group is chosen now, because the KV goes there.
+        Until its batch is formed the request has a batch of its own."""
         request = state.request
         request.group = self.next_group(request.unit)
         if self.reuse is not None and request.remote_tokens:
@@ -168,7 +168,7 @@ class Simulation:
             self._load(state)
 
     def next_group(self, unit: int) -> int:
-        """That would compute a request which queued there now."""
+        """Returns the group that would compute a request which queued there now."""
         queue = self.queues[unit]
         tokens = [0] * self.cluster.of(unit).model.groups
         for other in queue:
@@ -187,8 +187,8 @@ class Simulation:
         self._post(state.reuse, size)
 
     def recompute(self, state: State, fetched_tokens: int = 0) -> None:
-        """The request computes what it would have fetched, but for so many tokens. A load under way ends: of it no more
-        can be kept than has come."""
+        """Makes the request compute what it would have fetched, except `fetched_tokens`. A load under way ends; no more
+        than has arrived of it can be kept."""
         request, loading = state.request, state.reuse
         if loading is not None:
             state.fetched_bytes += loading.message_bytes - self.network.remaining(loading)
@@ -205,7 +205,7 @@ class Simulation:
         )
 
     def decided(self, state: State) -> None:
-        """What to do with the reuse of a request that queues already was decided."""
+        """The decision about the reuse of a queued request was made."""
         self._count_batches(state.request.unit)
         if state.request.remote_tokens and state.reuse is None:
             self._load(state)
@@ -277,7 +277,7 @@ class Simulation:
         self._begin_layer(batch)
 
     def _formed(self, unit: int, chunks: list[Chunk], tokens: list[int]) -> Batch:
-        """The batch of these chunks: what it computes for how long, and what its collectives move where."""
+        """Returns the batch of these chunks: its compute times, and the bytes and paths of its collectives."""
         cluster = self.cluster.of(unit)
         model = cluster.model
         batch = Batch(self.serial, unit, chunks, cluster)
@@ -290,7 +290,7 @@ class Simulation:
         batch.collective_bytes = cluster.collective_bytes(sum(tokens))
         batch.wire_s = [batch.collective_bytes / path.isolated_rate for path in batch.paths]
         if cluster.config.belief_error:
-            # What policies believe of compute times; the truth is untouched.
+            # Policies believe in wrong compute times; the true ones are not changed.
             batch.believed = 1.0 + random.Random(f"belief {cluster.seed} {chunks[0].state.request.number}").uniform(
                 -cluster.config.belief_error, cluster.config.belief_error
             )
@@ -371,7 +371,7 @@ class Simulation:
             flow.layer = batch.layer
             self.shipping[flow] = None
             self._post(flow, chunk.p2d_bytes)
-            state.p2d_posted += chunk.p2d_bytes  # not before: its order goes by what is left, this layer included
+            state.p2d_posted += chunk.p2d_bytes  # not before: the order depends on what is left, this layer included
         if self.policy.tick_s:
             self._start_ticking()
         if not batch.cluster.model.experts:
@@ -437,17 +437,17 @@ class Simulation:
         if batch.left == 0 and batch.step == ENDED and self.active.pop(batch.serial, None) is not None:
             self.policy.batch_ended(batch)
 
-    # -- what policies may ask: estimates from the cost model they believe
+    # -- what policies may ask: estimates by the cost model that they believe in
 
     def queued_reuse(self, unit: int) -> list[Flow]:
-        """Stage 1 of requests that still queue at the unit; none with --fetch batch."""
+        """Returns the stage-1 flows of requests that wait at the unit; none with --fetch batch."""
         if not self.early_fetch:
             return []
         return [s.reuse for s in self.queues[unit] if s.reuse is not None and s.reuse.batch.step == QUEUED]
 
     def until_layer_s(self, batch: Batch, layer: int) -> float:
-        """Time until the batch begins `layer` (layers: until it ends) if nothing disturbs it and its reused
-        KV is there."""
+        """Returns the time until the batch begins `layer` (`layers`: until it ends) if nothing disturbs it and its
+        reused KV is there."""
         if batch.step == QUEUED:
             return self._until_begin_s(batch) + batch.chunks[0].state.request.isolated_s * layer / batch.layers
         if layer <= batch.layer or batch.step == ENDED:
@@ -476,13 +476,15 @@ class Simulation:
         return rest + (layer - batch.layer - 1) * whole
 
     def _until_begin_s(self, batch: Batch) -> float:
-        """Of the batch that one queued request stands for: those before it take what one request takes alone."""
+        """The same for a batch of one queued request: each batch before it is assumed to take what one request takes
+        alone."""
         state, running = batch.chunks[0].state, self.running[batch.unit]
         present = self.until_layer_s(running, running.layers) if running is not None else 0.0
         return present + state.batches_before * state.request.isolated_s
 
     def compute_left_s(self, state: State) -> float:
-        """Time until the request's prefill has ended: its batch and, when it is cut, the chunks to come."""
+        """Returns the time until the request's prefill has ended: its batch and, if the prompt is cut, the chunks to
+        come."""
         if state.computed or state.batch is None:
             return 0.0
         left = self.until_layer_s(state.batch, state.batch.layers)
@@ -492,7 +494,7 @@ class Simulation:
         return left
 
     def reuse_left(self, state: State) -> float:
-        """Bytes the request still has to fetch, of all layers."""
+        """Returns the bytes that the request still has to fetch, of all layers."""
         flow = state.reuse
         if flow is None or state.batch is None:
             return 0.0
@@ -500,14 +502,14 @@ class Simulation:
         return (state.batch.layers - state.fetched - flow.layers) * flow.message_bytes + moving
 
     def p2d_left(self, state: State) -> float:
-        """Bytes the request still has to ship, produced or not."""
+        """Returns the bytes that the request still has to ship, produced or not."""
         if state.p2d is None:
             cluster, request = state.cluster, state.request
             return (request.new_tokens + request.context_tokens) * cluster.kv_bytes * cluster.model.layers
         return state.p2d_total - state.p2d_posted + self.network.remaining(state.p2d)
 
     def earliest_finish_s(self, state: State) -> float:
-        """When the request finishes if its KV goes out at full rate from now on."""
+        """Returns when the request finishes if its KV goes out at full rate from now on."""
         assert state.p2d is not None
         rate = state.p2d.path.isolated_rate
         compute = self.compute_left_s(state)

@@ -24,7 +24,7 @@ from bench.sim.point import Point, knee
 
 Value = Callable[[sweep.Result], float]
 POLICIES = ("fs", "sjf", "edf", "karuna", "static", "paper", "mfs", "nocont")
-# Okabe and Ito's colours, distinct for colour-blind readers; markers repeat the distinction in print.
+# Okabe and Ito's colours, distinct for colour-blind readers; markers distinguish the lines in print.
 STYLE = {
     "fs": ("#999999", "o"),
     "sjf": ("#E69F00", "s"),
@@ -36,10 +36,10 @@ STYLE = {
     "nocont": ("#000000", "x"),
 }
 OTHER_STYLE = ("#555555", ".")
-FIRST_SEED = 11  # those below chose the defaults
+FIRST_SEED = 11  # smaller seeds chose the defaults
 QUICK_GPUS, QUICK_REQUESTS = 384, 60
-KNEE_REQUESTS = 300  # of few the knee is anywhere: 0.10 or 0.21 requests/s for DBRX with 60 or 300
-# Half of the prefixes on one NIC: what the paper's victim units are.
+KNEE_REQUESTS = 300  # with few requests the knee is unstable: 0.10 or 0.21 requests/s for DBRX with 60 or 300
+# Half of the prefixes on one NIC, as for the paper's victim units.
 CONTENDED: dict[str, Any] = {"hot_fraction": 0.5, "kv_scale": 4.0}
 PAPER: dict[str, Any] = {"cache": "first-owner", "decode_choice": "random"}
 MOE = ("mixtral-8x22b", "dbrx", "qwen3-coder", "grok-2")
@@ -120,7 +120,7 @@ def panel_config(figure: Figure, model: str, options: argparse.Namespace) -> Con
 
 
 def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing of the figure. {"figure", "title", "panels": [{"title", "config", "knee",
+    """Runs what is missing of the figure. Returns {"figure", "title", "panels": [{"title", "config", "knee",
     "results"}]}."""
     figure = FIGURES[number]
     requests = options.requests or (QUICK_REQUESTS if options.quick else 1024)
@@ -161,7 +161,7 @@ def collect(number: int, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def spread(results: Iterable[sweep.Result], value: Value) -> tuple[float, float]:
-    """Mean and half the 95 % confidence interval over seeds."""
+    """Returns mean and half the 95 % confidence interval over seeds."""
     values = [value(r) for r in results]
     if len(values) < 2:
         return values[0], 0.0
@@ -234,7 +234,7 @@ def plot(data: dict[str, Any], policies: Sequence[str], stem: Path) -> None:
 
 
 def _knobs(config: dict[str, Any]) -> str:
-    """What is not as in a cluster without contention."""
+    """Describes what differs from a cluster without contention."""
     plain = msgspec.to_builtins(Config())
     changed = {k: v for k, v in config.items() if v != plain[k] and k not in ("model", "gpus")}
     parts = [

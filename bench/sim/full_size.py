@@ -24,7 +24,7 @@ from bench.sim.point import Point, under
 from bench.sim.settings import OWNERS
 
 GPUS, CLASSES = 2048, 8
-HOT = 0.09375  # of the prefixes on one NIC: the same bytes for it in each unit as half of them at 384 GPUs
+HOT = 0.09375  # of the prefixes on one NIC: the same bytes for it from each unit as half of them at 384 GPUs
 SETTINGS: dict[str, dict[str, Any]] = {
     "hot": {"hot_fraction": HOT, "kv_scale": 4.0},
     "fan-in": {"decode_nics": 42, "kv_scale": 6.0},
@@ -37,7 +37,7 @@ ON_CLASSES = "dscp-size"
 
 
 class Row(NamedTuple):
-    """A policy and the classes that its links know; 0: they serve in exact order."""
+    """A policy, and the number of classes that its links know; 0: exact order."""
 
     policy: str
     classes: int
@@ -69,7 +69,7 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
 
 
 def carriers_of(options: argparse.Namespace) -> list[Row]:
-    """The rows whose capacity is looked for: `static`, and those of the policies that --capacity-policy names."""
+    """Returns the rows whose capacity is found: `static`, and those of the policies in --capacity-policy."""
     if not options.capacity_policy:
         return []
     asked = options.capacity_policy.split(",")
@@ -77,8 +77,8 @@ def carriers_of(options: argparse.Namespace) -> list[Row]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing. {"what", "columns": {"SETTING, LOAD": {"rate", "rows": {label: Comparison}}}, "capacity":
-    {setting: {label: Capacity}}}."""
+    """Runs what is missing. Returns {"what", "columns": {"SETTING, LOAD": {"rate", "rows": {label: Comparison}}},
+    "capacity": {setting: {label: Capacity}}}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     columns: dict[str, Any] = {}
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(data: dict[str, Any]) -> str:
-    """The page's tables: a row for each policy, a column for each setting and load; then what they carry."""
+    """Formats the page's tables: a row for each policy, a column for each setting and load; then the capacities."""
     what, columns = data["what"], data["columns"]
     figures = {
         name: {label: msgspec.convert(one, Comparison) for label, one in column["rows"].items()}
@@ -153,7 +153,7 @@ def table(data: dict[str, Any]) -> str:
 
 
 def shares(figures: dict[str, dict[str, Comparison]]) -> Iterator[str]:
-    """How much of the gap between `static` and a bound `mfs` closes."""
+    """Yields how much of the gap between `static` and a bound `mfs` closes."""
     for bound in ("`nocont`", "`alone`"):
         if all("`mfs`" in of and bound in of for of in figures.values()):
             closed = [of["`mfs`"].share_of(of[bound]) for of in figures.values()]
@@ -171,7 +171,7 @@ def capacity_lines(what: dict[str, Any], carried: dict[str, Any]) -> Iterator[st
 
 
 def marks(fetch: str) -> tuple[str, str]:
-    """The lines of the page that the tables of one --fetch stand between."""
+    """Returns the marks of the page between which the tables of one --fetch stand."""
     begin, end = (mark.replace("table", f"tables, reuse {fetch}") for mark in (study.BEGIN, study.END))
     return begin, end
 

@@ -20,7 +20,7 @@ from typing import Any
 from bench.sim.workload import Row
 
 BLOCK_TOKENS = 64
-HISTORY = 2000  # requests before the first: they fill caches and are not simulated
+HISTORY = 2000  # requests before the first one, which fill the caches and are not simulated
 TEMPLATES = 150
 LONGEST_TOKENS = 1_000_000
 
@@ -28,7 +28,7 @@ NAMES = ("qwen-a", "qwen-b", "mooncake-conversation", "mooncake-agent", "azure-c
 
 
 def published() -> dict[str, Any]:
-    """The statistics by workload name."""
+    """Returns the statistics by workload name."""
     text = resources.files("bench.sim").joinpath("data/published.json").read_text()
     return dict(json.loads(text))
 
@@ -52,7 +52,7 @@ class Curve:
 
 def lengths(statistics: dict[str, Any]) -> Curve:
     points = sorted((float(percent) / 100, float(tokens)) for percent, tokens in statistics["input_quantiles"].items())
-    # Beyond the last quantile the tail rises to 1.6 times it: the published means leave room for no more.
+    # Beyond the last quantile the tail rises to 1.6 times it: the published means allow no more.
     return Curve([(0.0, points[0][1]), *points, (1.0, 1.6 * points[-1][1] if points[-1][0] < 0.995 else points[-1][1])])
 
 
@@ -62,8 +62,8 @@ def sharing(statistics: dict[str, Any]) -> Curve:
 
 
 def generate(name: str, count: int, seed: int, burst: float = 1.0) -> list[Row]:
-    """`count` requests without arrival times (0) after HISTORY ones (-1). With burst > 1, groups of that
-    mean size share a prefix."""
+    """Returns `count` requests without arrival times (0) after HISTORY ones (-1). With burst > 1, groups of that mean
+    size share a prefix."""
     statistics = published()[name]
     length, share = lengths(statistics), sharing(statistics)
     mean_share = sum(share.at((i + 0.5) / 1000) for i in range(1000)) / 1000
@@ -124,8 +124,8 @@ def _lognormal(median: float, p99: float) -> Any:
 
 
 def schedule(rows: Sequence[Row], rate: float, seed: int, burst: float = 1.0, recorded: bool = False) -> list[Row]:
-    """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with mean
-    `burst`; or the recorded times stretched to that rate, equal times spread evenly up to the next."""
+    """Gives rows arrival times at a mean `rate` (requests/s): Poisson; in bursts of geometric size with mean `burst`;
+    or the recorded times stretched to that rate, with equal times spread evenly up to the next."""
     rng = random.Random(f"arrivals {seed}")
     times: list[float] = []
     if recorded:

@@ -1,6 +1,6 @@
-"""For how long KV may stand still for permits in all, as production's `max_hold`: then what waits of it goes without,
-in the lowest class but one. In the class which the queue would give it then it stood in the way of what could still be
-in time: agents in hot, 10 points of one seed."""
+"""Limits how long KV may stand still for permits in all, like production's `max_hold`. After that its waiting messages
+go without permits, in the lowest class but one. In the class that the queue would give them then they delayed what
+could still be in time: agents in hot, 10 points of one seed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CLOSE_S: Final = 1e-9
 
 
 class Hold:
-    """One budget for each flow: reuse of a request, or what a batch sends of one. It stands still while messages wait
-    and none is under way."""
+    """One time budget for each flow (reuse of a request, or what a batch sends of one). It runs while messages of the
+    flow wait and none is under way."""
 
     def __init__(self, most_s: float) -> None:
         self.most_s = most_s
@@ -32,7 +32,7 @@ class Hold:
         return flow in self._spent
 
     def waits(self, flow: Flow, now_s: float) -> None:
-        """Some of it, from now on or still."""
+        """Messages of the flow wait, from now on or still."""
         if flow in self._under_way or flow in self._since or flow in self._spent:
             return
         self._since[flow] = now_s
@@ -40,14 +40,14 @@ class Hold:
         heapq.heappush(self._ends, (now_s + self.most_s - self._stood.get(flow, 0.0), self._number, flow))
 
     def goes(self, flow: Flow, now_s: float) -> None:
-        """A message of it."""
+        """A message of the flow is posted."""
         self._under_way[flow] = self._under_way.get(flow, 0) + 1
         since = self._since.pop(flow, None)
         if since is not None:
             self._stood[flow] = self._stood.get(flow, 0.0) + now_s - since
 
     def arrives(self, flow: Flow, now_s: float, more: bool) -> None:
-        """A message of it; more: others wait or are under way."""
+        """A message of the flow has arrived; more: others wait or are under way."""
         self._under_way[flow] -= 1
         if not self._under_way[flow]:
             del self._under_way[flow]
@@ -65,10 +65,10 @@ class Hold:
         return self._ends[0][0] if self._ends else math.inf
 
     def over(self, now_s: float) -> list[Flow]:
-        """Those whose budget is spent by now."""
+        """Returns the flows whose budget is used up by now."""
         found = []
         while self.next_s() <= now_s + CLOSE_S:
-            flow = heapq.heappop(self._ends)[2]  # perhaps of an earlier time that it stood still
+            flow = heapq.heappop(self._ends)[2]  # the entry may be of an earlier standstill
             if self._stood.get(flow, 0.0) + now_s - self._since[flow] >= self.most_s - 2 * CLOSE_S:
                 self._spent.add(flow)
                 found.append(flow)
@@ -76,5 +76,5 @@ class Hold:
 
 
 def hold_of(config: Config) -> Hold | None:
-    """None: for ever."""
+    """Returns None if KV may be held without limit."""
     return None if config.max_hold_s is None else Hold(config.max_hold_s)

@@ -1,12 +1,12 @@
-"""The production host queue (csrc/queue/rmlq.c) under the simulator's clock: at every sending NIC it decides
-which message goes next.
+"""The production host queue (csrc/queue/rmlq.c) under the simulator's clock: at every sending NIC it decides which
+message goes next.
 
-A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers
-at once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel
-group move together), or, with `reads`, reused KV in the queue of the NIC that it reaches. It is posted when the windows
-of production have room for it (csrc/queue/window.c: the NIC's own, and that of the NIC at the other end), keeps the
-wire class it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never
-wait."""
+A message is a part of a request's KV of one layer, as work requests are; reused KV is asked for with all its layers at
+once. It waits in the queue of the NIC it leaves from (the first of its group: the ranks of a tensor-parallel group move
+together). With `reads`, reused KV waits in the queue of the NIC that it reaches. A message is posted when production's
+windows have room for it (csrc/queue/window.c: the NIC's own, and that of the NIC at the other end). It keeps the wire
+class it was posted with, and meets other traffic in a fabric that knows only those classes. Collectives never wait.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from bench.sim.topology import Topology
 
 NS = 1_000_000_000
-MESSAGE_NS = 1_000_000  # a message is at most this long at the NIC's rate: 25 MB at 200 Gbit/s
-WINDOW_MESSAGES = 1.5  # the NIC's own window: what is posted keeps its class, so it should not be much
-TICK_NS = 10_000_000  # the arbiter's heartbeat: by then a full window has learnt what its link has left
-MESSAGES_MAX = 1 << 18  # that wait at one NIC: memory is taken as they come; 65,000 were too few at 12.5 Gbit/s
+MESSAGE_NS = 1_000_000  # limit of a message, at the NIC's rate: 25 MB at 200 Gbit/s
+WINDOW_MESSAGES = 1.5  # the NIC's own window; small, because posted messages keep their class
+TICK_NS = 10_000_000  # the arbiter's heartbeat: by then a full window knows what its link has left
+MESSAGES_MAX = 1 << 18  # waiting at one NIC; memory is allocated as needed; 65,000 were too few at 12.5 Gbit/s
 
 
 class RmlqNetwork(SharedNetwork):
@@ -50,8 +50,8 @@ class RmlqNetwork(SharedNetwork):
         hold: Hold | None = None,
         reads: bool = False,
     ) -> None:
-        """needed_ns: when the reuse of a request that queues must be there, as its engine would tell; 0: unknown.
-        hold: None: messages are held for ever. reads: reuse is posted by who wants it, as one-sided reads are."""
+        """needed_ns: returns when the reuse of a queued request must be there, as its engine would report; 0: unknown.
+        hold: None: messages are held without limit. reads: reuse is posted by the reader, as one-sided reads are."""
         super().__init__(topology)
         self.reads = reads
         self.bypass = bypass
@@ -65,11 +65,11 @@ class RmlqNetwork(SharedNetwork):
         self.window_ns = int(window_messages * MESSAGE_NS)
         self.queues: dict[int, Rmlq] = {}
         self.windows: dict[int, Window] = {}
-        self.checks: list[tuple[int, int]] = []  # a heap of times at which a NIC has room again
-        self.check_ns: dict[int, int] = {}  # of each NIC the latest of these that was set
+        self.checks: list[tuple[int, int]] = []  # heap of times at which a NIC has room again
+        self.check_ns: dict[int, int] = {}  # by NIC: the latest of these times
         self.waiting: dict[int, tuple[Flow, float, int, int]] = {}  # by cookie: flow, bytes, layer, handle
         self.posted: dict[int, tuple[Flow, int, int, Passage | None]] = {}  # by fluid number
-        self.awaited: dict[Flow, dict[int, int]] = {}  # of reuse: layers that are not there yet, and their parts
+        self.awaited: dict[Flow, dict[int, int]] = {}  # reuse: layers not there yet, and their parts
         self.left: dict[Flow, float] = {}  # bytes not yet posted
         self.messages: dict[Flow, int] = {}  # waiting or in flight
         self.announced: dict[int, set[int]] = {}  # batch -> NICs whose queue knows it
@@ -88,7 +88,7 @@ class RmlqNetwork(SharedNetwork):
         return int(self.fluid.now * NS)
 
     def queue_link(self, flow: Flow) -> int:
-        """The link in whose queue its messages wait."""
+        """Returns the link in whose queue the flow's messages wait."""
         return self.entry_link(flow) if self.reads and flow.stage == 1 else flow.path.source
 
     # -- messages
@@ -106,7 +106,7 @@ class RmlqNetwork(SharedNetwork):
         self._pump(nic)
 
     def _submit(self, flow: Flow, size: float, layer: int) -> int:
-        """Into how many messages it was cut."""
+        """Submits the bytes; returns the number of messages."""
         parts = max(1, math.ceil(size / self.message_bytes))
         self.left[flow] = self.left.get(flow, 0.0) + size
         self.messages[flow] = self.messages.get(flow, 0) + parts
@@ -131,7 +131,8 @@ class RmlqNetwork(SharedNetwork):
         self.waiting[self.cookie] = (flow, size, layer, handle)
 
     def _facts(self, flow: Flow) -> tuple[int, int, int, int]:
-        """What a sender says of it: stage, request, batch and deadline; 0 where there is none."""
+        """Returns what a sender reports of the flow: stage, request, batch and deadline; 0 for what it does not
+        have."""
         if isinstance(flow, Move):
             return flow.mark, 0, 0, int(flow.deadline_s * NS) if flow.mark == Stage.BACKGROUND else 0
         assert flow.state is not None
@@ -141,7 +142,7 @@ class RmlqNetwork(SharedNetwork):
         return flow.stage, request.number + 1, flow.batch.serial, int(request.deadline_s * NS)
 
     def joined(self, flow: Flow) -> None:
-        """The reuse of a request whose batch begins: what still waits is asked for again, with the batch."""
+        """The batch of a request with reuse begins: its waiting messages are submitted again, with the batch."""
         mine = [(cookie, what) for cookie, what in self.waiting.items() if what[0] is flow]
         nic = self.queue_link(flow)
         for cookie, (_, size, layer, handle) in mine:
@@ -172,7 +173,7 @@ class RmlqNetwork(SharedNetwork):
             self._post(pick.cookie, pick.wire_class, passage)
 
     def _post(self, cookie: int, wire_class: int, passage: Passage | None) -> None:
-        """passage: None: it goes without a permit."""
+        """passage: None: the message goes without a permit."""
         flow, size, layer, handle = self.waiting.pop(cookie)
         self.left[flow] -= size
         number = self.fluid.add(flow.path.native, wire_class, size, flow.path.weight)
@@ -181,7 +182,7 @@ class RmlqNetwork(SharedNetwork):
             self.hold.goes(flow, self.fluid.now)
 
     def _let_go(self, flow: Flow) -> None:
-        """All of it that waits, without permits."""
+        """Posts all waiting messages of the flow without permits."""
         nic = self.queue_link(flow)
         for cookie, what in list(self.waiting.items()):
             if what[0] is flow:
@@ -199,12 +200,12 @@ class RmlqNetwork(SharedNetwork):
         return min(times)
 
     def target(self, flow: Flow) -> int:
-        """What its queue knows as its far end."""
+        """Returns the far end of the flow as its queue knows it."""
         entry = self.entry_link(flow)
         return flow.path.source if self.queue_link(flow) == entry else entry
 
     def entry_link(self, flow: Flow) -> int:
-        """Where it goes: the first NIC that it enters, else the port of the NVSwitch."""
+        """Returns the first NIC that the flow enters, else the port of the NVSwitch."""
         return min(
             (link for link in flow.path.shares if self.nics <= link < 2 * self.nics), default=max(flow.path.shares)
         )
@@ -246,7 +247,8 @@ class RmlqNetwork(SharedNetwork):
         return done
 
     def _in_order(self, flow: Flow, layer: int) -> list[Flow]:
-        """Once for each layer that is there now with all before it: one in a better class may come first."""
+        """Returns the flow once for each layer that is now complete with all before it: a later one in a better class
+        may arrive first."""
         awaited, end = self.awaited[flow], flow.batch.layers
         before = min(awaited)
         awaited[layer] -= 1
@@ -255,7 +257,7 @@ class RmlqNetwork(SharedNetwork):
         return [flow] * ((min(awaited, default=end) - before) // flow.layers)
 
     def reorder(self, flow: Flow) -> None:
-        """Messages that wait are the queue's business; those on the wire keep their class."""
+        """The queue orders waiting messages; those on the wire keep their class."""
         if flow.stage == 2:
             super().reorder(flow)
 
@@ -277,9 +279,9 @@ class RmlqNetwork(SharedNetwork):
     def load_before(self, link: int, order: int, wire_class: int) -> float:
         return self.fluid.link_rate(link, wire_class)
 
-    # -- what the daemon would tell the queues
+    # -- what the daemon would report to the queues
 
-    def tell_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
+    def announce_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
         nics = self.announced.setdefault(batch.serial, set())
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):
@@ -292,11 +294,11 @@ class RmlqNetwork(SharedNetwork):
                 deadline_ns=max(1, deadline_ns), compute_left_ns=max(0, compute_left_ns),
             )  # fmt: skip
 
-    def tell_batch_end(self, batch: Batch) -> None:
+    def end_batch(self, batch: Batch) -> None:
         for nic in sorted(self.announced.pop(batch.serial, ())):
             self.queues[nic].batch_end(batch.serial)
 
-    def tell_request(self, state: State, ahead: float, tail: float) -> None:
+    def announce_request(self, state: State, ahead: float, tail: float) -> None:
         assert state.p2d is not None
         path, request = state.p2d.path, state.request
         share = path.shares.get(path.source, 1.0)
@@ -306,15 +308,15 @@ class RmlqNetwork(SharedNetwork):
             bytes_ahead=int(ahead * share), bytes_tail=int(tail * share),
         )  # fmt: skip
 
-    def tell_request_end(self, state: State) -> None:
+    def end_request(self, state: State) -> None:
         assert state.p2d is not None
         self.queue(state.p2d.path.source).request_end(state.request.number + 1)
 
-    def tell_pruned(self, state: State) -> None:
+    def prune(self, state: State) -> None:
         for flow in (state.reuse, state.p2d):
             if flow is not None:
                 queue = self.queue(self.queue_link(flow))
                 (queue.prune if state.pruned else queue.unprune)(state.request.number + 1)
 
-    def tell_load(self, nic: int, rho: float) -> None:
+    def set_load(self, nic: int, rho: float) -> None:
         self.queue(nic).set_load(rho)

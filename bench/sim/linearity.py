@@ -11,12 +11,12 @@ from typing import Any
 
 from bench.micro.fluid import full_mesh, poisson
 
-FLOWS = (10_000, 30_000, 100_000, 300_000)  # over 2,000 NICs, which take 30,000 to fill
+FLOWS = (10_000, 30_000, 100_000, 300_000)  # over 2,000 NICs, which 30,000 flows fill
 INSTANCES = (2, 4, 8, 16, 32)
 
 
 def measure() -> dict[str, list[dict[str, float]]]:
-    """By trace: flows, and flows evaluated in all."""
+    """Returns the number of flows, and of flows evaluated in all, by trace."""
     traces: dict[str, list[Any]] = {
         "NIC-only, load 0.5": [poisson(flows, 0.5, 1) for flows in FLOWS],
         "NIC-only, load 0.5, 8 classes": [poisson(flows, 0.5, 8) for flows in FLOWS],
@@ -27,7 +27,7 @@ def measure() -> dict[str, list[dict[str, float]]]:
         result[name] = []
         for trace in runs:
             figures = trace.run()
-            visits = figures["flows_visited_per_event"] * 2 * figures["flows"]  # an event each for begin and end
+            visits = figures["flows_visited_per_event"] * 2 * figures["flows"]  # one event for each begin and end
             result[name].append({"flows": figures["flows"], "flows_visited": round(visits)})
     return result
 

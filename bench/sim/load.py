@@ -17,10 +17,10 @@ class Load(msgspec.Struct, frozen=True):
     rho: float = 0.0
 
     def observe(self, served_bytes: int, elapsed_ns: int, rate_bytes_per_s: int, config: PolicyConfig) -> Load:
-        """The load after `served_bytes` that count (`counts_as_load`) left in the last `elapsed_ns`.
+        """Returns the load after `served_bytes` that count (`counts_as_load`) left in the last `elapsed_ns`.
 
-        A moment of no length changes nothing: its bytes belong in the next call. One long interval and
-        several short ones at the same rate give the same result, so the time between readings does not matter.
+        An interval of length 0 changes nothing: its bytes belong in the next call. One long interval and several short
+        ones at the same rate give the same result, so the time between readings does not matter.
         """
         if elapsed_ns <= 0:
             return self
@@ -30,5 +30,5 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def bottleneck_rho(loads: Iterable[Load]) -> float:
-    """rho of a flow over several ports: that of the busiest (design). 0 without ports."""
+    """Returns the rho of a flow over several ports: that of the busiest (design). 0 without ports."""
     return max((load.rho for load in loads), default=0.0)

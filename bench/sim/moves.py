@@ -1,9 +1,10 @@
 """Weights and swapped KV that move while requests are served.
 
-A model that wakes on a unit gets its weights from the memory of another server, KV that was swapped out comes back:
-transfers of gigabytes that no layer of any batch waits for, each with a deadline of its own. They come at random, from
-a group of GPUs to one of another unit. MFS sends them as flows of the background class with that deadline
-(mfsd.policy.workflow.flows); a program that marks all of its KV alike sends them as loads."""
+A model that is started on a unit gets its weights from the memory of another server, and swapped KV is moved back.
+These are transfers of gigabytes for which no layer of any batch waits, each with a deadline of its own. They come at
+random, from a group of GPUs to one of another unit. MFS sends them as flows of the background class with that deadline
+(mfsd.policy.workflow.flows). A program that marks all of its KV alike sends them as loads.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from bench.sim.topology import Path
 
 MARKS = {"background": Stage.BACKGROUND, "load": Stage.REUSE}
-"""What moves are marked as."""
+"""How moves are marked."""
 
 
 class Move(Flow):
@@ -47,7 +48,7 @@ class Events(Protocol):
 
 
 class Moves:
-    """One for each simulation; the same moves for every policy."""
+    """The moves of one simulation; the same for every policy."""
 
     def __init__(self, simulation: Events) -> None:
         cluster = simulation.cluster
@@ -66,7 +67,7 @@ class Moves:
         per_move = self.bytes_per_nic * len(self.groups[0])
         self.pause_s = per_move / (config.moves_share * ports * cluster.link)
         nowhere = Batch(0, 0, [], cluster)
-        nowhere.step = QUEUED  # of no batch that a queue knows
+        nowhere.step = QUEUED  # in no batch that a queue knows
         self.nowhere = nowhere
         self.number = 0
         self.begun: list[Move] = []
@@ -94,7 +95,8 @@ class Moves:
         self.simulation.network.end(move)
 
     def measure(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Of the moves that began between these times: how many, how many of them in time, how long they took."""
+        """Returns, of the moves that began between these times, their number, how many were in time, and how long they
+        took."""
         moves = [move for move in self.begun if begin_s <= move.posted_s <= end_s]
         took = [self.took_s[move] for move in moves]
         met = sum(move.posted_s + self.took_s[move] <= move.deadline_s for move in moves)

@@ -66,7 +66,8 @@ def with_moves(point: Point, share: float, mark: str) -> Point:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing. {"what", "rows": {label: {setting: Cost}}, "capacity": {setting: {label: Capacity}}}."""
+    """Runs what is missing. Returns {"what", "rows": {label: {setting: Cost}}, "capacity": {setting: {label:
+    Capacity}}}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     rows: dict[str, dict[str, Any]] = {}
@@ -107,7 +108,7 @@ def unmoved(policy: str) -> str:
 
 
 def carries(results: Results, point: Point, share: float, seeds: Sequence[int], knee: float) -> dict[str, Capacity]:
-    """What the point's policy carries, with moves against without."""
+    """Compares what the point's policy carries with moves and without."""
     points = {labelled(point.policy, mark): with_moves(point, share, mark) for mark in MARKS}
     without = unmoved(point.policy)
     return carried_against(results, {without: point, **points}, seeds, knee, without)

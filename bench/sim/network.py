@@ -1,5 +1,5 @@
-"""Where flows get their rates: shared links, the host queues of production in front of them, or no
-contention at all."""
+"""Determines the rates of flows: by shared links, with production's host queues in front of them, or without
+contention."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Network(Protocol):
-    """Moves flows' bytes in virtual time. `flow.order` and `flow.wire_class` are the policy's; a flow is a stream
-    that idles when it has no bytes and goes on when it gets more."""
+    """Moves flows' bytes in virtual time. `flow.order` and `flow.wire_class` are set by the policy. A flow is a stream,
+    which is idle while it has no bytes and continues when it gets more."""
 
     def send(self, flow: Flow, size: float) -> None: ...
     def reorder(self, flow: Flow) -> None: ...
@@ -29,8 +29,7 @@ class Network(Protocol):
 
 
 class SharedNetwork:
-    """Every link serves flows in their exact order (what flow simulators assume; an upper reference for a
-    real fabric)."""
+    """Every link serves flows in their exact order, as flow simulators assume. An upper reference for a real fabric."""
 
     def __init__(self, topology: Topology) -> None:
         self.fluid = topology.network()
@@ -43,7 +42,7 @@ class SharedNetwork:
         path = flow.path
         if not flow.limited:
             return path.native
-        # A private link is the flow's rate limit.
+        # A private link limits the flow's rate.
         if flow.limit_link < 0:
             flow.limit_link = self.fluid.add_link(flow.rate_limit)
         return FluidPath([*path.shares, flow.limit_link], [*path.shares.values(), 1.0])
@@ -81,8 +80,8 @@ class SharedNetwork:
         return [self.flows[number] for number in self.fluid.take_completed()]
 
     def load_before(self, link: int, order: int, wire_class: int) -> float:
-        """Bytes per second on a link of what goes before that order (where only classes are known: before
-        that class)."""
+        """Returns the bytes per second on a link that go before that order (before that class if only classes are
+        known)."""
         return self.fluid.link_rate(link, order)
 
     def flow_events(self) -> int:
@@ -90,9 +89,8 @@ class SharedNetwork:
 
 
 class HostQueuedNetwork(SharedNetwork):
-    """As in production: collectives go straight to the wire; KV waits at its sending NIC in exact order and only
-    the first `window` flows there are posted; the fabric knows nothing but wire classes and shares fairly inside
-    each."""
+    """As in production: collectives go straight to the wire. KV waits at its sending NIC in exact order, and only the
+    first `window` flows there are posted. The fabric knows only wire classes and shares fairly inside each."""
 
     def __init__(self, topology: Topology, window: int = 1) -> None:
         super().__init__(topology)
@@ -138,8 +136,8 @@ class HostQueuedNetwork(SharedNetwork):
             self._grant(nic)
 
     def _grant(self, nic: int) -> None:
-        """Posts the first flows in order. Work requests are small against a flow, so a posted flow that is no
-        longer among the first stops being granted at once: it goes back to the queue with what it has left."""
+        """Posts the first flows in order. Work requests are small against a flow, so a posted flow that is no longer
+        among the first gets no further permits: it returns to the queue with what it has left."""
         posted, waiting = self.posted.setdefault(nic, []), self.waiting.setdefault(nic, [])
         if not waiting:
             return

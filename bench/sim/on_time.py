@@ -1,7 +1,8 @@
-"""Which of the transfers that wait at a port can be in time together: Moore and Hodgson's rule.
+"""Finds which of the transfers that wait at a port can be in time together, by Moore and Hodgson's rule.
 
-A study, not what ships: `csrc/queue/rmlq.c` does not have it. The `mh` policies of the simulator ask it
-(docs/results/studies.md)."""
+Only studied, not shipped: `csrc/queue/rmlq.c` does not have it. The simulator's `mh` policies use it
+(docs/results/studies.md).
+"""
 
 from __future__ import annotations
 
@@ -11,29 +12,30 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """What a request has waiting at a port."""
+    """One request's transfer that waits at a port."""
 
     due_ns: int
     sequence: int
-    """Order of arrival; no two share it."""
+    """Order of arrival, different for each."""
     port_ns: int
-    """How long the port takes for it (`transfer_ns`)."""
+    """Time that the port needs for it (`transfer_ns`)."""
     weight: int = 1
-    """What its deadline is worth, at least 1."""
+    """Worth of its deadline, at least 1."""
 
 
 def given_up(waiting: Iterable[Transfer], now_ns: int) -> set[int]:
-    """Sequences of those that the port serves after all others, so that as many as possible of these are in time.
+    """Returns the sequences of the transfers to serve after all others, so that as many others as possible are in time.
 
-    By deadline; whenever one would be late, the one so far that takes the longest is given up, of equal ones the latest
-    (Moore 1968). No set that is in time has more. With weights the one that takes the longest per weight goes, which is
-    the best where the shorter of two never weighs less, else a good guess: the best is then as hard as packing a bag.
+    Transfers are taken by deadline. When one would be late, the longest so far is given up, of equal ones the latest
+    (Moore 1968). No larger set can be in time. With weights, the one that takes the longest per weight is given up.
+    That is optimal if the shorter of two never weighs less, and a good guess otherwise, where the optimum is a knapsack
+    problem.
     """
     out: set[int] = set()
     kept: list[tuple[float, int, Transfer]] = []
     done_ns = now_ns
     for transfer in sorted(waiting):
-        if now_ns + transfer.port_ns > transfer.due_ns:  # not even alone: nothing makes room for it
+        if now_ns + transfer.port_ns > transfer.due_ns:  # late even alone: no room can be made for it
             out.add(transfer.sequence)
             continue
         done_ns += transfer.port_ns

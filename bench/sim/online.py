@@ -1,7 +1,8 @@
-"""Units that requests get as they arrive, not before the run (`--router` of its own).
+"""Gives requests their units as they arrive, not before the run (for values of `--router` other than locality).
 
-Requests keep the decode worker and the deadline that they have with `--router locality`: one that fetches less has no
-less time for it."""
+Requests keep the decode worker and the deadline that they have with `--router locality`: a request that fetches less
+does not get less time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OnlineRouter:
-    """Gives requests their units in a run. `rows`: of each part of the cluster, history first."""
+    """Gives requests their units during a run. `rows`: of each part of the cluster, history first."""
 
     def __init__(self, simulation: Engine, config: ReuseConfig, rows: Sequence[Sequence[Row]], seed: int) -> None:
         cluster = simulation.cluster

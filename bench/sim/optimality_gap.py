@@ -35,19 +35,19 @@ def ahead(flow: Flow) -> int:
 
 
 def stall_bytes(simulation: Simulation, flow: Flow) -> float:
-    """What the flow's batch waits for on the flow's busiest port, of all its layers."""
+    """Returns the bytes that the flow's batch waits for on the flow's busiest port, of all its layers."""
     port = max(flow.path.shares, key=flow.path.shares.__getitem__)
     states = (chunk.state for chunk in flow.batch.chunks)
     return sum(simulation.reuse_left(s) * s.reuse.path.shares.get(port, 0.0) for s in states if s.reuse is not None)
 
 
 def needed_s(simulation: Simulation, flow: Flow, weight: float) -> float:
-    """Time until the layer begins, and `weight` times what its transfer takes alone."""
+    """Returns the time until the layer begins, plus `weight` times what its transfer takes alone."""
     return simulation.until_layer_s(flow.batch, flow.layer) + weight * flow.message_bytes / flow.path.isolated_rate
 
 
 def laxity_s(simulation: Simulation, state: State) -> float:
-    """Negative ones last: what cannot be in time makes nothing wait."""
+    """Sorts negative laxities last: what cannot be in time delays nothing."""
     laxity = state.request.deadline_s - simulation.earliest_finish_s(state)
     return laxity if laxity >= 0 else 1e4
 
@@ -76,7 +76,7 @@ ORDERS: dict[str, Rule] = {
 
 
 class ReuseBy(StaticStageAware):
-    """`static`, but reuse goes by a rule, and that of requests `back` after all other reuse."""
+    """`static`, but reuse goes by a rule, and that of the requests in `back` after all other reuse."""
 
     def __init__(self, simulation: Simulation, rule: Rule, back: frozenset[int]) -> None:
         super().__init__(simulation)
@@ -111,7 +111,8 @@ def outcome(point: Point, policy: Callable[[Simulation], Policy]) -> Outcome:
 
 
 def search(point: Point, rule: Rule, best: Outcome, tries: int) -> Outcome:
-    """Sets reuse of requests back from the start: first all that missed, then a few at random, as long as it pays."""
+    """Sets reuse of requests back from the start: first of all that missed, then of a few at random, as long as that
+    helps."""
     chance = random.Random(f"reach {point.seed}")
     back, changed = frozenset[int](), best.missed
     for _ in range(tries):
@@ -126,7 +127,8 @@ def search(point: Point, rule: Rule, best: Outcome, tries: int) -> Outcome:
 
 
 def port_bytes(cluster: Cluster, request: Request) -> dict[int, float]:
-    """Bytes a request moves through ports that do not depend on any decision: its owners' and its decode NICs'."""
+    """Returns the bytes that a request moves through ports which depend on no decision: its owners' and its decode
+    NICs'."""
     topology, layers = cluster.topology, cluster.model.layers
     placed = msgspec.structs.replace(request, group=0)
     moved = {nic: share * request.remote_tokens * cluster.kv_bytes * layers for nic, share in request.owners}
@@ -138,14 +140,15 @@ def port_bytes(cluster: Cluster, request: Request) -> dict[int, float]:
 
 
 def must_miss(jobs: Sequence[tuple[float, float, float]], rate: float) -> int:
-    """How many of (release s, deadline s, bytes) miss their deadline on a port of that rate whatever is done.
+    """Returns how many of (release s, deadline s, bytes) miss their deadline on a port of that rate in any order.
 
-    Of the jobs that must both begin and end in a window no more fit than its smallest ones up to its bytes. Windows
-    that do not overlap speak of different jobs, so their losses add up: the best chain of windows is found by
-    deadline. A bound, not the optimum."""
+    Of the jobs that must both begin and end in a window, at most the smallest ones up to its bytes fit. Windows that do
+    not overlap concern different jobs, so their losses add up; the best chain of windows is found by deadline. This is
+    a bound, not the optimum.
+    """
     deadlines = sorted({deadline for _, deadline, _ in jobs})
     by_deadline = sorted(jobs, key=lambda job: job[1])
-    lost_in: dict[float, list[tuple[float, int]]] = {}  # by a window's end: its begin, and what is lost in it
+    lost_in: dict[float, list[tuple[float, int]]] = {}  # by a window's end: its begin, and the jobs lost in it
     for begin in sorted({release for release, _, _ in jobs}):
         sizes: list[float] = []
         for release, end, size in by_deadline:
@@ -154,7 +157,7 @@ def must_miss(jobs: Sequence[tuple[float, float, float]], rate: float) -> int:
                 fitting = sum(total <= rate * (end - begin) * (1 + 1e-9) for total in accumulate(sizes))
                 if len(sizes) > fitting:
                     lost_in.setdefault(end, []).append((begin, len(sizes) - fitting))
-    best: list[tuple[float, int]] = [(float("-inf"), 0)]  # until when, how many
+    best: list[tuple[float, int]] = [(float("-inf"), 0)]  # end of the chain, jobs lost
     for end in deadlines:
         lost = best[-1][1]
         for begin, count in lost_in.get(end, ()):
@@ -164,7 +167,7 @@ def must_miss(jobs: Sequence[tuple[float, float, float]], rate: float) -> int:
 
 
 def bound(point: Point) -> int:
-    """How many measured requests miss whatever is done: of the worst port, one alone."""
+    """Returns how many measured requests miss in any order, by the worst port alone."""
     cluster, requests = prepare(point)
     jobs: dict[int, list[tuple[float, float, float]]] = {}
     for request in requests[point.warmup :]:
@@ -215,7 +218,7 @@ def main(arguments: list[str]) -> int:
 
 
 def show(rows: dict[str, list[int]], requests: int) -> None:
-    """Deadlines missed by seed, and how much of the way from `static` to `alone` and `nocont` that is."""
+    """Prints the deadlines missed by seed, and how much of the way from `static` to `alone` and `nocont` that is."""
     total = {name: sum(missed) for name, missed in rows.items()}
     start = total["layers (static)"]
     print(f"deadlines missed of {requests} by seed | points over static | of the gap to alone | to nocont")

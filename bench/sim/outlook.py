@@ -35,11 +35,11 @@ class Case(NamedTuple):
     model: str = "dbrx"
     workload: str = "qwen-a"
     rate: float | None = None  # requests/s per prefill GPU; None: the load of its study
-    knobs: Mapping[str, Any] = MappingProxyType({})  # of its cluster, in place of the setting's
+    knobs: Mapping[str, Any] = MappingProxyType({})  # of its cluster, instead of the setting's
 
 
 class Row(NamedTuple):
-    """What is compared; `policy` may be POLICY+SCHEDULER."""
+    """A variant to compare; `policy` may be POLICY+SCHEDULER."""
 
     name: str
     policy: str = "mfs"
@@ -49,10 +49,10 @@ class Row(NamedTuple):
 class Section(NamedTuple):
     title: str
     cases: tuple[Case, ...]
-    rows: tuple[Row, ...]  # the others are held against the first
+    rows: tuple[Row, ...]  # the others are compared with the first
     seeds: int = SEEDS  # how many, where not given
     requests: int = 300  # measured, where not given
-    carriers: tuple[Row, ...] = ()  # the load that each carries is found, held against the first's
+    carriers: tuple[Row, ...] = ()  # rows whose carried load is found, compared with the first
 
 
 class Report(NamedTuple):
@@ -64,8 +64,8 @@ class Report(NamedTuple):
     head: str  # what the tables are of
     first_seed: int
     why_seed: str
-    without_marks: str  # below a table without marks by size, if all of its rows are of one order
-    with_stages: str = ""  # below one that has the order by stage beside it
+    without_marks: str  # printed below a table without marks by size, if all of its rows have one order
+    with_stages: str = ""  # printed below a table that also has the order by stage
 
 
 def _reuse(rule: str, **changes: Any) -> ReuseConfig:
@@ -77,14 +77,14 @@ def aged(rule: str, age_s: float, **changes: Any) -> ReuseConfig:
 
 
 MEASURED_AGE_S = 0.05
-"""Of a coordinator's view of other nodes: the mean that `python -m bench micro outlook_age` measured, 20 to 24 ms, and
-half of the 50 ms that MfsConnector may take until it announces what queues."""
+"""Age of a coordinator's view of other nodes: the mean that `python -m bench micro outlook_age` measured, 20 to 24 ms,
+and half of the 50 ms that MfsConnector may take to announce waiting requests."""
 MEASURED_SPREADS = {"conversations": 0.5, "agents": 1.0}
-"""The log-normal factor whose median error is the testbed's: 31 to 37 % and 52 to 60 % of what a load took."""
+"""Log-normal factor with the median error of the testbed's forecasts: 31 to 37 % and 52 to 60 % of what a load took."""
 
 
 def _known(rule: str, ages: Sequence[float], errors: Sequence[float]) -> tuple[Row, ...]:
-    """The rule with outlooks of every kind, also as far off as the testbed's forecasts are."""
+    """Returns the rule with outlooks of every kind, including one as inaccurate as the testbed's forecasts."""
     return (
         Row(f"`{rule}`, exact", "mfs", _reuse(rule)),
         *(Row(f"`{rule}`, coordinator, {age_s * 1e3:g} ms old", "mfs", aged(rule, age_s)) for age_s in ages),
@@ -104,9 +104,9 @@ def _known(rule: str, ages: Sequence[float], errors: Sequence[float]) -> tuple[R
 AGENTS, MORE = (
     Case(f"agents, hot, {rate:g}/s a GPU", "hot", "llama3-8b", "mooncake-agent", rate) for rate in (1.0, 1.4)
 )
-"""Their prompts differ so much that the knee of one seed says little: rates are given."""
+"""Their prompts differ so much that the knee of one seed says little, so rates are given."""
 AT_2048: dict[str, Any] = {"gpus": 2048, "hot_fraction": 0.09375}
-"""As hot in a full-size cluster: the same bytes for the hot port of each of its units."""
+"""As hot in a full-size cluster: the same bytes for the hot port from each of its units."""
 FULL = (
     Case("agents, hot", "hot", "llama3-8b", "mooncake-agent", 1.0, AT_2048),
     Case("QwenA, hot", "hot", "dbrx", "qwen-a", 0.144, AT_2048),
@@ -121,7 +121,7 @@ TIMEOUTS = (
         _reuse("timeout:1+0.25", parts=True),
     ),
 )
-"""What users configure in place of a rule: short ones, and what two libraries have by default (LMCache's
+"""What users configure instead of a rule: short timeouts, and the defaults of two libraries (LMCache's
 blocking_timeout_secs; SGLang's prefetch_timeout_base and _per_ki_token). None was chosen by a result."""
 PARTS = tuple(Row(f"`mfs`, `{rule}`, in parts", "mfs", _reuse(rule, parts=True)) for rule in ("slo", "cost"))
 RULES = (
@@ -146,7 +146,7 @@ IN_CLASSES = tuple(
         *zip(SERVED, (2.3998, 10.6837), strict=True),
     )
 )  # fmt: skip
-"""At the loads that the other tables have, so that they can be compared."""
+"""At the loads of the other tables, so that they can be compared."""
 FEWER_RULES = tuple(row for row in RULES if row.name in {"`mfs`, always fetched", "`mfs`, `slo`", "`mfs`, `cost`"})
 SECTIONS = {
     "agents": Section("Fetch or compute again: agents", (AGENTS, MORE), RULES),
@@ -263,7 +263,8 @@ SECTIONS = {
 
 
 def point_of(results: Results, case: Case, requests: int) -> Point:
-    """At the case's rate, or the load of its study: the knee, or that at which `choose` examined the setting."""
+    """Returns the point at the case's rate, or at the load of its study: the knee, or the load at which `choose`
+    examined the setting."""
     base = settings.base_of(case.setting, case.model, case.workload, requests)
     base = msgspec.structs.replace(base, config=msgspec.structs.replace(base.config, **case.knobs))
     if case.rate is not None:
@@ -279,8 +280,8 @@ def asked(point: Point, row: Row) -> Point:
 def section_of(
     results: Results, section: Section, requests: int, seeds: range, kept: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Runs what is missing. `kept`: the section as it was, whose rows but the first stay as they are; of it nothing
-    is taken where it is of other seeds or requests, or where its first row differs from what is found now."""
+    """Runs what is missing of a section. `kept`: the section as it was; its rows but the first are kept. Nothing of it
+    is used if it has other seeds or requests, or if its first row differs from the new result."""
     columns = []
     kept = kept if kept and (kept["seeds"], kept["requests"]) == (list(seeds), requests) else None
     revisions: set[str] = set()
@@ -316,7 +317,7 @@ def section_of(
 
 
 def capacity_of(results: Results, section: Section, requests: int, seeds: Sequence[int]) -> dict[str, Any]:
-    """What the section's carriers carry, of the rate of its table."""
+    """Returns the loads that the section's carriers carry, relative to the rate of its table."""
     found: dict[str, Any] = {}
     for case in section.cases:
         point = point_of(results, case, requests)
@@ -328,7 +329,7 @@ def capacity_of(results: Results, section: Section, requests: int, seeds: Sequen
 
 
 def _rows_of(kept: dict[str, Any] | None, case: Case, point: Point) -> dict[str, Any]:
-    """By name, of the case at this rate."""
+    """Returns the rows by name, of the case at this rate."""
     columns = kept["columns"] if kept else []
     same = [column for column in columns if (column["case"], column["rate"]) == (case.name, point.rate)]
     return {row["row"]: row for row in same[0]["rows"]} if same else {}
@@ -338,7 +339,7 @@ AGAIN = ("recomputed", "parts", "expired")
 
 
 def _again(rows: Sequence[dict[str, Any]]) -> float:
-    """Share of the requests that computed again what they could have fetched."""
+    """Returns the share of requests that computed again what they could have fetched."""
     counts = [row.get("reuse", {}) for row in rows]
     total = sum(row["point"]["requests"] + row["point"]["warmup"] for row in rows)
     return float(sum(count.get(kind, 0) for count in counts for kind in AGAIN) / total)
@@ -442,13 +443,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _with_kept(page: Path, sections: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
-    """And the sections that the page has and this run has not, as they were."""
+    """Adds the sections of the page that this run does not have, as they were."""
     merged = {**study.published(page).get("sections", {}), **sections}
     return {name: merged[name] for name in order if name in merged}
 
 
 def write(report: Report, arguments: list[str]) -> int:
-    """Runs the sections that are asked for; prints their tables and writes the page."""
+    """Runs the requested sections; prints their tables and writes the page."""
     options = parser(report).parse_args(arguments)
     known = report.sections
     study.check_names(options.what, list(known), "--what")

@@ -1,4 +1,4 @@
-"""What links still have to move of the loads under way, as it is known to who sends requests to units."""
+"""The bytes that links still have to move for loads under way, as known to a router of requests."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ Loads = Mapping[int, float]
 
 
 class Loading(Protocol):
-    """What is asked of the simulation."""
+    """The part of the simulation that is needed here."""
 
     now: float
 
     def reuse_left(self, state: State) -> float: ...
 
 
-class Told(NamedTuple):
+class Reading(NamedTuple):
     at_s: float
     loads: Loads
 
 
 class OwedLoads:
-    """As of `age_s` ago; only of the requests that were sent since then it is known at once what they load."""
+    """What is owed as of `age_s` ago, plus the loads of requests sent since then, which are known at once."""
 
     def __init__(self, simulation: Loading, age_s: float) -> None:
         self.simulation = simulation
         self.age_s = age_s
         self._loading: dict[State, None] = {}
-        self._told: deque[Told] = deque()  # oldest first; one whenever a request arrives
-        self._sent: deque[Told] = deque()
+        self._readings: deque[Reading] = deque()  # oldest first; one entry for each arrival
+        self._sent: deque[Reading] = deque()
 
     def sent(self, state: State, loads: Loads) -> None:
-        """A request that has just got a unit, and what it will load."""
+        """A request has just got a unit; `loads` is what it will load."""
         self._loading[state] = None
         if self.age_s:
-            self._sent.append(Told(self.simulation.now, loads))
+            self._sent.append(Reading(self.simulation.now, loads))
 
     def known(self) -> Loads:
         if not self.age_s:
             return self._now()
         now = self.simulation.now
-        if not self._told or self._told[-1].at_s < now:
-            self._told.append(Told(now, self._now()))
-        while len(self._told) > 1 and self._told[1].at_s <= now - self.age_s:
-            self._told.popleft()
-        first = self._told[0]
+        if not self._readings or self._readings[-1].at_s < now:
+            self._readings.append(Reading(now, self._now()))
+        while len(self._readings) > 1 and self._readings[1].at_s <= now - self.age_s:
+            self._readings.popleft()
+        first = self._readings[0]
         old_enough = first.at_s <= now - self.age_s
         loads = dict(first.loads) if old_enough else {}
         while old_enough and self._sent and self._sent[0].at_s < first.at_s:

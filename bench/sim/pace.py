@@ -1,5 +1,5 @@
-"""When a load must be there for its request to be in time: what the engine of a unit can tell, from the tokens that it
-computes first and the time that tokens lately took."""
+"""When a load must be there for its request to be in time, as the unit's engine can estimate it from the tokens to
+compute first and the time per token in recent batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from bench.sim.engine import Simulation
     from bench.sim.states import Batch, State
 
-KEPT = 0.8  # of what was known when one more batch is measured, as in mooncake_adapter.vllm.worker
+KEPT = 0.8  # weight kept of earlier batches when another one is measured, as in mooncake_adapter.vllm.worker
 
 
 class Pace:
-    """Seconds and tokens that each unit's batches took, the latest ones counting most, and what follows from them."""
+    """Seconds and tokens of each unit's batches, the latest ones weighted most, and estimates from them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -29,8 +29,8 @@ class Pace:
         self.spent[batch.unit] = (KEPT * seconds + took_s, KEPT * tokens + batch.tokens)
 
     def needed_s(self, state: State) -> float | None:
-        """When the reuse of a request that queues must be there; None before its unit has computed anything. Those that
-        wait for loads of their own are not expected to go first."""
+        """Returns when the reuse of a queued request must be there; None before its unit has computed anything.
+        Requests that wait for loads of their own are not expected to go first."""
         simulation, unit = self.simulation, state.request.unit
         if unit not in self.spent:
             return None

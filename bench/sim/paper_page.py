@@ -36,7 +36,7 @@ def panels(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def at_knee(panel: dict[str, Any]) -> Results:
-    """The panel's results at load 1, by policy, in the order of their seeds."""
+    """Returns the panel's results at load 1, by policy, in the order of their seeds."""
     rate = min(panel["rates"], key=lambda rate: abs(float(rate) - float(panel["knee"])))
     results: Results = {}
     for one in sorted(panel["results"], key=lambda one: int(one["seed"])):

@@ -21,9 +21,9 @@ from bench.sim.routing import route
 from bench.sim.states import State
 from bench.sim.workload import Row, TraceError, read_trace
 
-MET_SLACK = 1 + 1e-6  # a policy that finishes exactly at the deadline must not lose to the last digit
-TRACE_REQUESTS = 20_000  # of a recorded trace that are read at most
-SATURATION_LIMIT = 1.5  # times what the GPUs can compute: beyond it a run says nothing but that queues grow
+MET_SLACK = 1 + 1e-6  # a policy that finishes exactly at the deadline must not fail by the last digit
+TRACE_REQUESTS = 20_000  # limit of the requests read of a recorded trace
+SATURATION_LIMIT = 1.5  # times what the GPUs can compute: beyond it a run only shows that queues grow
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: str = "poisson"  # poisson, or trace: the recorded times, stretched to the rate
     policy: str = "mfs"
     scheduler: str = "fcfs"  # which queued requests form the next batch, see bench.sim.serve
-    reuse: ReuseConfig = ReuseConfig()  # what goes by what the network owes, see bench.sim.reuse
+    reuse: ReuseConfig = ReuseConfig()  # decisions by what the network owes, see bench.sim.reuse
     rate: float = 0.1  # requests/s per prefill GPU
     seed: int = 1
     requests: int = 1024
@@ -42,7 +42,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def under(point: Point, name: str) -> Point:
-    """The point under a policy, or under POLICY+SCHEDULER."""
+    """Returns the point under a policy, or under POLICY+SCHEDULER."""
     policy, plus, scheduler = name.rpartition("+")
     if plus and scheduler in serve.SCHEDULERS:
         return msgspec.structs.replace(point, policy=policy, scheduler=scheduler)
@@ -50,7 +50,7 @@ def under(point: Point, name: str) -> Point:
 
 
 def described(point: Point) -> dict[str, Any]:
-    """The point as result files have it: without what is as it was before there was a choice."""
+    """Returns the point as result files have it: without options that are as before they were introduced."""
     content: dict[str, Any] = msgspec.to_builtins(point)
     if point.scheduler == "fcfs":
         del content["scheduler"]
@@ -74,8 +74,8 @@ def described(point: Point) -> dict[str, Any]:
 
 
 def workload_rows(point: Point, workload: str, count: int, total_rate: float, number: int = 0) -> list[Row]:
-    """The rows of the `number`th model with arrival times; generated workloads are preceded by a history that fills
-    the caches."""
+    """Returns the rows of the `number`th model with arrival times. Generated workloads are preceded by a history that
+    fills the caches."""
     burst = point.config.burst
     seed = point.seed + 1_000_003 * number
     if workload in generators.NAMES:
@@ -104,12 +104,12 @@ def workload_rows(point: Point, workload: str, count: int, total_rate: float, nu
 
 @functools.lru_cache(maxsize=2)
 def _recorded(path: Path, _changed_ns: int) -> list[Row]:
-    """The trace's first requests; read once for all points of a study."""
+    """Returns the trace's first requests. Cached, so that all points of a study read them once."""
     return read_trace(path, TRACE_REQUESTS)
 
 
 def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
-    """Requests/s per prefill GPU that the GPUs can compute when batches are always full and the network costs
+    """Returns the requests/s per prefill GPU that the GPUs can compute if batches are always full and the network costs
     nothing beyond its isolated time."""
     budget, seconds = cluster.config.batch_tokens, 0.0
     batch: list[tuple[int, int]] = []
@@ -125,8 +125,8 @@ def saturation(cluster: Cluster, requests: Sequence[Request]) -> float:
 
 
 def prepare(point: Point) -> tuple[Cluster, list[Request]]:
-    """The cluster and its requests in the order of their arrival; several models get equal numbers of them."""
-    # No policy has a say in them: one comparison after the other finds them ready.
+    """Returns the cluster and its requests in the order of arrival. Several models get equal numbers of them."""
+    # No policy affects them, so consecutive comparisons reuse them.
     cluster, requests = _prepared(
         msgspec.json.encode(msgspec.structs.replace(point, policy="", scheduler="", reuse=ReuseConfig()))
     )
@@ -148,7 +148,7 @@ def _prepared(encoded: bytes) -> tuple[Cluster, tuple[Request, ...]]:
 
 
 def _rows(point: Point, cluster: Cluster) -> list[list[Row]]:
-    """Of each part of the cluster."""
+    """Returns the rows of each part of the cluster."""
     parts, workloads = cluster.parts, point.workload.split(",")
     if len(workloads) not in (1, len(parts)):
         raise ConfigError(f"--workload {point.workload}: give one for all models or one for each of {len(parts)}")
@@ -165,7 +165,7 @@ def _rows(point: Point, cluster: Cluster) -> list[list[Row]]:
 
 
 def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -> Simulation:
-    """The point, prepared, under its policy."""
+    """Returns the prepared point under its policy."""
     router = None
     if point.reuse.router != ReuseConfig().router:
         router = functools.partial(OnlineRouter, config=point.reuse, rows=_rows(point, cluster), seed=point.seed)
@@ -174,12 +174,12 @@ def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -
 
 
 def limit_of(cluster: Cluster, requests: Sequence[Request]) -> float:
-    """Saturation of the model that saturates first."""
+    """Returns the saturation of the model that saturates first."""
     return min(saturation(part, [r for r in requests if cluster.of(r.unit) is part]) for part in cluster.parts)
 
 
 def run(point: Point) -> dict[str, Any]:
-    """Runs a point. Raises ConfigError, TraceError or LookupError with one line when it cannot be."""
+    """Runs a point. Raises ConfigError, TraceError or LookupError with one line if it cannot be run."""
     policies.find(point.policy)
     wall, cpu = time.perf_counter(), time.process_time()
     cluster, requests = prepare(point)
@@ -209,8 +209,8 @@ def run(point: Point) -> dict[str, Any]:
 
 
 def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
-    """Statistics of the requests after the warm-up and of the collectives posted while they were there. Raises
-    ConfigError where a request never ended: it has no TTFT, and would count as in time."""
+    """Returns statistics of the requests after the warm-up and of the collectives posted while they were there. Raises
+    ConfigError if a request never ended: it has no TTFT, and would count as in time."""
     if simulation.unfinished:
         raise ConfigError(
             f"{simulation.unfinished} of {len(simulation.states)} requests never end; let the policy's network give "
@@ -243,8 +243,8 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
 
 
 def lost(states: Sequence[State]) -> dict[str, float]:
-    """Requests that ended late, or pruned, and the KV that the network moved for them: loads that were given up count
-    with what had come."""
+    """Returns the requests that ended late or pruned, and the KV that the network moved for them. Loads that were given
+    up count with the part that had arrived."""
     gone = [s for s in states if s.pruned or s.finish_s - s.request.arrival_s > s.request.budget_s * MET_SLACK]
     return {
         "requests": len(gone),
@@ -255,7 +255,7 @@ def lost(states: Sequence[State]) -> dict[str, float]:
 
 
 def summary(requests: Sequence[tuple[float, float]], collectives: Sequence[float]) -> dict[str, Any]:
-    """Statistics of requests given as (TTFT, budget) and of collectives' durations, all in seconds."""
+    """Returns statistics of requests given as (TTFT, budget) and of collectives' durations, all in seconds."""
     met = [ttft <= budget * MET_SLACK for ttft, budget in requests]
     ttft = sorted(t for t, _ in requests)
     cct = sorted(collectives) or [0.0]
@@ -281,8 +281,8 @@ def _quantiles(ordered: Sequence[float], percents: Sequence[int]) -> dict[str, f
 
 
 def knee(point: Point, target: float = 0.9, seeds: int = 1) -> float:
-    """The rate at which NOCONT still meets `target` of the deadlines, over the point's seed and those after it: the
-    load that other rates are related to. Long prompts are few: one seed can be off by a third."""
+    """Returns the rate at which NOCONT still meets `target` of the deadlines, over the point's seed and those after it.
+    Other rates are relative to it. Long prompts are few: one seed can be off by a third."""
     of_seeds = [msgspec.structs.replace(point, policy="nocont", seed=point.seed + i) for i in range(seeds)]
     low, high = 0.0, min(limit_of(*prepare(one)) for one in of_seeds)
     for _ in range(7):

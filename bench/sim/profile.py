@@ -1,8 +1,8 @@
 """How long a layer computes and how many bytes it moves: a calibrated roofline per model and accelerator.
 
 Constants were fitted on published kernel measurements of A100 and H100 (GEMM, attention, fused experts, NVLink
-all-reduce) and checked against Vidur's layer profiles: within 10 % for Llama-3-70B on 1-4 GPUs from 512 tokens up.
-The expert term is the weakest (measured spread of several times): `imbalance` is explicit.
+all-reduce) and checked against Vidur's layer profiles: within 10 % for Llama-3-70B on 1-4 GPUs from 512 tokens up. The
+expert term is the weakest (measurements differ by a multiple), so `imbalance` is explicit.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ACCELERATORS = {a.name: a for a in (A100, H100)}
 
 
 class Model(msgspec.Struct, frozen=True):
-    """One model and how an instance (a prefill unit) is cut. Parameters are per layer, bytes per token and
-    layer (fp16)."""
+    """One model and how an instance (a prefill unit) is split. Parameters are per layer, bytes per token and layer
+    (fp16)."""
 
     name: str
     layers: int
@@ -57,7 +57,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def groups(self) -> int:
-        """Attention replicas in an instance; each holds whole requests (one when the sequence is split)."""
+        """Attention replicas in an instance; each has whole requests (one replica if the sequence is split)."""
         return 1 if self.sequence_parallel > 1 else self.instance_gpus // self.tensor_parallel
 
     @property
@@ -66,11 +66,11 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def in_a_node(self) -> bool:
-        """Whether an instance lies within one server: its collectives use NVSwitch alone and meet no KV."""
+        """Whether an instance lies within one server, so that its collectives use only NVSwitch and meet no KV."""
         return self.instance_gpus <= self.server_gpus
 
     def attention_s(self, gpu: Accelerator, lengths: Sequence[tuple[int, int]]) -> float:
-        """One group's time up to the dispatch (dense: the whole layer) for requests of (new, context)
+        """Returns one group's time up to the dispatch (dense: of the whole layer) for requests of (new, context)
         tokens."""
         tokens = sum(new for new, _ in lengths) / self.sequence_parallel
         if tokens == 0:
@@ -90,7 +90,7 @@ class Model(msgspec.Struct, frozen=True):
         return seconds
 
     def expert_s(self, gpu: Accelerator, tokens: int, imbalance: float = 1.0) -> float:
-        """Time of the experts for all tokens of a batch; imbalance: busiest rank against the mean."""
+        """Returns the time of the experts for all tokens of a batch; imbalance: busiest rank against the mean."""
         if not self.experts:
             return 0.0
         flops = 2.0 * tokens * self.top_k * self.expert_params / self.instance_gpus
@@ -102,10 +102,12 @@ class Model(msgspec.Struct, frozen=True):
         return seconds + 4 * gpu.launch_s
 
     def collective_bytes(self, tokens: int) -> float:
-        """Bytes one direction of the layer's collective moves between servers, over all NICs of the instance.
+        """Returns the bytes that one direction of the layer's collective moves between servers, over all NICs of the
+        instance.
 
-        Experts: the dispatch, as many again for the combine. Sequence parallel: the ring passes every rank's KV to
-        each other rank; of its hops only those between servers use NICs."""
+        Experts: the dispatch; the combine moves as many again. Sequence parallel: the ring passes every rank's KV to
+        each other rank; only the hops between servers use NICs.
+        """
         if self.experts:
             servers = max(1, self.instance_gpus // self.server_gpus)
             return tokens * self.top_k * self.hidden * 2.0 * (1 - 1 / servers)
@@ -121,8 +123,8 @@ MODELS = {
         Model("dbrx", 40, 6144, 48, 128, 88.1e6, 198.2e6, 16, 4, 2, 32),
         Model("grok-2", 64, 8192, 64, 128, 151.0e6, 402.7e6, 8, 2, 4, 32, dense_params=805.3e6),
         Model("qwen3-coder", 62, 6144, 96, 128, 163.6e6, 47.2e6, 160, 8, 1, 32),
-        # The other reading of the name: 12 of 48 layers keep KV, given here as the mean over layers;
-        # attention is an estimate.
+        # The other reading of the name: 12 of 48 layers keep KV, given here as the mean over layers; attention is an
+        # estimate.
         Model("qwen3-coder-next", 48, 2048, 16, 256, 25.0e6, 3.15e6, 512, 10, 1, 32, kv_bytes=512.0),
         Model("llama3-8b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 4, 16, sequence_parallel=4),
         Model("llama3-8b-node", 32, 4096, 32, 128, 41.9e6, 176.2e6, 0, 0, 4, 8, sequence_parallel=2),
@@ -131,11 +133,12 @@ MODELS = {
         # Keys and values of all heads.
         Model("llama2-7b", 32, 4096, 32, 128, 67.1e6, 135.3e6, 0, 0, 1, 1, kv_bytes=16384.0),
         # Latent attention: 512 + 64 values of KV; heads of 192 for keys and 128 for values, here their mean. One shared
-        # expert; the three dense layers are taken for others. Cut as its authors do for prefill: 4 servers, TP4.
+        # expert; the three dense layers are treated like the others. Split as its authors do for prefill: 4 servers,
+        # TP4.
         Model("deepseek-v3", 61, 7168, 128, 160, 187.1e6, 44.0e6, 256, 8, 4, 32, dense_params=44.0e6, kv_bytes=1152.0),
         Model("mixtral-8x7b", 32, 4096, 32, 128, 41.9e6, 176.2e6, 8, 2, 1, 8, server_gpus=4, link_gbps=50.0),
-        # What bench/testbed runs: the same model on units of two GPUs, one to a server, so that a NIC carries as much
-        # per computed token as with eight; each of 8 layers stands for four, so that two cores can play them.
+        # The same model as bench/testbed runs it, on units of two GPUs, one to a server, so that a NIC carries as much
+        # per computed token as with eight. Each of 8 layers stands for four, so that two cores can simulate them.
         Model(
             "mixtral-8x7b-testbed",
             8,

@@ -1,9 +1,10 @@
-"""Decisions of the request tier that go by what the network still owes: fetch reuse or compute it again, and which
-worker decodes. Which unit computes is in online.py.
+"""Decisions of the request tier by what the network still owes: fetch reuse or compute it again, and which worker
+decodes. Which unit computes is decided in online.py.
 
-Both are made when a request arrives, by what is known of backlogs then. How that is known is the outlook: exactly; from
-a coordinator, whose view of other nodes' ports is old; from the request's own node; or not at all, when a fetch is
-expected to take its own bytes over the rate of the port."""
+Both are made when a request arrives, by what is then known of backlogs. The outlook says how that is known: exactly;
+from a coordinator, whose view of other nodes' ports is old; from the request's own node; or not at all. Without it a
+fetch is expected to take its own bytes over the rate of the port.
+"""
 
 from __future__ import annotations
 
@@ -47,33 +48,33 @@ OUTLOOKS = {
 TIMEOUT = "timeout:"
 LOCALITY = "locality:"
 MAX_SPREAD = 10.0
-TIMEOUT_TOKENS = 1024  # that a timeout's second number is for
-PART_TOKENS = 16  # a part that is fetched is of whole blocks, as engines have them
-SPREAD = 7919  # a prime: of workers that owe alike, requests take another each time
+TIMEOUT_TOKENS = 1024  # tokens that a timeout's second number refers to
+PART_TOKENS = 16  # a part to fetch is rounded down to whole blocks, as engines have them
+SPREAD = 7919  # a prime: among workers that owe the same, each request starts at another one
 
 
 class Timeout(NamedTuple):
-    """After which a load is given up."""
+    """Time after which a load is given up."""
 
     base_s: float
-    tokens_s: float  # more for each TIMEOUT_TOKENS that are fetched
+    tokens_s: float  # added for each TIMEOUT_TOKENS to fetch
 
     def of(self, tokens: int) -> float:
         return self.base_s + self.tokens_s * tokens / TIMEOUT_TOKENS
 
 
 class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests are decided by, the same for all of a run."""
+    """How requests are decided; the same for all of a run."""
 
     rule: str = "always"  # see REUSE
     placement: str = "random"  # see PLACEMENTS
     router: str = "locality"  # which unit computes, see ROUTERS
     outlook: str = "exact"  # see OUTLOOKS
-    error: float = 1.0  # what expected fetch times are multiplied by
-    error_spread: float = 0.0  # standard deviation of the logarithm of what each is multiplied by, too
-    age_s: float = 0.0  # of what a coordinator says
-    extra_share: float = EXTRA_SHARE  # of a request's time limit that computing again may take, of rule slo
-    recheck_s: float = 0.0  # how long a request waits for a later answer, while its unit is busy
+    error: float = 1.0  # factor on expected fetch times
+    error_spread: float = 0.0  # standard deviation of the logarithm of a further factor, drawn for each
+    age_s: float = 0.0  # age of a coordinator's view
+    extra_share: float = EXTRA_SHARE  # share of a request's time limit that computing again may take, for rule slo
+    recheck_s: float = 0.0  # how long a request waits for a later answer while its unit is busy
     parts: bool = False  # whether the first part of what is computed again may be fetched
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timeout(self) -> Timeout | None:
-        """None: another rule."""
+        """The timeout; None with another rule."""
         if not self.rule.startswith(TIMEOUT):
             return None
         base, plus, tokens = self.rule.removeprefix(TIMEOUT).partition("+")
@@ -117,17 +118,17 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_routed(self) -> bool:
-        """Reuse and decode workers stay as they were routed."""
+        """Whether reuse and decode workers stay as they were routed."""
         return self.rule == "always" and self.placement == "random"
 
 
 def _number_after(prefix: str, text: str) -> float | None:
-    """None without the prefix, not a number where there is none behind it."""
+    """Returns the number after the prefix; None without the prefix, NaN if no number follows."""
     return _number(text.removeprefix(prefix)) if text.startswith(prefix) else None
 
 
 def _number(text: str) -> float:
-    """Not a number where it is none."""
+    """Returns NaN if the text is no number."""
     try:
         return float(text)
     except ValueError:
@@ -146,7 +147,7 @@ NOTHING_KNOWN = Backlog(-math.inf, {}, {})
 
 
 class Engine(Protocol):
-    """What decisions read of the simulation, and what they may have it do."""
+    """The part of the simulation that decisions read and act on."""
 
     cluster: Cluster
     now: float
@@ -163,7 +164,7 @@ class Engine(Protocol):
 
 
 class ReuseDecisions:
-    """Decides for each request as it arrives. A simulation without one fetches all reuse."""
+    """Decides for each request as it arrives. A simulation without this object fetches all reuse."""
 
     def __init__(self, simulation: Engine, config: ReuseConfig) -> None:
         cluster = simulation.cluster
@@ -183,18 +184,18 @@ class ReuseDecisions:
         self.current = config.outlook != "coordinator" or config.age_s == 0
         self.rule = ReuseRule(config.rule) if self.timeout is None else ReuseRule.ALWAYS
         self.recomputed = self.parts = self.expired = self.waited = 0
-        self.loads: list[tuple[float, float]] = []  # what a fetch was expected to take, and what it took
-        self.asked: list[tuple[float, float]] = []  # the same by the coordinator alone, as a router asks it
-        self._expected: dict[State, tuple[float, float, float]] = {}  # when it was, how long it takes, as in both
+        self.loads: list[tuple[float, float]] = []  # how long a fetch was expected to take, and took
+        self.asked: list[tuple[float, float]] = []  # the same by the coordinator's view alone, as for a router
+        self._expected: dict[State, tuple[float, float, float]] = {}  # start, and the expected time as in both lists
         self._loading: dict[State, None] = {}
         self._unshipped: dict[State, None] = {}
-        self._placed: deque[tuple[float, int, float]] = deque()  # when, worker, bytes: since what is known
-        self._known: deque[Backlog] = deque()  # of a coordinator, oldest first
+        self._placed: deque[tuple[float, int, float]] = deque()  # time, worker, bytes: since the known view
+        self._known: deque[Backlog] = deque()  # a coordinator's views, oldest first
         self._token_s = {part.number: part.batch_s([(1024, 1024)] * 4) / 4096 for part in cluster.parts}
 
     def counts(self) -> dict[str, int]:
-        """Of requests whose reuse was computed again at once, of those of whose reuse a part was, of those whose fetch
-        took too long, of later answers."""
+        """Returns the numbers of requests whose reuse was computed again at once, of those with a part of it fetched,
+        of those whose fetch took too long, and of postponed decisions."""
         return {
             "recomputed": self.recomputed, "parts": self.parts, "expired": self.expired, "waited": self.waited,
         }  # fmt: skip
@@ -202,8 +203,8 @@ class ReuseDecisions:
     # -- which worker decodes
 
     def place(self, state: State) -> None:
-        """Chooses the decode worker. Whom it sent where the router knows at once; how much of that has arrived it knows
-        from the outlook alone."""
+        """Chooses the decode worker. The router knows at once to which worker it has sent requests; how much of that
+        has arrived it knows from the outlook alone."""
         if self.config.placement != "backlog" or self.config.outlook not in ("exact", "coordinator"):
             return
         width = state.cluster.decode_width
@@ -222,7 +223,7 @@ class ReuseDecisions:
     # -- fetch or compute again
 
     def decide(self, state: State) -> None:
-        """Before the request queues, its group chosen."""
+        """Decides about a request before it queues; its group is already chosen."""
         if self.timeout is not None:
             after_s = self.timeout.of(state.request.remote_tokens)
             self.simulation.at(self.simulation.now + after_s, self._expire, state)
@@ -247,14 +248,14 @@ class ReuseDecisions:
             self._loads(state)
 
     def _loads(self, state: State) -> None:
-        """What the request has to fetch is asked for now."""
+        """Records that the request's fetch starts now, with its expected time."""
         expected_s = error_of(self.config, state.request) * self._fetch_s(state)
         asked_s = self._fetch_s(state, self._far() if self.config.outlook == "coordinator" else None)
         self._loading[state] = None
         self._expected[state] = (self.simulation.now, expected_s, asked_s)
 
     def fetched(self, state: State) -> None:
-        """All of its reuse is there."""
+        """All reuse of the request has arrived."""
         if state in self._expected:
             since_s, expected_s, asked_s = self._expected.pop(state)
             self.loads.append((expected_s, self.simulation.now - since_s))
@@ -293,8 +294,8 @@ class ReuseDecisions:
         )
 
     def _fetch_s(self, state: State, near: Backlog | None = None) -> float:
-        """As far as the outlook knows: what the busiest port on the way owes to loads, and the request's own. `near`:
-        what is known of the own node's ports, if not what they owe now."""
+        """Returns the expected time of the fetch by the outlook: what the busiest port on the way owes to loads, plus
+        the request's own bytes. `near`: what is known of the own node's ports, if not what they owe now."""
         cluster, request = state.cluster, state.request
         path = cluster.reuse_path(request)
         own_s = request.remote_tokens * cluster.kv_bytes * cluster.model.layers / path.isolated_rate
@@ -318,7 +319,7 @@ class ReuseDecisions:
     # -- backlogs
 
     def _owed(self) -> Backlog:
-        """By all ports, now."""
+        """Returns what all ports owe now."""
         simulation = self.simulation
         loads: dict[int, float] = {}
         for state in list(self._loading):
@@ -339,8 +340,8 @@ class ReuseDecisions:
         return Backlog(simulation.now, loads, workers)
 
     def _far(self) -> Backlog:
-        """By the ports of other nodes: the youngest snapshot that is as old as a coordinator's. One is taken whenever a
-        request arrives."""
+        """Returns what the ports of other nodes owe, by the latest snapshot that is at least as old as a coordinator's.
+        A snapshot is taken whenever a request arrives."""
         if self.current:
             return self._owed()
         now = self.simulation.now
@@ -361,8 +362,8 @@ def _whole_blocks(tokens: float) -> int:
 
 
 def error_of(config: ReuseConfig, request: Request) -> float:
-    """What the expected time of this request's fetch is multiplied by: the same for every rule, and however often
-    it is asked."""
+    """Returns the factor on the expected time of this request's fetch: the same for every rule, and each time it is
+    asked."""
     if not config.error_spread:
         return config.error
     seed = f"{request.number} {request.arrival_s}"  # another run has other arrivals
@@ -370,6 +371,6 @@ def error_of(config: ReuseConfig, request: Request) -> float:
 
 
 def prefill_s(cluster: Cluster, new: int, context: int) -> float:
-    """Of the prompt alone, in as many batches as it needs."""
+    """Returns the time of the prompt alone, in as many batches as it needs."""
     budget = cluster.config.batch_tokens
     return cluster.batch_s([(min(budget, new), context)]) * max(1.0, new / budget)

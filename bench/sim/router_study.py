@@ -18,7 +18,7 @@ from bench.sim.reuse import ReuseConfig
 CLASSES = {"fabric_classes": 8}
 FIRST_SEED, SEEDS = 771, 6
 CLAIM_SEEDS = 20
-"""Six leave an interval of nine points in egress."""
+"""With six seeds the interval in egress is nine points wide."""
 
 
 def _case(setting: str) -> Case:

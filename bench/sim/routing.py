@@ -1,7 +1,7 @@
 """Requests as the cluster sees them before any network decision.
 
 `route` fixes units, cache contents, block owners and decode workers from the arrival sequence and a router's own
-estimate of load: they are the same for every policy, so policies are compared on identical work. `Arrivals` is one
+estimate of load. They are the same for every policy, so policies are compared on identical work. `Arrivals` takes one
 request after the other, for a router that chooses units during the run.
 """
 
@@ -20,12 +20,11 @@ from bench.sim.workload import Row
 LOCALITY = 0.1  # the router's price of fetching a cached token, in computed tokens
 LEAST_NEW_TOKENS = 16  # computed of every prompt, however much of it is cached
 
-TOKEN_S = 0.03  # between two tokens of a request that decodes, as the router expects
+TOKEN_S = 0.03  # between two tokens of a decoding request, as the router expects
 
 
 class _RouterView:
-    """A unit as the router models it: batches formed first come first served, computing alone with an idle
-    network."""
+    """A unit as the router models it: batches formed first come first served, computing alone with an idle network."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -35,8 +34,7 @@ class _RouterView:
         self.token_s = cluster.batch_s([(1024, 1024)] * 4) / 4096
 
     def wait_s(self, now: float) -> float:
-        """Time until a request that arrives now would begin, if one batch took no longer per token than the
-        last."""
+        """Returns the time until a request that arrives now would begin, at the time per token of the last batch."""
         while self.queue and self.free_at <= now:
             chosen: list[tuple[int, int]] = []
             room = self.cluster.config.batch_tokens
@@ -58,8 +56,8 @@ class _RouterView:
 
 
 class _DecodeWorkers:
-    """Which worker decodes a request. `load`: the one with the fewest tokens of requests that it is expected to hold
-    then, as KV-aware routers count; how much KV is on its way to it no router knows. `random`: any."""
+    """Chooses the worker that decodes a request. `load`: the one with the fewest tokens of requests that it is expected
+    to hold then, as KV-aware routers count; no router knows how much KV is on its way to it. `random`: any."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self.width = cluster.decode_width
@@ -70,7 +68,7 @@ class _DecodeWorkers:
         self.ends: list[tuple[float, int, int]] = []  # when, worker, tokens
 
     def choose(self, now: float, row: Row) -> int:
-        """The first NIC of the worker."""
+        """Returns the first NIC of the chosen worker."""
         if not self.by_load:
             return self.rng.randrange(self.workers) * self.width
         while self.ends and self.ends[0][0] <= now:
@@ -97,17 +95,17 @@ class Arriving(NamedTuple):
     new_tokens: int
     cached: int  # tokens of its prompt that some unit holds
     local: Sequence[int]  # of those, by unit
-    shift: int  # of units that are alike, requests take another each time
+    shift: int  # among equal units, requests start at another one each time
 
 
 Fetched = tuple[dict[int, float], int]
-"""What a unit would fetch: NICs that it comes from with their shares, and how many tokens."""
+"""What a unit would fetch: the NICs that it comes from with their shares, and the number of tokens."""
 Choose = Callable[[Arriving, Callable[[int], Fetched]], int]
-"""The unit of a request, given what each unit would fetch; asked once for each, in the order of their arrivals."""
+"""Returns the unit of a request, given what each unit would fetch. Called once for each, in the order of arrivals."""
 
 
 class Locality:
-    """The least estimated wait, preferring a unit that holds the prefix; whatever the network does. `price`: of a
+    """Chooses the least estimated wait, preferring a unit that holds the prefix; ignores the network. `price`: of a
     cached token that is fetched, in computed ones."""
 
     def __init__(self, cluster: Cluster, price: float = LOCALITY) -> None:
@@ -128,7 +126,7 @@ class Locality:
 
 
 def loads_of(cluster: Cluster, request: Request) -> dict[int, float]:
-    """Bytes that the request loads, by link."""
+    """Returns the bytes that the request loads, by link."""
     if not request.remote_tokens:
         return {}
     size = request.remote_tokens * cluster.kv_bytes * cluster.model.layers
@@ -136,7 +134,7 @@ def loads_of(cluster: Cluster, request: Request) -> dict[int, float]:
 
 
 def turns(units: int, shift: int) -> Iterator[int]:
-    """All units, another one first each time."""
+    """Yields all units, starting with another one each time."""
     return ((unit + shift) % units for unit in range(units))
 
 
@@ -154,11 +152,11 @@ class Arrivals:
         self.requests = 0
 
     def before_run(self, row: Row) -> None:
-        """A request of the past, which only fills the caches."""
+        """Adds a request of the past, which only fills the caches."""
         held = self.caches.prefix(row)
         arriving = self._arriving(row, held)
         unit = arriving.shift
-        if self.caches.keep:  # else every popular prefix would be everywhere before the run begins
+        if self.caches.keep:  # otherwise every popular prefix would be everywhere before the run begins
             cached, before = arriving.cached, self.before
             unit = min(
                 turns(self.cluster.units, unit),
@@ -168,7 +166,7 @@ class Arrivals:
         self.caches.store(row, unit, self.rng.randrange(self.cluster.model.groups))
 
     def arrive(self, row: Row, choose: Choose) -> Request:
-        """The request of the row, at the unit that is chosen now."""
+        """Returns the request of the row, at the unit that is chosen now."""
         cluster = self.cluster
         while self.cold:
             self.cold -= 1
@@ -219,7 +217,7 @@ class Arrivals:
 
 
 def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
-    """Sends each request to a unit by locality; rows that arrive before 0 only fill the caches."""
+    """Sends each request to a unit by locality. Rows that arrive before 0 only fill the caches."""
     arrivals, choose = Arrivals(cluster, seed), Locality(cluster)
     requests: list[Request] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a simulation asks of a scheduling policy. Those that there are derive from `bench.sim.policies.Policy`."""
+"""The interface of scheduling policies. The existing ones derive from `bench.sim.policies.Policy`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """What a policy may want to know; all of it is optional."""
+    """Events that a policy may react to; all are optional."""
 
     def p2d_created(self, flow: Flow) -> None:
         """A request's stage-3 stream exists; nothing is posted yet."""
@@ -24,17 +24,17 @@ class Hooks:
         """The batch waits for, or computes, its next layer."""
 
     def batch_computed(self, batch: Batch) -> None:
-        """The unit is done with the batch; requests may still ship."""
+        """The unit has computed the batch; its requests may still ship."""
 
     def batch_ended(self, batch: Batch) -> None:
         """The last request of the batch has finished."""
 
     def flow_ended(self, flow: Flow) -> None:
-        """A collective or a request's stage 3 is over."""
+        """A collective or a request's stage 3 has ended."""
 
 
 class SchedulingPolicy(Hooks, ABC):
-    """What every policy is asked; the defaults are those of one that never changes its mind."""
+    """What every policy is asked. The defaults suit a policy that never changes its mind."""
 
     isolated = False  # every flow at the rate it has alone
     at_layers = False  # ask again for a batch's KV flows when it begins a layer
@@ -43,15 +43,15 @@ class SchedulingPolicy(Hooks, ABC):
 
     @abstractmethod
     def order(self, flow: Flow) -> int:
-        """The flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
+        """Returns the flow's place now; may set flow.wire_class (0 highest) for fabrics with few classes."""
 
     @abstractmethod
     def order_move(self, move: Move) -> int:
-        """The place of weights that move; may set move.wire_class, too."""
+        """Returns the place of weights that move; may set move.wire_class, too."""
 
     def network(self) -> Network | None:
-        """A network of the policy's own; None: the one the configuration asks for."""
+        """Returns a network of the policy's own; None: the one that the configuration asks for."""
         return None
 
     def tick(self) -> None:
-        """Every tick_s while something ships."""
+        """Called every tick_s while something ships."""

@@ -38,7 +38,7 @@ BEGIN, END = "<!-- begin of generated sensitivities -->", "<!-- end of generated
 
 
 def row(results: Results, base: Point, policy: str, seeds: range) -> tuple[Comparison, Comparison]:
-    """What the policy, and what `nocont`, gains over `static` at this point."""
+    """Returns the gains of the policy and of `nocont` over `static` at this point."""
     # `static` and `nocont` have no parameters of the policy: their points are shared between rows.
     plain = msgspec.structs.replace(base.config, policy={}, belief_error=0.0, coordinator_delay_s=0.0)
     static = results.of_seeds(msgspec.structs.replace(base, config=plain), "static", seeds)
@@ -48,7 +48,7 @@ def row(results: Results, base: Point, policy: str, seeds: range) -> tuple[Compa
 
 
 def sweep(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing. {"what", "panels": [{"title", "rows": [{"label", "figures", "closed"}]}]}."""
+    """Runs what is missing. Returns {"what", "panels": [{"title", "rows": [{"label", "figures", "closed"}]}]}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     chosen: list[tuple[str, dict[str, Any]]] = [("defaults", {})] + [
@@ -86,7 +86,7 @@ def _text(figures: Comparison, share: float | None) -> str:
 
 
 def table(data: dict[str, Any]) -> str:
-    """The rows as a page's text: a column for each setting."""
+    """Formats the rows as a page's text: a column for each setting."""
     what, panels = data["what"], data["panels"]
     lines = [
         f"Simulated, not measured. `{what['policy']}` against `static`: points of attainment with half of the "
@@ -105,7 +105,8 @@ def table(data: dict[str, Any]) -> str:
 
 
 def plot(data: dict[str, Any], stem: Path) -> None:
-    """A panel for each setting: the gain of each row with its 95 % interval, and that of the defaults as a line."""
+    """Plots a panel for each setting: the gain of each row with its 95 % interval, and that of the defaults as a
+    line."""
     import matplotlib
 
     matplotlib.use("Agg")

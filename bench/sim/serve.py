@@ -1,7 +1,7 @@
 """Batches as production's request tier plans them: each unit asks `mfsd.policy.serve.plan_step` what it computes next.
 
-What a unit knows of step times is a profile of batches alone, as one would measure offline, and what its own batches
-took since, contention included. A unit of several attention groups steps as one engine of as many ranks.
+A unit knows step times from a profile of batches alone, as measured offline, and from its own batches since, which
+include contention. A unit of several attention groups steps as one engine of as many ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ SCHEDULERS: dict[str, tuple[str, ServeConfig]] = {
 
 
 def config_of(name: str) -> ServeConfig:
-    """Of one of SCHEDULERS. Raises ConfigError with one line when there is no such."""
+    """Returns the configuration of one of SCHEDULERS. Raises ConfigError with one line if there is no such
+    scheduler."""
     if name not in SCHEDULERS:
         raise ConfigError(f"--scheduler {name}: use {', '.join(SCHEDULERS)}")
     return SCHEDULERS[name][1]
@@ -79,7 +80,7 @@ class Planner:
             )
             for part in cluster.parts
         ]
-        # First come first served asks no estimate: it needs no profile.
+        # First come first served uses no estimate, so it needs no profile.
         known = config.policy is not Policy.FCFS
         self._fresh = [ServeState(pace=profile(part) if known else Pace()) for part in cluster.parts]
         self._states: dict[int, ServeState] = {}
@@ -109,7 +110,8 @@ class Planner:
 
 
 def described(state: State) -> Request:
-    """The request as an engine sees it. Its TTFT ends when its KV has been shipped, which the engine leaves out."""
+    """Returns the request as an engine sees it. Its TTFT ends when its KV has been shipped, which the engine does not
+    count."""
     request = state.request
     return Request(
         request_id=request.number,
@@ -124,7 +126,7 @@ def described(state: State) -> Request:
 
 
 def profile(cluster: Cluster) -> Pace:
-    """Step times of batches alone in the cluster: one to twelve prompts, up to the token budget in all."""
+    """Returns the step times of batches alone in the cluster: one to twelve prompts, up to the token budget in all."""
     chance = random.Random("profile")
     observed = []
     for _ in range(PROFILED):
@@ -141,7 +143,7 @@ def profile(cluster: Cluster) -> Pace:
 
 
 def load_of(cluster: Cluster, lengths: Sequence[tuple[int, int]]) -> StepLoad:
-    """What the batch's time depends on, spread over the groups as `Cluster.batch_s` does."""
+    """Returns what the batch's time depends on, spread over the groups as `Cluster.batch_s` does."""
     tokens = [0] * cluster.model.groups
     pairs = [0.0] * cluster.model.groups
     for new, context in lengths:

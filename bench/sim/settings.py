@@ -1,14 +1,17 @@
 """Settings of the studies by name.
 
-stress: knobs that exaggerate (KV times 4 to 32, half of all prefixes on one NIC, caches that keep nothing they fetch).
-They say what an order does under contention, not how often there is any.
-qwen-b: the base of them with the short prompts of another workload.
-tiers: two of them with requests whose deadlines differ in length and worth (`weighted_attainment` of a point).
-node: Llama3-8B inside one server whose eight GPUs share 100 or 200 Gbit/s, the KV of the model as it is; its caches,
-too, keep nothing they fetch.
+stress: exaggerated parameters (KV times 4 to 32, half of all prefixes on one NIC, caches that keep nothing they fetch).
+They show what an order does under contention, not how often contention occurs.
+qwen-b: the base of the stress settings with the short prompts of another workload.
+tiers: two of the stress settings with requests whose deadlines differ in length and worth (`weighted_attainment` of a
+point).
+node: Llama3-8B inside one server whose eight GPUs share 100 or 200 Gbit/s, with the KV of the model as it is; its
+caches, too, keep nothing they fetch.
 served: models as they are served: caches that keep what they fetch, decode workers chosen by load, KV as it is, and one
-cause of contention each. contended: those of them in which contention costs `static` something, as `choose` found on
-seeds of its own (data/chosen.json)."""
+cause of contention each.
+contended: those of the served settings in which contention costs `static` something, as `choose` found on seeds of its
+own (data/chosen.json).
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ GPUS = 384  # 6 prefill instances of 32
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for. Without a model and a workload of its own: those that the command names."""
+    """What a name stands for. Without a model and a workload of its own it has those that the command names."""
 
     group: str
     knobs: dict[str, Any]
     model: str | None = None
     workload: str | None = None
     gpus: int = GPUS
-    knee_seeds: int = 1  # on which `nocont` is held against its 90 %
+    knee_seeds: int = 1  # seeds on which `nocont` must meet its 90 %
 
 
 TIERS = [SloTier(0.25, 2.0, 4), SloTier(0.5, 3.0, 2), SloTier(0.25, 6.0, 1)]
@@ -85,7 +88,7 @@ class Served(msgspec.Struct, frozen=True):
     knobs: dict[str, Any]
 
 
-# A KV cache of 40 GB is what an 80 GB GPU has beside the weights, less where these are large. Of the all-to-all of
+# A KV cache of 40 GB is what an 80 GB GPU has beside the weights, less if these are large. Of the all-to-all of
 # DeepSeek a token's experts lie on at most four servers, and half of it goes out in eight bits: 6 of 16 bytes.
 SERVED: dict[str, Served] = {
     "llama3-8b-gpu": Served(64, {"cache_gb_per_gpu": 40.0}),
@@ -116,7 +119,7 @@ def _served() -> dict[str, Setting]:
         for workload in WORKLOADS:
             for cause, given in CAUSES.items():
                 if "nics_per_server" in given and not MODELS[model].in_a_node:
-                    continue  # collectives between servers are not run over a NIC for eight GPUs
+                    continue  # collectives between servers do not use one NIC for eight GPUs
                 knobs = {**served.knobs, **given}
                 if knobs.get("store_nics"):
                     knobs["store_nics"] = served.gpus // 2 // MODELS[model].server_gpus
@@ -138,29 +141,29 @@ GROUPS = (*dict.fromkeys(setting.group for setting in SETTINGS.values()), "conte
 
 FORM = "or MODEL.WORKLOAD.CAUSE of " + "; ".join(", ".join(names) for names in (SERVED, WORKLOADS, CAUSES))
 NAMES = f"{', '.join(name for name, setting in SETTINGS.items() if setting.group != 'served')}, {FORM}"
-"""What there is to choose from, for people."""
+"""The available names, for messages."""
 
 
 def chosen() -> dict[str, dict[str, Any]]:
-    """What `choose` found, by setting."""
+    """Returns what `choose` found, by setting."""
     text = resources.files("bench.sim").joinpath(CHOSEN)
     return dict(json.loads(text.read_text())["settings"]) if text.is_file() else {}
 
 
 def load_of(name: str) -> float:
-    """The load, relative to the knee, at which `choose` examined the setting; 1 where it did not."""
+    """Returns the load, relative to the knee, at which `choose` examined the setting; 1 if it did not."""
     return float(chosen().get(name, {}).get("load", 1.0))
 
 
 def contended() -> list[str]:
-    """The settings that `choose` found contended."""
+    """Returns the settings that `choose` found contended."""
     if names := [name for name, found in chosen().items() if found["contended"]]:
         return names
     raise ConfigError("--setting contended: nothing is chosen yet; run python -m bench sim choose FILE --write")
 
 
 def named(given: str, option: str = "--setting") -> list[str]:
-    """The settings that a list of names and groups stands for, each once."""
+    """Returns the settings that a list of names and groups stands for, each once."""
     names: dict[str, None] = {}
     for name in given.split(","):
         of_group = [key for key, setting in SETTINGS.items() if setting.group == name]
@@ -173,8 +176,8 @@ def named(given: str, option: str = "--setting") -> list[str]:
 
 
 def base_of(name: str, model: str, workload: str, requests: int, classes: int = 0, fetch: str = "loaded") -> Point:
-    """A point of the setting; `model` and `workload` where it has none of its own. As warm-up a third as many requests
-    come first."""
+    """Returns a point of the setting, with `model` and `workload` if it has none of its own. A third as many requests
+    come first as warm-up."""
     setting = SETTINGS[name]
     config = Config(
         model=setting.model or model, gpus=setting.gpus, fabric_classes=classes, fetch=fetch, **setting.knobs

@@ -1,4 +1,4 @@
-"""What is on its way in a run: flows, requests, and the batches that compute them."""
+"""The state of a run: flows, requests, and the batches that compute them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAIT, RING, ATTENTION, DISPATCH, EXPERTS, COMBINE, ENDED, QUEUED = range(8)
 
 
 class Flow:
-    """A stream of one stage: a collective of a batch (2), or a request's KV going in (1) or out (3)."""
+    """A stream of one stage: a collective of a batch (2), or a request's KV that comes in (1) or goes out (3)."""
 
     __slots__ = (
         "batch",
@@ -40,7 +40,7 @@ class Flow:
         self.state = state
         self.message_bytes = message_bytes  # of one layer
         self.layer = 0  # the layer it is for
-        self.layers = 1  # that one message is for; reuse that is loaded first: all
+        self.layers = 1  # that one message is for; all for reuse that is loaded first
         self.sequence = sequence
         self.number = -1
         self.order = 0
@@ -81,19 +81,19 @@ class State:
     def __init__(self, request: Request, cluster: Cluster) -> None:
         self.request = request
         self.cluster = cluster  # the part of its model
-        self.batch: Batch | None = None  # of its own while it queues and is fetched already
-        self.batches_before = 0  # expected to run between the unit's present one and its own, while it queues
+        self.batch: Batch | None = None  # a batch of its own while it queues and is already fetched
+        self.batches_before = 0  # batches expected between the unit's present one and its own, while it queues
         self.done_tokens = 0
         self.computed = False
         self.fetched = 0
-        self.fetched_bytes = 0.0  # that have come, those of a load that was given up included
+        self.fetched_bytes = 0.0  # that have arrived, including those of a load that was given up
         self.reuse: Flow | None = None
         self.p2d: Flow | None = None
         self.p2d_posted = 0.0
         self.p2d_total = 0.0
         self.finish_s = -1.0
         self.pruned = False
-        self.undecided = False  # whether it fetches its reuse or computes it
+        self.undecided = False  # whether it is still open if it fetches its reuse or computes it
         self.policy: Any = None
 
 
@@ -147,7 +147,7 @@ class Batch:
         self.policy: Any = None
         self.attention_s = self.experts_s = self.collective_bytes = 0.0
         self.paths: tuple[Path, ...] = ()
-        self.wire_s: list[float] = []  # of each collective, alone
+        self.wire_s: list[float] = []  # time of each collective alone
 
     @property
     def tokens(self) -> int:

@@ -45,7 +45,7 @@ def knee_name(setting: str, base: Point) -> str:
 
 
 def study(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs what is missing. {"what", "seeds", "settings": {name: {"rate", "policies": {name: figures}}}}."""
+    """Runs what is missing. Returns {"what", "seeds", "settings": {name: {"rate", "policies": {name: figures}}}}."""
     results = Results(options.file)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     wanted = list(dict.fromkeys([options.against, *REFERENCES, *options.policy.split(",")]))
@@ -100,7 +100,7 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
 def carried_of(
     options: argparse.Namespace, wanted: Sequence[str], seeds: Sequence[int]
 ) -> tuple[list[str], Sequence[int]]:
-    """Whose capacity is found, and on which seeds; none without --capacity."""
+    """Returns whose capacity is found, and on which seeds; none without --capacity."""
     if not options.capacity:
         return [], ()
     named_ = options.capacity_policy.split(",") if options.capacity_policy else wanted
@@ -108,7 +108,7 @@ def carried_of(
 
 
 def table(data: dict[str, Any]) -> str:
-    """The study as a page's text: a row for each policy, a column for each setting."""
+    """Formats the study as a page's text: a row for each policy, a column for each setting."""
     what, settings = data["what"], data["settings"]
     figures = {
         setting: {name: msgspec.convert(f, Comparison) for name, f in content["policies"].items()}
@@ -155,7 +155,7 @@ def table(data: dict[str, Any]) -> str:
 
 
 def cap_words(what: dict[str, Any], against: str) -> str:
-    """What `cap` in a cell is, and on which seeds it was found."""
+    """Explains `cap` in a cell, and on which seeds it was found."""
     tried = what.get("capacity_seeds") or what["seeds"]
     return (
         f"cap: the load up to which 90 % are met, relative to `{against}`, for which it is relative to the knee, "
@@ -168,7 +168,8 @@ def seed_words(tried: Sequence[int]) -> str:
 
 
 def capacity_lines(carried: dict[str, dict[str, Any]], against: Collection[str]) -> Iterator[str]:
-    """What is carried: a row for each name, a column for each setting; no ratio for what others are held against."""
+    """Yields the carried loads: a row for each name, a column for each setting; without a ratio for the row that others
+    are compared with."""
     yield "| | " + " | ".join(carried) + " |"
     yield "|---" * (len(carried) + 1) + "|"
     for name in next(iter(carried.values())):
@@ -178,13 +179,13 @@ def capacity_lines(carried: dict[str, dict[str, Any]], against: Collection[str])
 
 def capacity_cell(found: Capacity, itself: bool) -> str:
     text = f"{found.load:.2f}"
-    if itself or not found.ratio:  # where the other one meets 90 % at no load there is no ratio
+    if itself or not found.ratio:  # there is no ratio if the other one meets 90 % at no load
         return text
     return f"{text} (x{found.ratio:.2f}" + ("" if found.ratio_half is None else f"±{found.ratio_half:.2f}") + ")"
 
 
 def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
-    """What the paper's claims are about, as ratios of means over the same seeds."""
+    """Formats the quantities of the paper's claims, as ratios of means over the same seeds."""
 
     def ratios(of: str, to: str, field: str) -> list[str]:
         return [f"{getattr(f[of], field) / getattr(f[to], field):.2f}" for f in figures.values()]
@@ -206,7 +207,7 @@ def _claims(figures: dict[str, dict[str, Comparison]]) -> list[str]:
 
 
 def plain(figure: Comparison, carried: Capacity | None = None) -> str:
-    """A cell of what the others are held against."""
+    """Formats a cell of the policy that others are compared with."""
     text = f"{figure.attainment:.1f}, {1e3 * figure.ttft_s:.0f} ms, {1e3 * figure.p99_s:.0f} ms"
     return text + (f", cap {carried.load:.2f}" if carried else "")
 
@@ -224,7 +225,7 @@ def cell(figure: Comparison, carried: Capacity | None = None) -> str:
 
 
 def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
-    """Puts the text between the page's two marks."""
+    """Writes the text between the page's two marks."""
     before, first, rest = page.read_text().partition(begin)
     _, last, after = rest.partition(end)
     if not first or not last:
@@ -233,20 +234,20 @@ def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
 
 
 def publish(page: Path, text: str, data: dict[str, Any], begin: str = BEGIN, end: str = END) -> None:
-    """Puts the text between the page's two marks, and the figures as JSON beside it."""
+    """Writes the text between the page's two marks, and the figures as JSON beside it."""
     write(page, text, begin, end)
     page.with_name(f"{page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
 def published(page: Path) -> dict[str, Any]:
-    """The figures that the page was last written with; of a page without any, none."""
+    """Returns the figures that the page was last written with; empty if it has none."""
     figures = page.with_name(f"{page.stem}-results.json")
     found: dict[str, Any] = json.loads(figures.read_text()) if figures.exists() else {}
     return found
 
 
 def seeded_options(p: argparse.ArgumentParser, setting: str, first_seed: int) -> None:
-    """Those of studies at one load, on seeds that chose nothing."""
+    """Adds the options of studies at one load, on seeds that chose nothing."""
     p.add_argument("file", type=Path)
     p.add_argument("--setting", default=setting, help=f"of {NAMES}")
     p.add_argument("--load", type=float, default=0.8, help="of the rate at which nocont meets 90 %% (default 0.8)")
@@ -257,7 +258,7 @@ def seeded_options(p: argparse.ArgumentParser, setting: str, first_seed: int) ->
 
 
 def check_seeded(options: argparse.Namespace) -> None:
-    """Raises ConfigError for a setting or a number of seeds that cannot be."""
+    """Raises ConfigError for an invalid setting or number of seeds."""
     named(options.setting)
     if options.seeds < 1:
         raise ConfigError(f"--seeds {options.seeds}: use at least 1")

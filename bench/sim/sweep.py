@@ -1,4 +1,4 @@
-"""Many points, one file: finished points are kept whatever happens, and a sweep goes on where it stopped."""
+"""Many points, one file: finished points are kept whatever happens, and a sweep continues where it stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def identity(point: Point) -> tuple[str, str, float, int]:
 
 
 def common(points_: Sequence[Point]) -> dict[str, Any]:
-    """What all points of a file share: everything but policy, scheduler, rate and seed."""
+    """Returns what all points of a file share: everything but policy, scheduler, rate and seed."""
     shared = points.described(points_[0])
     for key in ("policy", "scheduler", "rate", "seed"):
         shared.pop(key, None)
@@ -30,7 +30,7 @@ def common(points_: Sequence[Point]) -> dict[str, Any]:
 
 
 def load(path: Path | None, config: dict[str, Any]) -> list[Result]:
-    """Results of an earlier run of the same sweep. ConfigError when the file holds something else."""
+    """Reads the results of an earlier run of the same sweep. Raises ConfigError if the file holds something else."""
     if path is None or not path.exists():
         return []
     try:
@@ -59,7 +59,7 @@ def run(sweep: Sequence[Point], path: Path | None, report: Report, engine: str =
     """Runs what is missing. KeyboardInterrupt passes through after the finished points are on disk."""
     config = common(sweep)
     results = load(path, config)
-    # Files from before there were schedulers hold first come first served.
+    # Files from before there were schedulers contain first come first served.
     done = {(r["policy"], r.get("scheduler", "fcfs"), r["rate"], r["seed"]) for r in results}
     missing = [p for p in sweep if identity(p) not in done]
     for result in each(points.run, missing, engine):
@@ -70,13 +70,13 @@ def run(sweep: Sequence[Point], path: Path | None, report: Report, engine: str =
 
 
 def each(function: Callable[[Any], Result], items: Sequence[Any], engine: str = "local") -> Iterator[Result]:
-    """The function's result for each item as it is ready, here or on a Ray cluster."""
+    """Yields the function's result for each item as it is ready, computed here or on a Ray cluster."""
     return _ray(function, items) if engine == "ray" else map(function, items)
 
 
 @contextmanager
 def cluster(engine: str) -> Iterator[None]:
-    """Stays connected to Ray between several sweeps; local ones need nothing."""
+    """Stays connected to Ray for several sweeps; local sweeps need nothing."""
     if engine != "ray":
         yield
         return
@@ -88,7 +88,7 @@ def cluster(engine: str) -> Iterator[None]:
 
 
 def _connected() -> Any:
-    """Ray, with the cluster that RAY_ADDRESS names, or a local one."""
+    """Returns Ray, connected to the cluster that RAY_ADDRESS names, or a local one."""
     try:
         import ray
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Links of a cluster and the paths flows take over them.
+"""Links of a cluster and the paths that flows take over them.
 
 NIC numbers: prefill GPUs 0..P-1 (one NIC each, or several GPUs of a server share the first one's), decode NICs
-P..P+D-1, then those of a KV store. Links: every NIC's egress and ingress, every
-prefill GPU's NVSwitch port in both directions and, on a fat-tree, the links between racks and cores that ECMP picks
-by hash. A non-blocking fabric without collisions ("nic-only") has no links but the NICs'.
+P..P+D-1, then those of a KV store. Links: every NIC's egress and ingress, every prefill GPU's NVSwitch port in both
+directions and, on a fat-tree, the links between racks and cores, which ECMP chooses by hash. A non-blocking fabric
+without collisions ("nic-only") has only the NICs' links.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NVSWITCH_BYTES_PER_S = 450e9  # one direction
 
 
 class Path(msgspec.Struct):
-    """A flow's links with its share on each, and what it gets when no other is there."""
+    """A flow's links with its share on each, and the rate it gets alone."""
 
     native: FluidPath
     shares: dict[int, float]
     isolated_rate: float  # bytes/s
-    connections: float  # flows it stands for on its busiest link, its weight under fair sharing is derived from it
-    source: int  # first NIC it leaves from: the host queue it waits in
+    connections: float  # flows it stands for on its busiest link; determines its weight under fair sharing
+    source: int  # first NIC it leaves from, in whose host queue it waits
 
     @property
     def weight(self) -> float:
@@ -70,14 +70,14 @@ class Topology:
         return Fluid(self.capacities)
 
     def port(self, nic: int) -> int:
-        """The NIC that has this number's link: where GPUs of a server share one, the first of them."""
+        """Returns the NIC that has this number's link: if GPUs of a server share one, the first of them."""
         if self.shared_by == 1 or nic >= self.first_store_nic:
             return nic
         first = self.prefill_nics if nic >= self.prefill_nics else 0
         return nic - (nic - first) % self.shared_by
 
     def ports(self, nics: Iterable[int]) -> int:
-        """How many links these NICs have."""
+        """Returns how many links these NICs have."""
         return len({self.port(nic) for nic in nics})
 
     def _pair(self, source: int, target: int, salt: int) -> tuple[int, ...]:
@@ -88,13 +88,13 @@ class Topology:
         if self.fabric == "fat-tree":
             rack, other = source // self.rack_nics, target // self.rack_nics
             if rack != other:
-                spine = hash((self.seed, source, target, salt)) % self.spines  # ECMP: a flow keeps its way
+                spine = hash((self.seed, source, target, salt)) % self.spines  # ECMP: a flow keeps its path
                 links.append(self.first_uplink + rack * self.spines + spine)
                 links.append(self.first_uplink + (self.racks + other) * self.spines + spine)
         return tuple(links)
 
     def path(self, pairs: Iterable[tuple[int, int, float]], connections: float = 1.0, salt: int = 0) -> Path:
-        """A coupled flow over (source NIC, target NIC, share of the bytes): all parts progress together."""
+        """Returns a coupled flow over (source NIC, target NIC, share of the bytes): all parts progress together."""
         shares: dict[int, float] = {}
         first = -1
         for source, target, share in pairs:
@@ -106,8 +106,8 @@ class Topology:
         return self._finish(shares, connections, first)
 
     def hose(self, out: Mapping[int, float], into: Mapping[int, float], connections: float, salt: int = 0) -> Path:
-        """A coupled flow whose sources spread over targets as `into` says (each sums to 1), but only between
-        servers: what stays inside one is NVSwitch's. `connections` are the flows it stands for on its busiest
+        """Returns a coupled flow whose sources spread over targets as `into` says (each sums to 1), but only between
+        servers: traffic inside one uses NVSwitch. `connections` is the number of flows it stands for on its busiest
         NIC."""
         server = self.server_gpus
         out_of: dict[int, float] = {}
@@ -139,7 +139,7 @@ class Topology:
 
 
 def _outside(of: Mapping[int, float], server: int) -> float:
-    """What of 1 is not this server's. Where all is, rounding leaves 1e-16: a flow would share a link that it never
-    uses, and be as slow as what fills it."""
+    """Returns the share outside this server. If nothing is outside, rounding leaves 1e-16, and the flow would share a
+    link that it never uses and be slowed by its load; that is cut to 0."""
     outside = 1 - of.get(server, 0.0)
     return outside if outside > 1e-12 else 0.0

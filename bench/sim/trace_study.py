@@ -32,16 +32,16 @@ from bench.sim.workload import Row, read_trace
 AGAINST = "dscp-size"
 POLICIES = "static,mfs,nocont"
 FIRST_SEED = 741
-"""As for eight classes with generated requests: those before chose settings and rules."""
+"""As for eight classes with generated requests: smaller seeds chose settings and rules."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of recorded requests, its first TRACE_REQUESTS."""
+    """A file of recorded requests: its first TRACE_REQUESTS."""
 
     requests: int
     span_s: float
     mean_tokens: float  # of a prompt
-    reuse: float  # share of all prompt tokens that a request before had, in the order of their arrivals
+    reuse: float  # share of all prompt tokens that an earlier request had, in the order of arrivals
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def setting(self) -> str:
-        """The one whose cluster it has; its workload is replaced."""
+        """The setting whose cluster it has; its workload is replaced."""
         return f"{self.model}.{WORKLOADS[0]}.{self.cause}"
 
     @property
@@ -62,7 +62,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Reused(msgspec.Struct, frozen=True):
-    """What of the prompts is cached where it runs, of the seeds that choose."""
+    """How much of the prompts is cached where it runs, on the seeds that choose."""
 
     cached: float  # share of prompt tokens
     fetched: float  # share of prompt tokens that lie on another unit, or in the store
@@ -75,7 +75,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """Policies against AGAINST where contention costs anything."""
+    """Policies compared with AGAINST where contention costs anything."""
 
     case: Case
     load: float
@@ -108,7 +108,7 @@ def described(rows: Sequence[Row]) -> Trace:
 
 
 def reused(point: Point, seeds: Sequence[int]) -> Reused:
-    """Of the requests that are measured."""
+    """Measures the reuse of the measured requests."""
     total = cached = fetched = 0
     for seed in seeds:
         _, requests = points.prepare(msgspec.structs.replace(point, seed=seed))
@@ -125,7 +125,7 @@ def point_of(case: Case, file: Path, requests: int, classes: int) -> Point:
 
 
 def examine(results: Results, case: Case, file: Path, options: argparse.Namespace) -> Examined:
-    """In exact order on every link, as `choose` examines settings of generated requests."""
+    """Examines a case in exact order on every link, as `choose` examines settings of generated requests."""
     base = point_of(case, file, options.requests, 0)
     seeds = SETTINGS[case.setting].knee_seeds
     found = contention(results, base, f"{case.title} {options.requests}", seeds, options.points)
@@ -136,7 +136,7 @@ def examine(results: Results, case: Case, file: Path, options: argparse.Namespac
 def held_against(
     results: Results, case: Case, file: Path, found: Found, options: argparse.Namespace
 ) -> tuple[Compared, list[str]]:
-    """The policies at the load that was examined, and the revisions of their points."""
+    """Returns the policies at the examined load, and the revisions of their points."""
     base = point_of(case, file, options.requests, options.fabric_classes)
     top = results.knees()[f"{case.title} {options.requests}"]
     point = msgspec.structs.replace(base, rate=round(found.load * top, 4))
@@ -186,7 +186,7 @@ def cases(options: argparse.Namespace, traces: Sequence[str]) -> Iterator[Case]:
         for model in options.model.split(","):
             for cause in options.cause.split(","):
                 case = Case(trace, model, cause)
-                if case.setting in SETTINGS:  # collectives between servers are not run over a NIC for eight GPUs
+                if case.setting in SETTINGS:  # collectives between servers do not use one NIC for eight GPUs
                     yield case
 
 
@@ -316,7 +316,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ConfigError, LookupError."""
+    """Raises ConfigError or LookupError for what cannot be run."""
     study.check_names(options.model, list(SERVED), "--model")
     study.check_names(options.cause, [cause for cause in CAUSES if cause != "tenants"], "--cause")
     for name in options.policy.split(","):

@@ -1,8 +1,9 @@
-"""`--router transfer`: each request goes, as it arrives, to the unit that production's rule of that name takes then:
-the least wait, owed bytes and fetch together.
+"""`--router transfer`: each request goes, as it arrives, to the unit that production's rule of that name chooses then:
+the least sum of wait, owed bytes and fetch.
 
-What a unit's queue holds is known as it is. What ports owe is known as the outlook says; `local` is of the ports that a
-unit receives by, as the gateway is told."""
+The contents of a unit's queue are known exactly. What ports owe is known as the outlook says; `local` covers the ports
+by which a unit receives, as reported to the gateway.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ NS_PER_S = 1e9
 
 
 class Engine(Protocol):
-    """What the router reads of the simulation."""
+    """The part of the simulation that the router reads."""
 
     cluster: Cluster
     now: float
@@ -37,7 +38,7 @@ class Engine(Protocol):
 
 
 class Port(NamedTuple):
-    """The link that a fetch would be through last."""
+    """The link by which a fetch would end last."""
 
     rate: float  # bytes/s
     owed: float
@@ -61,7 +62,7 @@ class Transfer:
         known = self.owed.known() if self.config.outlook != "none" else {}
         units = list(turns(self.cluster.units, arriving.shift))
         replicas = [
-            self._replica(f"{turn:06}", self._request(arriving, unit, fetched(unit)), known)  # equals in that order
+            self._replica(f"{turn:06}", self._request(arriving, unit, fetched(unit)), known)  # equal ones in that order
             for turn, unit in enumerate(units)
         ]
         choice = choose(Router.TRANSFER, Call(prompt_tokens=arriving.row.input_tokens), replicas)
@@ -69,7 +70,7 @@ class Transfer:
         return units[int(choice.replica)]
 
     def _request(self, arriving: Arriving, unit: int, fetched: Fetched) -> Request:
-        """What it would be there."""
+        """Returns the request as it would be at that unit."""
         nics, tokens = fetched
         number = self.cluster.first_unit + unit
         return Request(
@@ -96,7 +97,7 @@ class Transfer:
         )
 
     def _slowest(self, request: Request, known: Loads) -> Port:
-        """Of the ports that the unit receives by, and of the links of its fetch."""
+        """Returns the slowest of the ports by which the unit receives, and of the links of its fetch."""
         cluster, topology = self.cluster, self.cluster.topology
         loads = loads_of(cluster, request)
         own = {topology.nics + topology.port(nic) for nic in cluster.group_nics(request.unit, request.group)}
@@ -110,7 +111,7 @@ class Transfer:
         )
 
     def _wait_s(self, unit: int) -> float:
-        """Until the unit has computed what it has, in batches formed first come first served."""
+        """Returns the time until the unit has computed what it has, in batches formed first come first served."""
         cluster, seconds = self.cluster, 0.0
         running = self.simulation.running[unit]
         if running is not None:

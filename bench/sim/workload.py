@@ -1,8 +1,8 @@
-"""Requests: what a trace file or a generator gives, and the trace formats that are read.
+"""Requests from a trace file or a generator, and the trace formats that are read.
 
 A trace row has an arrival time in seconds, input and output lengths in tokens and the identities of its prompt's
-blocks. Identities are prefix-chained: equal id means equal prompt up to and including that block. Published formats
-that name content instead (Qwen) are chained while reading.
+blocks. Identities are prefix-chained: equal ids mean equal prompts up to and including that block. Published formats
+that identify content instead (Qwen) are chained while reading.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Row(msgspec.Struct):
     blocks: tuple[int, ...]  # chained ids of the prompt's blocks, from its start
     block_tokens: int
     session: int = -1
-    block_lengths: tuple[int, ...] = ()  # tokens of each block where they differ
+    block_lengths: tuple[int, ...] = ()  # tokens of each block if they differ
 
     def prefix_tokens(self, blocks: int) -> int:
-        """Tokens in the first `blocks` blocks of the prompt."""
+        """Returns the tokens in the first `blocks` blocks of the prompt."""
         if self.block_lengths:
             return min(self.input_tokens, sum(self.block_lengths[:blocks]))
         return min(self.input_tokens, blocks * self.block_tokens)
 
 
 LARGEST = 2**63 - 1
-"""Of any number in a trace."""
+"""Limit of any number in a trace."""
 PARQUET_ROWS = 8192
-"""Read at once."""
+"""Rows read at once."""
 
 # Names under which the fields are found: this project's own, Mooncake's, Qwen's, Azure's (as JSON).
 ARRIVAL = ("timestamp", "arrival_s", "TIMESTAMP")
@@ -71,7 +71,7 @@ def number_of(value: Any, where: str, name: str, kind: type, least: float) -> An
 
 
 def _integers(value: Any, where: str, name: str, least: int) -> tuple[int, ...]:
-    """A list of integers; a field that is not there is an empty one."""
+    """Returns a list of integers; empty if the field is missing."""
     numbers = () if value is None else value
     if not isinstance(numbers, (list, tuple)) or not all(type(n) is int and least <= n <= LARGEST for n in numbers):
         raise TraceError(f"{where}: {name} is {value!r:.80}; expected a list of integers from {least} to {LARGEST:g}")
@@ -87,7 +87,8 @@ def _chain(content: Iterable[int], seen: dict[tuple[int, int], int]) -> tuple[in
 
 
 def records(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows with where each stands. `columns`: of a Parquet file only these are read, those that it has."""
+    """Yields each row with its position in the file. `columns`: of a Parquet file only those of these that it has are
+    read."""
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
@@ -99,7 +100,7 @@ def records(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path} row {number}", row
-        except Exception as error:  # Arrow's own, of many kinds, and text in it that is not UTF-8
+        except Exception as error:  # Arrow has errors of many kinds, and the text may not be UTF-8
             raise TraceError(f"{path}: not a readable Parquet file: {error}") from error
         return
     with path.open("rb") as lines:
@@ -118,8 +119,8 @@ def records(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[
 
 def read_trace(path: Path, limit: int | None = None) -> list[Row]:
     """Reads JSONL or Parquet rows: this project's traces, Mooncake's (milliseconds, 512-token blocks) and Qwen's
-    published format (`chat_id`, 16-token blocks, content ids, several kept per line). Raises TraceError with one
-    line on bad input."""
+    published format (`chat_id`, 16-token blocks, content ids, several kept per line). Raises TraceError with one line
+    on bad input."""
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
     rows: list[Row] = []
@@ -133,14 +134,14 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
         tokens = number_of(_field(row, INPUT, where), where, "input length", int, 1)
         blocks = _integers(_field(row, BLOCKS, where, default=()), where, "block ids", -LARGEST)
         if not rows and not qwen and isinstance(row.get("timestamp"), int) and "req_id" not in row:
-            scale = 1e-3  # Mooncake's own files count milliseconds
+            scale = 1e-3  # Mooncake's own files have milliseconds
         arrival = number_of(_field(row, ARRIVAL, where), where, "arrival time", float, 0) * scale
         if rows and arrival < rows[-1].arrival_s:
             raise TraceError(
                 f"{where}: arrives at {arrival} s, before the row above it "
                 f"({rows[-1].arrival_s} s); sort the trace by time"
             )
-        given = row.get("block_tokens")  # a number where all blocks are alike
+        given = row.get("block_tokens")  # a number if all blocks have the same length
         lengths = () if isinstance(given, (int, float)) else _integers(given, where, "block_tokens", 0)
         if lengths and len(lengths) != len(blocks):
             raise TraceError(f"{where}: {len(lengths)} block_tokens for {len(blocks)} blocks")
@@ -159,7 +160,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[Row]:
 
 
 def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """Prompt and output tokens of each row; files without times of arrival have them, too."""
+    """Reads prompt and output tokens of each row, also of files without times of arrival."""
     lengths = [
         (
             number_of(_field(row, INPUT, where), where, "input length", int, 1),

@@ -1,4 +1,4 @@
-"""Forms a unit's batches as the simulator does, and says what each rank of the unit has to compute and move."""
+"""Forms a unit's batches as the simulator does, and determines what each rank of the unit has to compute and move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Batch(msgspec.Struct):
     attention_s: float
     experts_s: float
     dispatch_bytes: list[int]
-    """That each rank sends to the other one, each layer; the combine brings as many back."""
+    """Bytes that each rank sends to the other one in each layer; the combine returns as many."""
     parts: list[list[Part]]
     """By rank."""
     deadline_s: float
@@ -50,8 +50,8 @@ class Batch(msgspec.Struct):
 
 
 class Unit:
-    """Queue of a prefill unit. `scheduler`: who shares a batch, of `bench.sim.serve.SCHEDULERS`, up to the token
-    budget; all but first come first served are planned by `mfsd.policy.serve.plan_step`."""
+    """Queue of a prefill unit. `scheduler`: chooses who shares a batch, one of `bench.sim.serve.SCHEDULERS`, up to the
+    token budget; all but first come first served are planned by `mfsd.policy.serve.plan_step`."""
 
     def __init__(self, cluster: Cluster, scale: Scale, number: int, scheduler: str = "fcfs") -> None:
         self.cluster, self.scale, self.number = cluster, scale, number
@@ -68,8 +68,8 @@ class Unit:
         self._token_s = cluster.batch_s([(1024, 1024)] * 4) / 4096
 
     def arrived(self, request: Request) -> State:
-        """With loads first, its rank is chosen now, since that is where its KV goes, and it joins no batch before
-        `loaded`."""
+        """Queues a request. If it loads first, its rank is chosen now, because its KV goes there, and it joins no batch
+        before `loaded`."""
         state = State(request, self.cluster)
         if self.loads_first:
             tokens = [0] * RANKS
@@ -85,7 +85,7 @@ class Unit:
         self._loading.discard(number)
 
     def recompute(self, state: State) -> None:
-        """The request computes what it would have fetched."""
+        """Makes the request compute what it would have fetched."""
         request = state.request
         state.request = msgspec.structs.replace(
             request,
@@ -97,23 +97,24 @@ class Unit:
         self.loaded(request.number)
 
     def ended(self, now_s: float) -> None:
-        """The running batch has."""
+        """The running batch has ended."""
         self.running = None
         self._scheduler.computed(self.number, now_s)
 
     def load_bytes(self, request: Request) -> int:
-        """Of one layer."""
+        """Bytes of the request's load, of one layer."""
         return self.scale.size(request.remote_tokens * self.cluster.kv_bytes)
 
     def needed_s(self, state: State, now_s: float) -> float:
-        """When its load must be there for it to be in time. Those that wait for loads of their own are not expected to
-        go first (`bench.sim.pace`)."""
+        """Returns when the request's load must be there for it to be in time. Requests that wait for loads of their own
+        are not expected to go first (`bench.sim.pace`)."""
         ahead = [s for s in self.queue if s is not state and s.request.number not in self._loading]
         tokens = sum(s.request.new_tokens - s.done_tokens for s in [*ahead, state])
         return state.request.deadline_s - tokens * self._token_s - self._busy_s(now_s)
 
     def view_of(self, state: State, fetch_s: float | None, now_s: float) -> ReuseView:
-        """What is known when it is decided whether the request fetches its reuse: as the simulator's units know it."""
+        """Returns what is known when the request decides whether to fetch its reuse, the same as the simulator's units
+        know."""
         request, cluster = state.request, self.cluster
         waiting = [other for other in self.queue if other is not state]
         tokens = sum(s.request.new_tokens - s.done_tokens for s in waiting)
@@ -132,7 +133,7 @@ class Unit:
         return max(0.0, self._ends_s - now_s) if self.running is not None else 0.0
 
     def next_batch(self, now_s: float) -> Batch | None:
-        """The batch that the idle unit runs now; None when nothing waits that has its load."""
+        """Returns the batch that the idle unit runs now; None if no request waits that has its load."""
         cluster, model = self.cluster, self.cluster.model
         ready = [state for state in self.queue if state.request.number not in self._loading]
         plan = self._scheduler.plan(ready, cluster.config.batch_tokens, now_s)
@@ -171,7 +172,7 @@ class Unit:
             layers=model.layers,
             attention_s=max(model.attention_s(cluster.gpu, group) for group in lengths),
             experts_s=model.expert_s(cluster.gpu, sum(tokens), cluster.expert_imbalance()),
-            # A rank without tokens still takes part, or the other would not know when it is through.
+            # A rank without tokens still takes part, or the other one would not know when it is done.
             dispatch_bytes=[max(64, self.scale.size(moved_bytes * t / sum(tokens))) for t in tokens],
             parts=parts,
             deadline_s=robust_effective_deadline([int(s.request.deadline_s * 1e9) for s, _ in plan]).red_ns / 1e9,
@@ -181,35 +182,36 @@ class Unit:
         return self.running
 
     def wire_s(self, batch: Batch) -> float:
-        """Time of the batch's collectives alone on their links, of the cluster."""
+        """Returns the time of the batch's collectives alone on their links, in the cluster's seconds."""
         longest = max(batch.dispatch_bytes) / self.scale.bytes
         return 2 * batch.layers * longest / self.cluster.link
 
 
 def shipped_bytes(cluster: Cluster, scale: Scale, request: Request) -> int:
-    """All stage-3 bytes of a request, however `Unit.next_batch` cuts it."""
+    """Returns all stage-3 bytes of a request, however `Unit.next_batch` cuts it."""
     return scale.size((request.new_tokens + request.context_tokens) * cluster.kv_bytes) * cluster.model.layers
 
 
 def rank_host(unit: int, rank: int) -> int:
-    """Number of the host that is this rank."""
+    """Returns the number of the host that is this rank."""
     assert unit * RANKS + rank < PREFILL_HOSTS
     return unit * RANKS + rank
 
 
 def owner_host(request: Request) -> int:
-    """Number of the host that has the request's cached blocks; 0 when it has none."""
+    """Returns the number of the host that has the request's cached blocks; 0 if it has none."""
     return request.owners[0][0] if request.owners else 0
 
 
 ClassesOf = Callable[[Request], tuple[int, int]]
-"""The classes of a request's load and of its last stage, where nothing is scheduled."""
+"""Returns the classes of a request's load and of its last stage, if nothing is scheduled."""
 
 
 def batch_command(
     batch: Batch, rank: int, scale: Scale, zero_ns: int, wire_s: float, classes_of: ClassesOf = lambda _: (0, 0)
 ) -> str:
-    """What prefill.c reads. Deadlines are given on this machine's CLOCK_MONOTONIC; `zero_ns` is second 0."""
+    """Returns the command that prefill.c reads. Deadlines are on this machine's CLOCK_MONOTONIC; `zero_ns` is second
+    0."""
     compute_ns = scale.ns(batch.layers * (batch.attention_s + batch.experts_s) + wire_s)
     sent, arrives = batch.dispatch_bytes[rank], batch.dispatch_bytes[1 - rank]
     head = (
@@ -229,7 +231,8 @@ def batch_command(
 def load_command(
     request: Request, layer_bytes: int, layers: int, scale: Scale, zero_ns: int, needed_s: float, reuse_class: int
 ) -> str:
-    """What prefill_load of prefill.c reads. The place in the engine's order is that of its deadline."""
+    """Returns the command that prefill_load of prefill.c reads. The place in the engine's order is that of its
+    deadline."""
     return (
         f"load {request.number} {owner_host(request)} {layers} {layer_bytes} {max(1, zero_ns + scale.ns(needed_s))} "
         f"{zero_ns + scale.ns(request.deadline_s)} {scale.ns(request.budget_s)} {round(request.deadline_s * 1e3)} "

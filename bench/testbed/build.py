@@ -1,4 +1,4 @@
-"""Compiles the worker when one of its sources is newer."""
+"""Compiles the worker if one of its sources is newer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROGRAM = ROOT / "build" / "testbed" / "worker"
 
 
 class BuildError(Exception):
-    """The worker cannot be compiled; the text says the compiler's output."""
+    """The worker cannot be compiled; the text contains the compiler's output."""
 
 
 def build_worker() -> Path:
-    # The client functions of mfs/client.h are compiled in, as an engine's extension would.
+    # The client functions of mfs/client.h are compiled in, as an engine's extension would do.
     sources = [*sorted(SOURCES.glob("*.c")), *sorted(CORE.glob("client/*.c"))]
     includes = [CORE / "include", CORE]
     newest = max(f.stat().st_mtime for f in [*sources, *SOURCES.glob("*.h"), *CORE.rglob("*.h")])
@@ -29,8 +29,8 @@ def build_worker() -> Path:
     if compiler is None:
         raise BuildError("no C compiler: apt-get install gcc")
     command = [compiler, "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", *(f"-I{i}" for i in includes)]
-    # Compiled beside, under a name of this process, and renamed: a run that is under way keeps its program, and two
-    # that start at once do not write one file.
+    # Compiled under a name of this process and then renamed: a run that is under way keeps its program, and two that
+    # start at once do not write one file.
     fresh = PROGRAM.with_suffix(f".{os.getpid()}")
     command += [*map(str, sources), "-o", str(fresh), "-libverbs", "-ldl", "-lpthread"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

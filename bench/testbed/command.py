@@ -50,7 +50,7 @@ processes) vanishes with it, also on Ctrl-C. docs/testbed.md says what is real a
 
 
 def _add_requests(p: argparse.ArgumentParser) -> None:
-    """Options of who shares a batch and of reused KV."""
+    """Adds the options of batches and of reused KV."""
     p.add_argument(
         "--scheduler",
         default="fcfs",
@@ -169,7 +169,7 @@ def scenario_of(options: argparse.Namespace) -> tuple[Scenario, Scale]:
 def run(
     console: Console, scenario: Scenario, scale: Scale, modes: list[Mode], seeds: list[int], file: ResultFile
 ) -> list[LegResult]:
-    """All legs with live progress; answers those of the last round."""
+    """Runs all legs with live progress; returns those of the last round."""
     legs: list[LegResult] = []
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:

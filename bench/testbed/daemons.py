@@ -20,21 +20,21 @@ from mfsd.playground.program import Program
 COORDINATOR_PORT = 7400
 START_TIMEOUT_S = 60.0
 MAX_HOLD_S = 5
-"""The most that may be: links are slower here than real ones by more than that is longer than the default."""
+"""The longest allowed: links here are slower than real ones by a larger factor than this is above the default."""
 STALE_AFTER = "500ms"
-"""A few busy cores carry seven hosts, and may stand still themselves: a late heartbeat says less than on a node."""
+"""A few busy cores carry seven hosts and may stall themselves, so a late heartbeat means less than on a node."""
 WINDOW_MESSAGES = 4
-"""Permitted and not completed in each direction of a NIC, as in the simulator."""
+"""Messages permitted and not completed in each direction of a NIC, as in the simulator."""
 DEFAULTS = Config()
 STRETCH_MOST = 10.0
-"""Of MFS's own periods: a coordinator's heartbeat of more than 10 s cannot be configured."""
+"""Limit of the stretching of MFS's own periods: a coordinator's heartbeat above 10 s cannot be configured."""
 
 
 class Daemons:
-    """The daemons of a mode's leg, ended when the `with` block is left. Nothing for modes that schedule nothing."""
+    """The daemons of a mode's leg, ended with the `with` block. Starts nothing for modes that schedule nothing."""
 
     def __init__(self, hosts: Hosts, names: list[str], mode: Mode, device: str, scale: Scale, web: str = "") -> None:
-        """`web`: where the coordinator answers routers; empty: nowhere."""
+        """`web`: address where the coordinator answers routers; empty: none."""
         self._web = web
         self._hosts, self._names, self._mode = hosts, names, mode
         self._device, self._scale = device, scale
@@ -58,12 +58,12 @@ class Daemons:
         return self._hosts.folder / "run" / f"{host}.sock"
 
     def cpu_s(self) -> float:
-        """Processor time of all daemons and the coordinator so far."""
+        """Returns the processor time of all daemons and the coordinator so far."""
         programs = [*self.nodes.values(), *([self.coordinator] if self.coordinator else [])]
         return sum(p.cpu_s() for p in programs)
 
     def check(self) -> None:
-        """Raises LegError when one has ended by itself."""
+        """Raises LegError if one has ended by itself."""
         for program in (*self.nodes.values(), *([self.coordinator] if self.coordinator else [])):
             if program.ended:
                 raise LegError(
@@ -81,7 +81,7 @@ class Daemons:
             self._wait(self.coordinator, _listens)
 
     def start_node(self, host: str) -> None:
-        """Also after it was killed."""
+        """Starts a host's daemon, also after it was killed."""
         config = self._hosts.folder / f"{host}.toml"
         config.write_text(self._configuration(host))
         self.socket(host).unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class Daemons:
 
     def start_coordinator(self) -> None:
         config = self._hosts.folder / "coordinator.toml"
-        # Ports that no daemon tells of (the pool's, the decode workers') are as fast as all others.
+        # Ports that no daemon reports (the pool's, the decode workers') are as fast as all others.
         heartbeat = stretched(DEFAULTS.coordinator.heartbeat_ns, self._scale)
         web = f'web = "{self._web}"\n' if self._web else ""
         config.write_text(
@@ -142,8 +142,8 @@ class Daemons:
 
 
 def stretched(default_ns: float, scale: Scale) -> str:
-    """A period of MFS's own, for its configuration: stretched like all other times, or what MFS does now and then would
-    be set against too few bytes."""
+    """Returns a period of MFS for its configuration. It is stretched like all other times; otherwise MFS's periodic
+    work would be related to too few bytes."""
     return f"{round(default_ns / 1e3 * min(max(scale.time, 1.0), STRETCH_MOST))}us"
 
 

@@ -1,4 +1,4 @@
-"""python -m bench.testbed.demo: what a newcomer sees first, as `make demo` runs it."""
+"""python -m bench.testbed.demo: the first demonstration for a newcomer, as `make demo` runs it."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from mfsd.playground.sandbox import SandboxError, run_sandboxed
 MODES = f"fifo,dscp,mfs,{WITH_REQUESTS}"
 MODES_ON_ONE_LANE = f"fifo,static,mfs,{WITH_REQUESTS}"
 PEERS = {"dscp": "fixed priorities", "static": "stage order and deadlines in the host's queue"}
-"""What MFS stands beside, in words: the best that there is without it, with lanes and without."""
+"""The modes that MFS is compared with, in words: the best ones without MFS, with lanes and without."""
 DURATION_S = 10.0
 RATE = 2.3
 """Requests/s per GPU: fifo meets a third to a half of the deadlines of legs this short."""
 NO_HOSTS = 3
-"""Exit status of the demo proper: this kernel makes no such hosts."""
+"""Exit status of the inner demo: this kernel cannot make such hosts."""
 SEEDS = [1, 2]
 SIGNALS_HELP = "Signaled work requests of collectives: all, or as few as NCCL's."
 CHANCE_LEAST = 0.001
-"""MFS has missed more deadlines than its peer when the requests that only that one had in time outnumber the ones that
-only MFS had, by more than chance makes them once in a thousand demos. Requests of one batch are late together, so
-their number makes more of a difference than there is; the two come out within a few points (docs/testbed.md), which
-two short rounds cannot tell. What was measured is printed."""
+"""MFS counts as having missed more deadlines than its peer if the requests that were in time only with the peer
+outnumber those that were in time only with MFS by more than chance explains once in a thousand demos. Requests of one
+batch are late together, so their number overstates the difference. The two modes are within a few points
+(docs/testbed.md), which two short rounds cannot distinguish. The measured values are printed."""
 
 
 class Verdict(msgspec.Struct):
-    """MFS wins when first tokens and collectives are faster and more deadlines are met than without a scheduler, and
-    not fewer deadlines than with its peer: fixed priorities, or without lanes the host's queue alone. With requests it
+    """MFS wins if first tokens and collectives are faster and more deadlines are met than without a scheduler, and not
+    fewer deadlines than with its peer: fixed priorities or, without lanes, the host's queue alone. With requests it
     must not meet fewer than without."""
 
     ttft_change: float
@@ -63,9 +63,9 @@ class Verdict(msgspec.Struct):
     points_over_peer: float
     only_mfs: int
     only_peer: int
-    """Requests that were in time in the one mode and not in the other."""
+    """Requests that were in time in one mode and not in the other."""
     only_requests: int = 0
-    """Those that were in time where MFS orders requests, too, and not with MFS alone; and the reverse."""
+    """Requests that were in time only if MFS also orders requests; and those that were in time only with MFS alone."""
     only_network: int = 0
 
     @property
@@ -109,7 +109,7 @@ def sentence(result: Verdict, results: Sequence[Result], peer: str = "dscp") -> 
 
 
 def additions(results: Sequence[Result], modes: Sequence[Mode], peer: str = "dscp") -> dict[str, str]:
-    """What each mode adds to the one before it, in words."""
+    """Describes in words what each mode adds to the one before it."""
     names = {"fifo": "no scheduler", peer: PEERS[peer], "mfs": "MFS orders the network", WITH_REQUESTS: "and requests"}
     found = {}
     for before, mode in zip([None, *modes], modes, strict=False):
@@ -141,13 +141,14 @@ def introduce(console: Console, scenario: Scenario, scale: Scale, modes: Sequenc
 
 
 def _named(mode: Mode) -> list[str]:
-    """Its name and what it does, a line for each part."""
+    """Returns its name and what it does, a line for each part."""
     first, *rest = textwrap.wrap(mode.says, 64)
     return [f"  {mode.name:11} {first}", *(f"  {'':11} {text}" for text in rest)]
 
 
 def serve(console: Console, json_file: Path, picture: Path, lanes: bool, signals: str) -> int:
-    """The demo itself, inside its own namespaces. Exit status: 0 MFS wins, 1 it does not, 2 it failed, NO_HOSTS."""
+    """Runs the demo inside its own namespaces. Returns the exit status: 0 MFS wins, 1 it does not, 2 it failed,
+    NO_HOSTS."""
     scale = Scale()
     scenario = Scenario(rate=RATE, duration_s=DURATION_S / scale.time, lanes=lanes, signals=signals, fetch="loaded")
     modes = parse_modes(MODES if lanes else MODES_ON_ONE_LANE, lanes)

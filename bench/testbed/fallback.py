@@ -28,7 +28,7 @@ DEVICE, RATE = "mfsdemo0", "1gbit"
 LINK_BYTES_PER_S = 125_000_000
 ROUNDS, ROUND_BYTES, GAP_MS = 6, 16 << 20, 60
 LEAD_CALLS = 16
-"""Bulk calls before the all-to-all starts: what the bulk write has while the other is idle."""
+"""Bulk calls before the all-to-all starts; they measure the bulk write while the other program is idle."""
 CONFIG = f'[arbiter]\nwindow = "16ms"\n[nic.{DEVICE}]\nrate = "{RATE}"\n'
 BULK_SHARE_MIN = 0.9
 
@@ -36,14 +36,14 @@ Call = dict[str, int]
 
 
 class ProgramError(Exception):
-    """Which program failed, and its last output."""
+    """Names the program that failed, with its last output."""
 
 
 @contextlib.contextmanager
 def program(socket: Path | None, *command: str, nice: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """A program on the software device, under MFS where there is a daemon's socket. Leaving the context ends it."""
+    """Runs a program on the software device, under MFS if a daemon's socket is given. It ends with the context."""
     under = [*python_module("nccl_shim.run"), "--"] if socket else []
-    # Mooncake's workers poll without rest: they must not take the cores of the others.
+    # Mooncake's workers poll without pause and must not take the cores of the others.
     front = ["nice", "-n", "8"] if nice else []
     device = [*python_module("mfsd.soft_roce.launcher"), "--rate", RATE, "--device", f"{DEVICE}=127.0.0.1", "--"]
     with (
@@ -66,7 +66,8 @@ def program(socket: Path | None, *command: str, nice: bool = False) -> Iterator[
 
 
 def read_calls(process: subprocess.Popen[str], count: int | None = None) -> list[Call]:
-    """The next `count` calls that the program prints, or all that are left. ProgramError when there are fewer."""
+    """Returns the next `count` calls that the program prints, or all that are left. Raises ProgramError if there are
+    fewer."""
     assert process.stdout
     found: list[Call] = []
     for line in process.stdout:
@@ -80,7 +81,7 @@ def read_calls(process: subprocess.Popen[str], count: int | None = None) -> list
 
 
 def round_s(calls: list[Call]) -> float:
-    """Mean time of a round, from the last rank's start to the last rank's end, without those for warming up."""
+    """Returns the mean time of a round, from the last rank's start to the last rank's end, without warm-up rounds."""
     rounds = [[c for c in calls if c["round"] == number] for number in range(ROUNDS)]
     return statistics.fmean((max(c["end_ns"] for c in r) - max(c["start_ns"] for c in r)) / 1e9 for r in rounds)
 
@@ -94,14 +95,14 @@ def collective(folder: Path, socket: Path | None) -> float:
 
 
 def together(folder: Path, socket: Path | None) -> tuple[float, float]:
-    """(seconds of an all-to-all beside the bulk write, share of the link that the bulk write had before it)"""
+    """Returns (seconds of an all-to-all beside the bulk write, share of the link that the bulk write had before it)."""
     with program(socket, sys.executable, str(PROGRAMS / "bulk_write.py"), "--device", DEVICE, nice=True) as bulk:
         calls = read_calls(bulk, LEAD_CALLS)
         seconds = collective(folder, socket)
         assert bulk.stdin
         bulk.stdin.close()  # ends it
         read_calls(bulk)
-    # From one call's end to another's: what is under way at either is about the same.
+    # From one call's end to another's: about as much is under way at both.
     took_ns = calls[-1]["end_ns"] - calls[LEAD_CALLS // 4]["end_ns"]
     return seconds, sum(call["bytes"] for call in calls[LEAD_CALLS // 4 + 1 :]) * 1e9 / took_ns / LINK_BYTES_PER_S
 

@@ -1,4 +1,4 @@
-"""The table of a scenario's modes: mean over the seeds, changes seed by seed, and the simulator beside it."""
+"""The table of a scenario's modes: means over the seeds, changes seed by seed, and the simulator's figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.testbed.measure import Result, change, difference, over_seeds
 from bench.testbed.modes import MODES
 
 FIRST = "fifo"
-"""What changes are held against."""
+"""The mode that changes are relative to."""
 
 
 def table(results: Sequence[Result], expected: Sequence[Result]) -> list[str]:

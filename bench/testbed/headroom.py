@@ -1,9 +1,11 @@
 """python -m bench.testbed.headroom FILE [--page]: where order has something to win, by the simulator alone.
 
-The testbed's cluster with other KV, collectives, batches and deadlines: for each the rate at which `fifo` meets half of
-the deadlines on seeds 1001 to 1004, and every order at that rate on seeds that no other measurement uses. And the
-scenario that is measured, with what an exact order on every link and no contention at all would gain. FILE keeps every
-result; a run that was stopped goes on. --page writes the tables to docs/testbed.md. Ten minutes on two cores."""
+The testbed's cluster with other KV, collectives, batches and deadlines. For each it finds the rate at which `fifo`
+meets half of the deadlines on seeds 1001 to 1004, and runs every order at that rate on seeds that no other measurement
+uses. For the scenario that is measured it also gives what an exact order on every link and no contention at all would
+gain. FILE keeps every result; a run that was stopped goes on. --page writes the tables to docs/testbed.md. Takes ten
+minutes on two cores.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from mfsd.text import with_part
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testbed.md"
 BEGIN, END = "<!-- written by bench.testbed.headroom -->", "<!-- end of headroom -->"
 SEEDS = tuple(range(1101, 1113))
-"""Of no other measurement or choice."""
+"""Used by no other measurement or choice."""
 RATE_SEEDS = PLANNING_SEEDS[:4]
 RATE_STEPS = tuple(step / 10 for step in range(4, 15))
-"""Of the scenario's own rate."""
+"""Multiples of the scenario's own rate."""
 
 CLUSTERS: dict[str, dict[str, Any]] = {
     "KV as the model's": {"kv_scale": 1.0},
@@ -71,7 +73,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> Iterator[Cell]:
-    """OSError or msgspec.MsgspecError where the plan cannot be read."""
+    """Yields all cells. Raises OSError or msgspec.MsgspecError if the plan cannot be read."""
     plan = load_plan()
     for workload in WORKLOADS:
         yield Cell(MEASURED, workload, plan.workloads[workload].scenario, tuple(REFERENCES))
@@ -83,7 +85,7 @@ def cells() -> Iterator[Cell]:
 
 
 def rate_of(scenario: Scenario, seeds: Sequence[int] = RATE_SEEDS) -> float:
-    """Of some around the scenario's own, the one at which `fifo` comes nearest to half of the deadlines."""
+    """Returns the rate, of some around the scenario's own, at which `fifo` comes nearest to half of the deadlines."""
     found: dict[float, float] = {}
     for step in RATE_STEPS:
         rate = round(step * scenario.rate, 2)
@@ -97,7 +99,7 @@ def rate_of(scenario: Scenario, seeds: Sequence[int] = RATE_SEEDS) -> float:
 
 
 def play(cell: Cell) -> tuple[str, list[Result]]:
-    """Every mode of the cell on every seed; of each the figures that the tables have."""
+    """Runs every mode of the cell on every seed; returns the figures that the tables have."""
     scenario = cell.scenario
     if cell.name != MEASURED:
         scenario = msgspec.structs.replace(scenario, rate=rate_of(scenario))
@@ -112,7 +114,7 @@ def play(cell: Cell) -> tuple[str, list[Result]]:
 
 
 def tables(found: dict[str, list[Result]]) -> str:
-    """As they are on the page."""
+    """Formats the tables as they are on the page."""
     lines = [
         "Simulated (`python -m bench.testbed.headroom docs/testbed-headroom.json --page`): legs of "
         f"{DURATION_S:g} s, seeds {SEEDS[0]} to {SEEDS[-1]}, at the rate at which `fifo` meets half of the deadlines "

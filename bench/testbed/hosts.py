@@ -18,13 +18,13 @@ from mfsd.playground.network import ip
 
 POLICY = "paper-k8"
 SEGMENT_BYTES = 16_384
-"""Largest packet that a host hands to its NIC at once. A full-sized one (64 KiB) would hold a 300 Mbit/s link for
+"""Largest packet that a host passes to its NIC at once. A full-sized one (64 KiB) would occupy a 300 Mbit/s link for
 1.7 ms, whatever waits behind it with a higher priority."""
 SEGMENT_BYTES_MOST = 65_536
 CONTROL_ADDRESS = "10.87.0.254"
-"""Of the coordinator, on a network of its own beside the fabric, as clusters have one."""
+"""Address of the coordinator, on a network of its own beside the fabric, as clusters have one."""
 SOCKET_BYTES = 131_072
-"""What one connection may have unacknowledged: enough for a slow link; less than a port's queue holds."""
+"""Limit of one connection's unacknowledged bytes: enough for a slow link, and less than a port's queue holds."""
 SLOW_BITS_PER_S = 300e6
 """These sizes are for such links; on faster ones they grow with the rate."""
 
@@ -33,7 +33,7 @@ class Hosts(Lab):
     """Host i has address 10.86.0.(i+1) on its `eth0`; its switch port is `p<i>`. Both ends have eight strict queues."""
 
     def __init__(self, names: list[str], link_bits_per_s: float, slow: dict[str, float] | None = None) -> None:
-        """`slow`: hosts whose own NIC has only so much of the rate."""
+        """`slow`: hosts whose own NIC has this share of the rate."""
         growth = max(1.0, link_bits_per_s / SLOW_BITS_PER_S)
         self._segment_bytes = min(round(SEGMENT_BYTES * growth), SEGMENT_BYTES_MOST)
         self._socket_bytes = round(SOCKET_BYTES * growth)
@@ -45,7 +45,7 @@ class Hosts(Lab):
             for host, share in (slow or {}).items()
         }
         self.dscp = [c.dscp for c in self.profile.classes]
-        """Of each wire class."""
+        """DSCP of each wire class."""
         self._folder = tempfile.TemporaryDirectory(prefix="mfs-testbed-")
         self.folder = Path(self._folder.name)
         """For sockets and configurations."""
@@ -96,7 +96,7 @@ class Hosts(Lab):
             netns.popns()
 
     def port_bytes(self, host: str) -> list[int]:
-        """Bytes by wire class that the switch has sent to the host so far."""
+        """Returns the bytes by wire class that the switch has sent to the host so far."""
         counts = {
             c["handle"] & 0xFFFF: int(c.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")["bytes"])
             for c in self._netlink.get_classes(index=self._index[host])
@@ -105,7 +105,7 @@ class Hosts(Lab):
 
 
 class PortSample(msgspec.Struct):
-    """What had left the switch towards a host by a moment of CLOCK_MONOTONIC."""
+    """What the switch had sent towards a host by a moment of CLOCK_MONOTONIC."""
 
     at_ns: int
     bytes_by_class: list[int]

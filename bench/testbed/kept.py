@@ -21,11 +21,11 @@ from bench.testbed.scenario import Scenario
 class Case(NamedTuple):
     scenario: Scenario
     modes: str
-    """The others are held against the first."""
+    """The others are compared with the first."""
 
 
 class Kept:
-    """Figures of legs, written after each."""
+    """Figures of legs, written after each leg."""
 
     def __init__(self, path: Path, kinds: Sequence[str]) -> None:
         self.path = path
@@ -49,7 +49,8 @@ class Kept:
 
 
 def measure(console: Console, kept: Kept, cases: Mapping[str, Case], seeds: Sequence[int], asked: bool = False) -> None:
-    """Runs the legs that are missing; must be in a sandbox. `asked`: those that have a coordinator, which is asked."""
+    """Runs the missing legs; must be in a sandbox. `asked`: only those with a coordinator, which is asked for
+    forecasts."""
     kind = "asked" if asked else "measured"
     for name, case in cases.items():
         for seed in seeds:

@@ -27,14 +27,14 @@ from mfsd.policy.serve.fetch import Choice, ReuseRule, decide
 
 DEVICE = "mfs0"
 KV_QUEUE_PAIRS = 2
-"""To each peer and class: what Mooncake's transfer engine opens to an endpoint."""
+"""To each peer and class: as many as Mooncake's transfer engine opens to an endpoint."""
 START_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 60.0
 SAMPLE_NS = 100_000_000
 
 
 class Served(msgspec.Struct):
-    """What became of a request. Times of CLOCK_MONOTONIC."""
+    """What happened to a request. Times are of CLOCK_MONOTONIC."""
 
     number: int
     arrival_ns: int
@@ -59,11 +59,11 @@ class Load(msgspec.Struct):
     number: int
     size_bytes: int
     forecast_ns: int | None
-    """How long it was to take, by the outlook page of the reader's daemon; None: unknown."""
+    """Expected duration by the outlook page of the reader's daemon; None: unknown."""
     begun_ns: int
     ended_ns: int = 0
     asked_ns: int | None = None
-    """What the coordinator answers, asked at the same moment as a router asks it; None: not asked, or unknown."""
+    """The coordinator's answer, asked at the same moment as by a router; None: not asked, or unknown."""
 
 
 class LegResult(msgspec.Struct):
@@ -84,7 +84,7 @@ class LegResult(msgspec.Struct):
     recomputed: int = 0
     """Requests that computed again what they could have fetched."""
     placed: dict[str, int] = {}
-    """`Placement.counts`, where decode workers are chosen by what their ports owe; else empty."""
+    """`Placement.counts` if decode workers are chosen by what their ports owe; else empty."""
 
 
 Progress = Callable[[int, int], None]
@@ -103,7 +103,7 @@ class Leg:
         scale: Scale,
         oracle: bool = False,
     ) -> None:
-        """`oracle`: the coordinator is asked, too, how long each load will take."""
+        """`oracle`: the coordinator is also asked how long each load will take."""
         self.hosts, self.program, self.mode = hosts, program, mode
         self.scenario, self.cluster, self.scale = scenario, cluster, scale
         self.workers: list[Worker] = []
@@ -202,7 +202,7 @@ class Leg:
         return command
 
     def _links(self, index: int) -> list[str]:
-        """The queue pairs of a host, as main.c reads them."""
+        """Returns the queue pairs of a host, as main.c reads them."""
 
         def link(peer: int, stage: int, pairs: int, direction: str) -> str:
             lanes = self.mode.lanes(stage) if stage else [self.mode.collective_class]
@@ -222,7 +222,7 @@ class Leg:
         ]
 
     def _introduce(self) -> None:
-        """Carries every queue pair's address to its peer until all are connected."""
+        """Passes every queue pair's address to its peer until all are connected."""
         deadline_ns = time.monotonic_ns() + int(START_TIMEOUT_S * 1e9)
         ready: set[int] = set()
         while len(ready) < len(self.workers):
@@ -246,8 +246,9 @@ class Leg:
         watch: tuple[str, ...] = (),
         events: Sequence[tuple[float, Callable[[], None]]] = (),
     ) -> LegResult:
-        """Serves all requests; raises LegError when one is not served within a minute after the last arrival. `watch`:
-        hosts whose switch port is sampled over time. `events`: what else is to happen, and after how many seconds."""
+        """Serves all requests. Raises LegError if one is not served within a minute after the last arrival. `watch`:
+        hosts whose switch port is sampled over time. `events`: what else is to happen, each with its time in
+        seconds."""
         ports_before = {name: self.hosts.port_bytes(name) for name in self.hosts.names}
         workers_before_s, mfs_before_s = self._workers_cpu_s(), self.daemons.cpu_s()
         zero_ns = time.monotonic_ns() + 50_000_000
@@ -307,7 +308,7 @@ class Leg:
         return sum(w.cpu_s() for w in self.workers)
 
     def _statistics(self) -> dict[str, int]:
-        """Counters of the prefill workers, added up."""
+        """Returns the counters of the prefill workers, added up."""
         total: dict[str, int] = {}
         for worker in self.workers[:PREFILL_HOSTS]:
             worker.tell("statistics")
@@ -345,11 +346,11 @@ class Leg:
     # ---- reuse that is loaded while a request queues -----------------------------------------------------------------
 
     def _now_s(self, zero_ns: int) -> float:
-        """Of the cluster."""
+        """Returns the time in the cluster's seconds."""
         return (time.monotonic_ns() - zero_ns) / 1e9 / self.scale.time
 
     def _ask(self, unit: Unit, state: State, zero_ns: int) -> None:
-        """The reader knows what its daemon's page says; where there is no daemon nothing is known."""
+        """Asks the reader, which knows what its daemon's page shows; without a daemon nothing is known."""
         request = state.request
         if not self.mode.scheduled:
             self._load(unit, state, None, zero_ns)
@@ -411,7 +412,7 @@ class Leg:
                 self._placement.begun(part.request.number, part.push_bytes * batch.layers, now_ns)
 
     def _heard(self, index: int, text: str, zero_ns: int) -> int:
-        """Takes in what a worker says; answers how many requests are served by it."""
+        """Handles a message of a worker; returns how many requests are served by it."""
         kind, _, rest = text.partition(" ")
         if kind == "kv":
             number, at_ns, size = map(int, rest.split())
@@ -441,7 +442,7 @@ class Leg:
         unit.ended(self._now_s(zero_ns))
         self._next(unit, zero_ns)
         by_rank = self._collectives.pop(batch.number)
-        # Each rank tells start, end, start, end ...: it began when the last rank had posted.
+        # Each rank reports start, end, start, end ...: a collective began when the last rank had posted.
         latest = [max(times) for times in zip(*by_rank, strict=True)]
         self._result_collectives += zip(latest[::2], latest[1::2], strict=True)
         done = 0

@@ -1,7 +1,8 @@
-"""Mode dscp-size: classes by stage and size, with edges that were known before the requests were.
+"""Mode dscp-size: classes by stage and size, with limits that were known before the requests.
 
-An operator takes the edges of another day. Here they are quantiles of the planning seeds' requests, which no run of the
-testbed serves."""
+An operator takes the limits of another day. Here they are quantiles of the planning seeds' requests, which no run of
+the testbed serves.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +17,20 @@ from mfsd.policy.marks import Marks
 from mfsd.policy.types import Stage
 
 PLANNING_SEEDS = range(1001, 1011)
-"""On which the scenario, its bars and these edges are fixed, in the simulator alone; the testbed is run on others."""
+"""Seeds on which the scenario, its bars and these limits are fixed, in the simulator alone; the testbed is run on
+others."""
 
 
 def marks_of(scenario: Scenario) -> Marks:
-    """The classes of the scenario's transfers, as every sender of the testbed and of the simulator marks them."""
+    """Returns the classes of the scenario's transfers, as every sender of the testbed and of the simulator marks
+    them."""
     rounds = [msgspec.structs.replace(scenario, seed=seed) for seed in PLANNING_SEEDS]
     clusters = [cluster_of(one) for one in rounds]
     return by_size(CLASSES, ((c, r) for one, c in zip(rounds, clusters, strict=True) for r in requests_of(one, c)))
 
 
 def classes_of(mode: Mode, scenario: Scenario, cluster: Cluster) -> ClassesOf:
-    """The classes of a request's load and of its last stage in a mode that schedules nothing."""
+    """Returns the classes of a request's load and of its last stage in a mode that schedules nothing."""
     if not mode.by_size:
         return lambda _: (mode.reuse_class, mode.p2d_class)
     marks = marks_of(scenario)

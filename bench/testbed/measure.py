@@ -1,4 +1,4 @@
-"""From what happened in legs to figures: the simulator's result fields, with `mode` for `policy`, and what only real
+"""Computes figures from legs: the simulator's result fields, with `mode` instead of `policy`, and those that only real
 bytes have."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Result = dict[str, Any]
 
 
 def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
-    """Figures of one leg. Seconds are the testbed's; divided by the scale's `time` they are the cluster's."""
+    """Returns the figures of one leg. Seconds are the testbed's; divided by the scale's `time` they are the
+    cluster's."""
     served = leg.served
     return {
         "mode": leg.mode,
@@ -47,7 +48,7 @@ def result_of(leg: LegResult, scenario: Scenario, load: float) -> Result:
 
 
 def _of_loads(leg: LegResult) -> Result:
-    """Of reuse that is loaded while requests queue; nothing where it is fetched with the batch."""
+    """Returns the figures of reuse that is loaded while requests queue; nothing if it is fetched with the batch."""
     if not leg.loads and not leg.recomputed:
         return {}
     ended = [load for load in leg.loads if load.ended_ns]
@@ -65,24 +66,24 @@ def _of_loads(leg: LegResult) -> Result:
 
 
 class ForecastError(msgspec.Struct, frozen=True):
-    """How far forecasts of loads were from what the loads took."""
+    """How far forecasts of loads were from the real durations."""
 
     loads: int
-    """That had a forecast."""
+    """Number of loads that had a forecast."""
     unknown: int
     median_s: float
     """Of the absolute error."""
     p90_s: float
     share_median: float
-    """Of the absolute error over what the load took."""
+    """Of the absolute error over the load's duration."""
     share_p90: float
     bias_s: float
-    """Mean of forecast less what it took."""
+    """Mean of forecast minus duration."""
     took_median_s: float
 
 
 def forecast_error(pairs: Sequence[Sequence[float | None]]) -> ForecastError | None:
-    """Of (forecast, what the load took) in seconds. None: no load had a forecast."""
+    """Compares pairs of (forecast, real duration) in seconds. Returns None if no load had a forecast."""
     known = [(expected, took) for expected, took in pairs if expected is not None and took]
     if not known:
         return None
@@ -105,7 +106,7 @@ def _quantile(rising: Sequence[float], share: float) -> float:
 
 
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-"""Student's t for two-sided 95 %, by degrees of freedom from 1 on; more have that of the last."""
+"""Student's t for two-sided 95 %, by degrees of freedom from 1 on; more have the value of the last."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -121,19 +122,19 @@ class Spread(msgspec.Struct, frozen=True):
 
     @property
     def half(self) -> float:
-        """Half of the 95 % interval of the mean. 0 where one seed says nothing about it."""
+        """Returns half of the 95 % interval of the mean; 0 with one seed, which has none."""
         if self.count < 2:
             return 0.0
         return T_95[min(self.count - 2, len(T_95) - 1)] * self.deviation / math.sqrt(self.count)
 
     def show(self, digits: int = 0, factor: float = 1.0, sign: bool = False) -> str:
-        """Such as 12.3±0.4: the figure times `factor`, and half of its 95 % interval."""
+        """Formats the figure, such as 12.3±0.4: times `factor`, with half of its 95 % interval."""
         text = f"{self.mean * factor:{'+' if sign else ''}.{digits}f}"
         return text + (f"±{self.half * factor:.{digits}f}" if self.half else "")
 
 
 def pick(result: Result, figure: str) -> float:
-    """A figure by its dotted name, such as ttft_s.mean."""
+    """Returns a figure by its dotted name, such as ttft_s.mean."""
     value: Any = result
     for part in figure.split("."):
         value = value[part]
@@ -145,27 +146,29 @@ def over_seeds(results: Sequence[Result], mode: str, figure: str) -> Spread:
 
 
 def change(results: Sequence[Result], mode: str, base: str, figure: str) -> Spread:
-    """Relative change of a figure from mode `base` to `mode`, seed by seed: the same requests in the same round."""
+    """Returns the relative change of a figure from mode `base` to `mode`, seed by seed: the same requests in the same
+    round."""
     before = {r["seed"]: pick(r, figure) for r in results if r["mode"] == base}
     return Spread.of([pick(r, figure) / before[r["seed"]] - 1 for r in results if r["mode"] == mode])
 
 
 def difference(results: Sequence[Result], mode: str, base: str, figure: str) -> Spread:
-    """Absolute difference of a figure, seed by seed."""
+    """Returns the absolute difference of a figure, seed by seed."""
     before = {r["seed"]: pick(r, figure) for r in results if r["mode"] == base}
     return Spread.of([pick(r, figure) - before[r["seed"]] for r in results if r["mode"] == mode])
 
 
 def only_one_met(results: Sequence[Result], mode: str, base: str) -> tuple[int, int]:
-    """Requests that were in time in `mode` but not in `base`, and the reverse: the same requests in the same round."""
+    """Returns how many requests were in time in `mode` but not in `base`, and the reverse: the same requests in the
+    same round."""
     before = {r["seed"]: r["in_time"] for r in results if r["mode"] == base}
     pairs = [pair for r in results if r["mode"] == mode for pair in zip(r["in_time"], before[r["seed"]], strict=True)]
     return pairs.count(("1", "0")), pairs.count(("0", "1"))
 
 
 def chance_of_fewer(more: int, fewer: int) -> float:
-    """How likely it is that of so many requests at least `fewer` go the one way, if they go either way alike: the sign
-    test of paired requests."""
+    """Returns the probability that at least `fewer` of the requests go one way if both ways are equally likely: the
+    sign test of paired requests."""
     tried = more + fewer
     return sum(math.comb(tried, k) for k in range(fewer, tried + 1)) / (1 << tried)
 
@@ -181,7 +184,7 @@ def machine() -> str:
 
 
 def configuration(scenario: Scenario, scale: Scale) -> dict[str, Any]:
-    """What all results of a file share."""
+    """Returns what all results of a file share."""
     shared: dict[str, Any] = {
         "scenario": {k: v for k, v in msgspec.to_builtins(scenario).items() if k != "seed"},
         "scale": msgspec.to_builtins(scale),

@@ -1,4 +1,4 @@
-"""What is compared: who decides in which order bytes leave, and on which priority they travel."""
+"""The modes that are compared: who decides the order in which bytes leave, and the priority on which they travel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     """The [policy] table of the daemons; None: no daemon."""
     coordinator: bool = False
     by_size: bool = False
-    """Whether the sender marks a transfer by its size, too, without a daemon."""
+    """Whether the sender also marks a transfer by its size, without a daemon."""
     scheduler: str = "fcfs"
     """Which queued requests a unit computes together: one of SCHEDULERS."""
     reuse: str = "always"
@@ -34,14 +34,14 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     by_backlog: bool = False
     """Whether a request's decode worker is chosen as it arrives, by what the workers' ports owe."""
     apart: bool = True
-    """Whether classes travel apart; if not, each stage has one lane, and all lanes one class."""
+    """Whether classes travel separately; if not, each stage has one lane, and all lanes have one class."""
 
     @property
     def scheduled(self) -> bool:
         return self.policy is not None
 
     def lanes(self, stage: int) -> list[int]:
-        """Classes that messages of the stage may travel on."""
+        """Returns the classes that messages of the stage may travel on."""
         if stage == 2:
             return [self.collective_class]
         if self.scheduled and self.apart:
@@ -82,7 +82,7 @@ MODES = {
 
 
 WIRE_ONLY = ("dscp", "dscp-size")
-"""Modes that are nothing without classes on the wire."""
+"""Modes that have no effect without classes on the wire."""
 
 
 REUSE = {
@@ -92,14 +92,14 @@ REUSE = {
 }
 """Rules of `mfsd.policy.serve.fetch`; each prefill worker reads the outlook page of its node's daemon."""
 BACKLOG = "backlog"
-"""The word of modes that choose decode workers."""
+"""Suffix of modes that choose decode workers."""
 BACKLOG_SAYS = "decode workers by what their ports owe, as the coordinator says"
 WITH_REQUESTS = "mfs+fit+slo"
-"""The network and the requests: MFS, who shares a batch by deadline, and reuse by what the network owes."""
+"""The network and the requests: MFS, batches by deadline, and reuse by what the network owes."""
 
 
 def with_requests(mode: Mode, scheduler: str, reuse: str) -> Mode:
-    """The mode with another order of requests. Raises ConfigError."""
+    """Returns the mode with another order of requests. Raises ConfigError."""
     if scheduler not in SCHEDULERS:
         raise ConfigError(f"--scheduler {scheduler}: use one of {', '.join(SCHEDULERS)}")
     if reuse not in REUSE:
@@ -108,7 +108,7 @@ def with_requests(mode: Mode, scheduler: str, reuse: str) -> Mode:
 
 
 def _found(name: str, scheduler: str, reuse: str) -> Mode | None:
-    """A mode by its name, such as mfs, mfs+fit+slo or mfs+backlog."""
+    """Returns a mode by its name, such as mfs, mfs+fit+slo or mfs+backlog."""
     network, *added = name.split("+")
     if network not in MODES or not all(word in SCHEDULERS or word in REUSE or word == BACKLOG for word in added):
         return None
@@ -127,8 +127,8 @@ def _found(name: str, scheduler: str, reuse: str) -> Mode | None:
 
 
 def parse_modes(text: str | None, lanes: bool = True, scheduler: str = "fcfs", reuse: str = "always") -> list[Mode]:
-    """Modes of a list such as fifo,mfs,mfs+fit+slo, each once; None: all. `scheduler` and `reuse` are of those
-    whose names have none. Raises ConfigError naming what there is."""
+    """Returns the modes of a list such as fifo,mfs,mfs+fit+slo, each once; None: all. `scheduler` and `reuse` apply to
+    names that have none. Raises ConfigError naming the modes that exist."""
     if text is None:
         text = ",".join(name for name in MODES if lanes or name not in WIRE_ONLY)
     names = list(dict.fromkeys(text.split(",")))
@@ -150,7 +150,7 @@ def parse_modes(text: str | None, lanes: bool = True, scheduler: str = "fcfs", r
 
 
 def on_one_lane(mode: Mode) -> Mode:
-    """The mode where the wire keeps nothing apart: only the hosts' order is left of it."""
+    """Returns the mode with all traffic on one class: only the hosts' order is left."""
     lowest = CLASSES - 1
     return msgspec.structs.replace(
         mode,
@@ -163,8 +163,8 @@ def on_one_lane(mode: Mode) -> Mode:
 
 
 def check_fetch(modes: Sequence[Mode], fetch: str) -> None:
-    """Raises ConfigError where a mode decides about reuse that is fetched layer by layer, and so cannot wait for it, or
-    without a daemon, which would know what the network owes."""
+    """Raises ConfigError if a mode decides about reuse that is fetched layer by layer, and so cannot wait for it, or if
+    it has no daemon, which would know what the network owes."""
     for mode in modes:
         if mode.reuse == "always":
             continue
@@ -179,5 +179,6 @@ def check_fetch(modes: Sequence[Mode], fetch: str) -> None:
 
 
 def rotated(modes: list[Mode], turn: int) -> list[Mode]:
-    """The order of a round: every mode gets every place in turn, so that a drift of the machine hits all alike."""
+    """Returns the order of a round: every mode gets every place in turn, so that a drift of the machine affects all
+    alike."""
     return modes[turn % len(modes) :] + modes[: turn % len(modes)]

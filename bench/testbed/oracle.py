@@ -1,4 +1,4 @@
-"""What the coordinator answers a router that asks how long a load will take, beside what the reader's own page says."""
+"""Asks the coordinator, as a router does, how long a load will take, for comparison with the reader's own page."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from bench.testbed.hosts import CONTROL_ADDRESS
 
 PORT = 7480
-"""Of the coordinator's page and answers."""
+"""Port of the coordinator's page and answers."""
 WEB = f"{CONTROL_ADDRESS}:{PORT}"
 TIMEOUT_S = 5.0
 
 
 class Oracle:
-    """Asks on a thread of its own, since the controller has a leg to run."""
+    """Asks on a thread of its own, because the controller has a leg to run."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
 
     def ask(self, owner: str, reader: str, size_bytes: int, needed_ns: int) -> Future[int | None]:
-        """Addresses, and a time of CLOCK_MONOTONIC. None: a port is unknown."""
+        """Takes addresses, and a time of CLOCK_MONOTONIC. The result is None if a port is unknown."""
         return self._thread.submit(_ask, owner, reader, size_bytes, needed_ns)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""What MFS costs when little competes. Two questions, each at the scale that can answer it.
+"""What MFS costs when little competes: two questions, each at the scale that can answer it.
 
 TTFT: the same few requests without daemons and with MFS, where times are nearest to the cluster's. Processor time: as
-many requests with the cluster's bytes: MFS works for each message and the workers for each byte, so small messages are
-no measure of its share.
+many requests with the cluster's bytes. MFS works for each message and the workers for each byte, so its share cannot be
+measured with small messages.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from bench.testbed.scale import Scale
 from bench.testbed.scenario import RATES, Scenario
 
 LOAD = 0.1
-"""Of the rate at which fifo meets half of the deadlines."""
+"""Share of the rate at which fifo meets half of the deadlines."""
 LARGE = Scale(link_bits_per_s=5e9, time=10.0)
-"""Messages have the cluster's bytes. Two cores are busy with them: collectives take longer than they should."""
+"""Messages have the cluster's bytes. They keep two cores busy, so collectives take longer than they should."""
 TTFT_MOST = 0.01
 CPU_MOST = 0.05
 
 
 class Found(TypedDict):
     ttft: list[Result]
-    """Of dscp and mfs."""
+    """Results of dscp and mfs."""
     cpu: list[Result]
-    """Of mfs, at the scale LARGE."""
+    """Results of mfs, at the scale LARGE."""
 
 
 def measure(console: Console, scenario: Scenario, scale: Scale, seeds: Sequence[int], file: ResultFile) -> Found:
-    """Figures at a tenth of the usual load."""
+    """Measures at a tenth of the usual load."""
     low = msgspec.structs.replace(scenario, rate=LOAD * RATES.get(scenario.workload, scenario.rate))
     console.print(scale.describe(), highlight=False)
     ttft = _legs(console, low, scale, seeds, [MODES["dscp"], MODES["mfs"]], file)
@@ -67,8 +67,8 @@ def _legs(
 
 
 def costs(found: Found) -> tuple[Spread, float, Spread]:
-    """Change of mean TTFT; processor time of daemons and coordinator as a share of the workers' over all legs, and as
-    one of a core."""
+    """Returns the change of mean TTFT; the processor time of daemons and coordinator as a share of the workers' over
+    all legs; and the same as a share of a core."""
     return (
         change(found["ttft"], "mfs", "dscp", "ttft_s.mean"),
         sum(r["mfs_cpu_s"] for r in found["cpu"]) / sum(r["workers_cpu_s"] for r in found["cpu"]),
@@ -96,8 +96,8 @@ REAL_GBIT_PER_S = (50, 100, 400)
 
 
 def per_message_and_at_rest(low: Sequence[Result], high: Sequence[Result]) -> tuple[float, float]:
-    """Seconds of a core of all daemons and the coordinator: for one more message, and for a second without any. The
-    line through legs of two loads, which are otherwise alike."""
+    """Returns seconds of a core of all daemons and the coordinator for one more message, and for a second without any,
+    by the line through legs of two loads that are otherwise alike."""
 
     def rates(results: Sequence[Result]) -> tuple[float, float]:
         own = [r for r in results if r["mode"] == "mfs"]
@@ -129,7 +129,8 @@ def _word(holds: bool) -> str:
 
 
 def run(console: Console, scenario: Scenario, scale: Scale, seeds: Sequence[int], file: ResultFile) -> int:
-    """0 when MFS costs at most 1 % of TTFT, its daemons and coordinator at most 5 % of the workers' processor time."""
+    """Returns 0 if MFS costs at most 1 % of TTFT, and its daemons and coordinator at most 5 % of the workers' processor
+    time."""
     found = measure(console, scenario, scale, seeds, file)
     ttft, share, _ = costs(found)
     holds = ttft.mean <= TTFT_MOST and share <= CPU_MOST

@@ -1,5 +1,5 @@
-"""One HTML file: the modes' figures, and who had the contended links over time. It needs no network, no script and no
-manual; light or dark as the reader's system is."""
+"""One HTML file with the modes' figures, and who had the contended links over time. It needs no network, no script and
+no manual, and is light or dark as the reader's system is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 520, 130
 LEFT, BOTTOM, TOP = 34, 18, 8
 """Room for the axes, in the picture's own units."""
 LEAST_SHARE = 0.01
-"""Of the link: what a class must have had at some time to be drawn."""
+"""Share of the link that a class must have had at some time to be drawn."""
 
 STYLE = """
   :root { color-scheme: light dark; --paper: #fff; --ink: #1b1b1b; --dim: #666; --line: #8885; --bar: #2a78d6; }
@@ -42,7 +42,7 @@ STYLE = """
 
 
 def meanings(mode: Mode) -> dict[int, str]:
-    """What travels on each class in this mode, in words."""
+    """Describes in words what travels on each class in this mode."""
     if mode.scheduled and not mode.apart:
         return {mode.collective_class: "everything"}
     if mode.scheduled and mode.coordinator and (mode.policy or {}).get("variant") == "paper":
@@ -79,7 +79,7 @@ def page(
     scale: Scale,
     captions: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole file. `legs`: one of each mode, of the same round. `captions`: what to say of a mode."""
+    """Returns the whole file. `legs`: one of each mode, of the same round. `captions`: text beside each mode."""
     seconds = max((_last_s(leg, scale) for leg in legs), default=0.0)
     parts = [
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
@@ -150,7 +150,7 @@ def _leg(mode: Mode, leg: LegResult, scale: Scale, seconds: float, caption: str)
 
 
 def _chart(points: Sequence[tuple[float, list[float]]], used: Sequence[int], scale: Scale, seconds: float) -> str:
-    """An SVG: classes stacked, the first at the bottom; a rate holds from the sample before it."""
+    """Draws an SVG: classes stacked, the first at the bottom; a rate holds from the sample before it."""
     span, full = max(seconds, 1e-9), HEIGHT - BOTTOM
 
     def x(at_s: float) -> float:
@@ -186,6 +186,6 @@ def _chart(points: Sequence[tuple[float, list[float]]], used: Sequence[int], sca
 
 
 def summary(results: Sequence[Result], modes: Sequence[Mode]) -> str:
-    """A headline for a comparison without a verdict."""
+    """Returns a headline for a comparison without a verdict."""
     shown = ", ".join(f"{m.name} {over_seeds(results, m.name, 'slo_attainment').mean:.0%}" for m in modes)
     return f"First tokens in time: {shown}"

@@ -1,8 +1,10 @@
-"""Which decode worker a request gets where a mode goes by what their ports owe: the one that owes least.
+"""Chooses a request's decode worker by what the workers' ports owe, in modes that do so: the one that owes least.
 
-The coordinator says what its daemons have announced: the last stages of batches that run. Of a request that still
-queues, or whose later chunks do, no daemon speaks, and what was announced a moment ago has not arrived there yet. So
-what was sent is counted here, beside the coordinator's answer, from the choice until a reading that can have it."""
+The coordinator reports what its daemons have announced: the last stages of running batches. No daemon announces
+requests that still queue or have chunks to come, and recent announcements have not reached the coordinator yet. So sent
+requests are counted here in addition to the coordinator's answer, from the choice until a reading that can contain
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +24,30 @@ from mfsd.policy.route import Call, Replica, Role, Router, choose
 from mfsd.serve.gateway.ports import LINES, SILENT_S, WATCH, PortRows, incoming
 
 AGE_NS = 50_000_000
-"""What began so long before a line came is in it."""
+"""What began this long before a line arrived is contained in it."""
 RETRY_S = 0.2
-"""Until a coordinator that does not answer is asked again."""
+"""Interval after which a coordinator that does not answer is asked again."""
 
 
 class Reading(NamedTuple):
-    """What a line of the coordinator says of ports."""
+    """What a line of the coordinator reports of ports."""
 
     at_ns: int
-    """When it came, CLOCK_MONOTONIC."""
+    """When it arrived, CLOCK_MONOTONIC."""
     until_ns: int
-    """It may be believed."""
+    """Until when it is valid."""
     owed_bytes: dict[str, int]
     """By the name of a port."""
 
 
 def reading_of(line: bytes, now_ns: int) -> Reading:
-    """msgspec.MsgspecError where it is not what a coordinator says."""
+    """Parses a line. Raises msgspec.MsgspecError if it is not one of a coordinator."""
     rows = msgspec.json.decode(line, type=PortRows)
     return Reading(now_ns, now_ns + round(rows.ttl_ms * 1e6), {row.name: row.owed_bytes for row in rows.ports})
 
 
 class Ports:
-    """Reads the coordinator's lines on a thread of its own, since the controller has a leg to run."""
+    """Reads the coordinator's lines on a thread of its own, because the controller has a leg to run."""
 
     def __init__(self, address: str) -> None:
         """`address`: HOST:PORT of the coordinator's page, which need not answer yet."""
@@ -62,7 +64,7 @@ class Ports:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            # Its latest line is believed until its time is over.
+            # Its latest line is valid until its time is over.
             with contextlib.suppress(OSError, http.client.HTTPException, msgspec.MsgspecError):
                 self._watch()
             self._stop.wait(RETRY_S)
@@ -82,26 +84,26 @@ class _Sent(msgspec.Struct):
 
     worker: int
     queued_bytes: int
-    """Of no batch yet."""
+    """Bytes that are in no batch yet."""
 
 
 class Placement:
     """Chooses workers, and counts what was sent to them. Pure: times are given, CLOCK_MONOTONIC."""
 
     def __init__(self, addresses: Sequence[str], rate_bytes_per_s: int) -> None:
-        """`addresses`: of the workers' ports, which are all as fast."""
+        """`addresses`: of the workers' ports, which are all equally fast."""
         self._ports = [incoming(address) for address in addresses]
         self._rate_bytes_per_s = rate_bytes_per_s
         self._sent: dict[int, _Sent] = {}
         self._begun: deque[tuple[int, int, int]] = deque()
-        """When a batch with so many bytes for a worker began, oldest first."""
+        """When a batch with these bytes for a worker began: (time, worker, bytes), oldest first."""
         self.known = self.unknown = 0
-        """Requests that were placed by what ports owe, and those of which the scenario's own worker had to do."""
+        """Requests that were placed by what ports owe, and those that kept the scenario's worker."""
         self._ages_ns = 0
 
     def place(self, request: Request, size_bytes: int, reading: Reading | None, now_ns: int) -> Request:
-        """A request that arrives, with its worker: where nothing is known, or nothing that is still to be believed, the
-        one that it has. The given one stays as it is, since other modes serve it, too."""
+        """Returns an arriving request with its worker: the one that it has if no valid reading exists. The given
+        request is not changed, because other modes serve it, too."""
         if reading is None or now_ns > reading.until_ns:
             self.unknown += 1
         else:
@@ -114,23 +116,23 @@ class Placement:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many were placed by what was known and how many not, and how long ago that had come, in the mean."""
+        """Returns how many were placed by a reading and how many not, and the mean age of the readings."""
         age_ms = round(self._ages_ns / max(1, self.known) / 1e6)
         return {"known": self.known, "unknown": self.unknown, "age_ms": age_ms}
 
     def begun(self, number: int, size_bytes: int, now_ns: int) -> None:
-        """A batch has begun that ships so much of the request, and the daemons are told."""
+        """A batch has begun that ships these bytes of the request, and the daemons are informed."""
         sent = self._sent[number]
         sent.queued_bytes -= size_bytes
         self._begun.append((now_ns, sent.worker, size_bytes))
 
     def arrived(self, number: int) -> None:
-        """All KV of the request is there."""
+        """All KV of the request has arrived."""
         del self._sent[number]
 
     def owed_bytes(self, reading: Reading) -> list[int]:
-        """By worker. Ports of which the coordinator says nothing owe nothing: no daemon runs there, so they are known
-        while another one sends to them."""
+        """Returns the bytes owed by each worker. A port that the coordinator does not mention owes nothing: no daemon
+        runs there, so it is known only while another one sends to it."""
         owed = [reading.owed_bytes.get(port, 0) for port in self._ports]
         for sent in self._sent.values():
             owed[sent.worker] += sent.queued_bytes
@@ -141,7 +143,7 @@ class Placement:
         return owed
 
     def _least(self, owed: Sequence[int], size_bytes: int) -> int:
-        """By the gateway's own rule for decode workers."""
+        """Chooses by the gateway's own rule for decode workers."""
         under_way = Counter(sent.worker for sent in self._sent.values())
         names = [str(worker) for worker in range(len(owed))]
         replicas = [

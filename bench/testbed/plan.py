@@ -1,9 +1,9 @@
 """python -m bench.testbed.plan: fixes what the testbed serves and what MFS must show there, before it is measured.
 
-By the simulator alone, on seeds that no run of the testbed uses: for each workload the rate, by a rule that knows
-nothing of MFS (`fifo` meets half of the deadlines), the edges of mode dscp-size, and from what the simulator then
-expects of every mode the bars. The record is docs/testbed-plan.json; bench.testbed.study runs what stands there, once,
-on seeds 1 to 10.
+It uses the simulator alone, on seeds that no run of the testbed uses. For each workload it fixes the rate, by a rule
+that knows nothing of MFS (`fifo` meets half of the deadlines), the limits of mode dscp-size, and the bars, from what
+the simulator then expects of every mode. The record is docs/testbed-plan.json; bench.testbed.study runs what is
+recorded there, once, on seeds 1 to 10.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ RUN_SEEDS = list(range(1, 11))
 DURATION_S = 30.0
 IN_TIME = 0.5
 RATE_STEPS = (0.8, 0.9, 1.0, 1.1, 1.2)
-"""Of the rate that is known to be about right: among them the one at which fifo comes nearest to IN_TIME."""
+"""Multiples of the approximate rate: the one at which fifo comes nearest to IN_TIME is taken."""
 FIGURES = ("ttft_s.mean", "ttft_s.p99", "slo_attainment", "cct_s.mean")
 BASES = ("fifo", "dscp", "dscp-size", "static")
 LEAST_SHARE = 0.5
-"""Of what the simulator expects: the testbed must show as much, since its links and cores are not ideal."""
+"""Share of the simulator's expectation that the testbed must show, because its links and cores are not ideal."""
 
 
 class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `mfs` must show against one mode: a relative change of a figure, or for attainment a difference."""
+    """What `mfs` must show against one mode: a relative change of a figure or, for attainment, a difference."""
 
     figure: str
     base: str
@@ -48,11 +48,11 @@ class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     half: float
     """Half of its 95 % interval."""
     wanted: float | None
-    """None: the simulator's own interval has 0 in it, so that nothing is claimed."""
+    """None: the simulator's own interval contains 0, so nothing is claimed."""
 
     def verdict(self, measured: Spread) -> str:
-        """holds: the whole interval is as much as is wanted. holds by the mean: it is on that side of 0, and its mean
-        is as much. open: the interval has 0 in it."""
+        """holds: the whole interval reaches what is wanted. holds by the mean: the interval is on that side of 0, and
+        its mean reaches it. open: the interval contains 0."""
         if self.wanted is None:
             return "nothing claimed"
         side = 1 if self.wanted > 0 else -1
@@ -68,10 +68,10 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     scenario: Scenario
     reuse_edges_bytes: list[int]
-    """Of mode dscp-size, in the cluster's bytes."""
+    """Limits of mode dscp-size, in the cluster's bytes."""
     p2d_edges_bytes: list[int]
     fifo_in_time: dict[str, float]
-    """By rate: how the rate was chosen."""
+    """By rate; the rate was chosen by it."""
     expected: dict[str, dict[str, float]]
     """Mode -> figure -> mean over the planning seeds, in the testbed's seconds."""
     bars: list[Bar]
@@ -89,12 +89,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def measured_gain(results: Sequence[Result], figure: str, base: str) -> Spread:
-    """Of `mfs` against a mode, seed by seed."""
+    """Returns the gain of `mfs` against a mode, seed by seed."""
     return (difference if figure == "slo_attainment" else change)(results, "mfs", base, figure)
 
 
 def bars_of(results: Sequence[Result]) -> list[Bar]:
-    """For attainment against every mode; for TTFT and collectives against fifo."""
+    """Returns the bars: for attainment against every mode; for TTFT and collectives against fifo."""
     wanted = [("slo_attainment", base) for base in BASES] + [("ttft_s.mean", "fifo"), ("cct_s.mean", "fifo")]
     found = []
     for figure, base in wanted:
@@ -143,7 +143,7 @@ def _with_rate(
 
 
 def load_plan(file: Path = RECORD) -> Plan:
-    """The record. FileNotFoundError or msgspec.MsgspecError."""
+    """Reads the record. Raises FileNotFoundError or msgspec.MsgspecError."""
     return msgspec.json.decode(file.read_bytes(), type=Plan)
 
 

@@ -13,11 +13,11 @@ from mfsd.playground.program import Program
 
 
 class LegError(Exception):
-    """A program of the testbed failed; the text says which, how, and its last output."""
+    """A program of the testbed failed; the text gives its name, how it failed, and its last output."""
 
 
 class Worker(Program):
-    """A host's worker and the socket over which it gets its commands: one packet, one message."""
+    """A host's worker and the socket over which it gets its commands: one packet for each message."""
 
     def __init__(self, name: str, launch: Callable[[int], list[str]], environment: dict[str, str]):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -45,7 +45,7 @@ class Worker(Program):
 
 
 class Switchboard:
-    """Waits for what any worker says."""
+    """Waits for messages of all workers."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self._selector = selectors.DefaultSelector()
@@ -53,7 +53,8 @@ class Switchboard:
             self._selector.register(worker.socket, selectors.EVENT_READ, (index, worker))
 
     def wait(self, until_ns: int) -> list[tuple[int, str]]:
-        """Messages as (worker, text), none when `until_ns` (CLOCK_MONOTONIC) has come. LegError when one has failed."""
+        """Returns messages as (worker, text); none once `until_ns` (CLOCK_MONOTONIC) has passed. Raises LegError if one
+        has failed."""
         left_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
         output = []
         for key, _ in self._selector.select(left_s):

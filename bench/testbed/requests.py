@@ -1,12 +1,13 @@
 """python -m bench.testbed.requests FILE [--page]: what requests add to the network, with real bytes.
 
-Four scenarios, chosen by the simulator alone on seeds 1001 to 1010: conversations, where who shares a batch decides;
-agents whose reused KV comes from one owner that has too little rate for all of it; and, by `static` and `mfs` with
-workers at random, agents whose last stages from four ranks meet at the ports of three decode workers, once with so much
-KV that messages wait for longer than daemons hold them, once with less, and less time. FILE keeps every leg; a run that
-was stopped goes on. --page writes the tables between the page's marks, the simulator's figures of the same seeds
-beside, and the error of the outlook page's forecasts. --asked measures legs in which the coordinator is asked, too, for
-the error of its answers alone."""
+Four scenarios, chosen by the simulator alone on seeds 1001 to 1010. Conversations, where the choice of who shares a
+batch decides. Agents whose reused KV comes from one owner that has too little rate for all of it. And, chosen by
+`static` and `mfs` with workers at random, agents whose last stages from four ranks meet at the ports of three decode
+workers: once with so much KV that messages wait for longer than daemons hold them, once with less KV and less time.
+FILE keeps every leg; a run that was stopped goes on. --page writes the tables between the page's marks, with the
+simulator's figures of the same seeds and the error of the outlook page's forecasts. --asked measures legs in which the
+coordinator is also asked, only for the error of its answers.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "outlook.md"
 BEGIN, END = "<!-- begin of the testbed's tables -->", "<!-- end of the testbed's tables -->"
 SEEDS = "1,2,3,4,5"
 ORDER = "mfs"
-"""The network's order alone: what requests add is held against it, too."""
+"""The network's order alone: what requests add is also compared with it."""
 ASKED_SIMULATED = "asked in the simulator"
 KINDS = ("measured", "simulated", "planned", "asked", ASKED_SIMULATED)
 
@@ -69,7 +70,7 @@ CASES = {
 
 
 def simulate(kept: Kept, names: Sequence[str], kinds: dict[str, Sequence[int]]) -> None:
-    """By kind of result the seeds."""
+    """Simulates the cases. `kinds`: seeds by kind of result."""
     for name in names:
         for mode in parse_modes(CASES[name].modes):
             for kind, many in kinds.items():
@@ -135,7 +136,7 @@ def _case(kept: Kept, name: str) -> list[str]:
 
 
 def share_placed(rows: Sequence[Result]) -> str:
-    """Share of the requests whose decode worker was chosen by what ports owe; nothing where none was to be."""
+    """Returns the share of requests whose decode worker was chosen by what ports owe; nothing if none was to be."""
     known, unknown = (sum(row.get("placed", {}).get(which, 0) for row in rows) for which in ("known", "unknown"))
     return f"{known / (known + unknown) * 100:.0f}" if known + unknown else ""
 
@@ -179,7 +180,7 @@ def _answers(kept: Kept, names: Sequence[str]) -> list[str]:
 
 
 def _error_row(title: str, rows: Sequence[Result], mode: str, field: str) -> list[str]:
-    """Nothing where no load had a forecast."""
+    """Returns nothing if no load had a forecast."""
     error = forecast_error([pair for row in rows if row["mode"] == mode for pair in row.get(field, [])])
     if error is None:
         return []

@@ -21,7 +21,7 @@ from bench.testbed.scenario import Scenario, cluster_of, requests_of
 
 
 class Moment(msgspec.Struct):
-    """Where a run is: for progress."""
+    """The progress of a run."""
 
     leg: int
     legs: int
@@ -44,9 +44,9 @@ def run_rounds(
     watch: tuple[str, ...] = (),
     oracle: bool = False,
 ) -> None:
-    """Interleaves the modes: their order rotates from round to round, so that a drift of the machine hits all alike.
-    `keep` gets every leg's figures as soon as it has ended. `oracle`: the coordinator is asked how long each load
-    will take, too. Must run in a sandbox (mfsd.playground.sandbox)."""
+    """Interleaves the modes: their order rotates from round to round, so that a drift of the machine affects all alike.
+    `keep` gets every leg's figures as soon as it has ended. `oracle`: the coordinator is also asked how long each load
+    will take. Must run in a sandbox (mfsd.playground.sandbox)."""
     program = build_worker()
     legs = len(seeds) * len(modes)
     done = 0
@@ -96,7 +96,7 @@ class ResultFile:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds of a list such as 1,2,3, each once. Raises ConfigError."""
+    """Returns the seeds of a list such as 1,2,3, each once. Raises ConfigError."""
     try:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:

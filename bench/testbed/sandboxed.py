@@ -1,4 +1,4 @@
-"""Runs what measures on the testbed in namespaces of its own, and says in a line why it cannot."""
+"""Runs a measurement of the testbed in namespaces of its own, or prints a line why that is not possible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 
 def run(command: str, work: Callable[[], None]) -> None:
-    """`work` runs in another process: what it keeps, it writes to files. Where it fails the program ends with 2, where
-    there can be no namespaces with 1; the line names the command."""
+    """Runs `work` in another process; what it keeps, it writes to files. The program ends with 2 if it fails, with 1 if
+    namespaces are not possible; the line names the command."""
 
     def inside() -> int:
         try:

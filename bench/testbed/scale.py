@@ -1,4 +1,4 @@
-"""From a cluster with 50 Gbit/s NICs to network namespaces on two cores, with all ratios kept.
+"""Scales a cluster with 50 Gbit/s NICs down to network namespaces on two cores, with all ratios kept.
 
 Times are stretched by one factor and bytes shrunk by another, so that a transfer takes the same share of a layer's
 compute on the slow link as on the fast one: `bytes = time * link / 50 Gbit/s`. Slowdowns, attainment and the order of
@@ -17,10 +17,10 @@ from bench.testbed.scenario import MODEL
 
 LEAST_BYTES = 64
 MESSAGE_CLUSTER_BYTES = 10_922_667
-"""What one message stands for: 128 KiB on links of 300 Mbit/s with times stretched by two."""
+"""The cluster's bytes in one message: 128 KiB on links of 300 Mbit/s with times stretched by two."""
 PAGE_BYTES = 4096
 MESSAGE_PAGES_MOST = 4096
-"""16 MiB: a host has some hundred of them in memory."""
+"""16 MiB: a host has about a hundred of them in memory."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg])bit(?:/s)?", re.IGNORECASE)
 _UNIT = {"k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -46,7 +46,7 @@ class Scale(msgspec.Struct, frozen=True):
 
     @property
     def message_bytes(self) -> int:
-        """The longest message, in whole pages: the same messages carry a request at every scale."""
+        """The longest message, in whole pages: a request has the same messages at every scale."""
         pages = round(MESSAGE_CLUSTER_BYTES * self.bytes / PAGE_BYTES)
         return min(max(1, pages), MESSAGE_PAGES_MOST) * PAGE_BYTES
 
@@ -54,7 +54,7 @@ class Scale(msgspec.Struct, frozen=True):
         return round(cluster_s * self.time * 1e9)
 
     def size(self, cluster_bytes: float) -> int:
-        """Whole words, since messages are stamped by words; what is not nothing stays something."""
+        """Returns whole words, because messages are stamped by words; never 0 for more than 0 bytes."""
         return max(LEAST_BYTES, round(cluster_bytes * self.bytes / 8) * 8) if cluster_bytes > 0 else 0
 
     def describe(self) -> str:
@@ -66,7 +66,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def parse_rate(text: str) -> float:
-    """Bits per second of a text such as 300mbit. Raises ConfigError."""
+    """Returns the bits per second of a text such as 300mbit. Raises ConfigError."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"--link {text}: write a number and kbit, mbit or gbit, for example 300mbit")

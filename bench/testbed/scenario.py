@@ -1,8 +1,8 @@
 """What is served and where: one scenario, the same for every mode of the testbed and for the simulator.
 
 Everything here is in the cluster's own units: seconds, bytes and bit/s of A100s and 50 Gbit/s NICs.
-`bench.testbed.scale` makes of it what network namespaces on two cores can play. Requests, their cached
-prefixes, deadlines and places come from the simulator's generators and router, so both run identical work.
+`bench.testbed.scale` scales it to what network namespaces on two cores can carry. Requests, their cached prefixes,
+deadlines and places come from the simulator's generators and router, so both run identical work.
 
 Hosts: two prefill units of two ranks (one GPU and one NIC each), the KV pool that owns every cached block (one host, or
 several owners, one of which may be slow), and the decode workers.
@@ -29,19 +29,19 @@ PREFILL_HOSTS = UNITS * RANKS
 # The paper's testbed serves traces of conversations and of agents calling an API: its QwenA and QwenB.
 WORKLOADS = {"conversation": "qwen-a", "agent": "qwen-b"}
 RATES = {"conversation": 2.0, "agent": 4.8}
-"""Requests/s per GPU at which a cluster without scheduler meets about half of the deadlines."""
+"""Requests/s per GPU at which a cluster without a scheduler meets about half of the deadlines."""
 TOKENS_LEAST = 16
 SIGNALS = ("all", "nccl")
 FETCHES = {
     "batch": "when the request's batch begins; each layer waits for its own",
     "loaded": "when the request queues, which joins no batch before all of it is there",
 }
-"""When a request's reused KV is asked for: of the simulator's (`bench.sim.cluster.FETCH`), those that workers play."""
+"""When a request's reused KV is asked for: those of the simulator's (`bench.sim.cluster.FETCH`) that workers can do."""
 SLOW_OWNER_LEAST = 0.01
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run depends on but the mode and the scale."""
+    """Everything that a run depends on except the mode and the scale."""
 
     workload: str = "conversation"
     """One of WORKLOADS, of the simulator's generators, or a trace file."""
@@ -52,25 +52,26 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     decode_hosts: int = 1
     pool_hosts: int = 1
-    """Owners of cached blocks; a request's are on one of them."""
+    """Owners of cached blocks; those of a request are on one of them."""
     slow_owner: float = 1.0
-    """Rate of the last owner's link, of the others' rate: MFS does not know that it is slow."""
+    """Rate of the last owner's link relative to the others': MFS does not know that it is slow."""
     lanes: bool = True
-    """Whether classes travel apart; if not, each stage has one lane to a peer, and all lanes are alike on the wire."""
+    """Whether classes travel separately; if not, each stage has one lane to a peer, and all lanes are alike on the
+    wire."""
     signals: str = "all"
     """Which work requests of collectives are signaled: one of SIGNALS. As NCCL: the last one of a transfer, and one of
     256 clear-to-send writes."""
     fetch: str = "batch"
     """When reused KV is asked for: one of FETCHES."""
     kv_scale: float = 1.8
-    """KV bytes per token, times the model's."""
+    """Factor of the model's KV bytes per token."""
     copies: float = 1.0
-    """All-to-all bytes, times one copy per expert."""
+    """All-to-all bytes, as a multiple of one copy per expert."""
     batch_tokens: int = 2048
-    """Tokens a unit computes together: 8,192 on the eight GPUs of the paper's units."""
+    """Tokens that a unit computes together: 8,192 on the eight GPUs of the paper's units."""
     slo_factor: float = 3.0
     longest_tokens: int = 8192
-    """Prompts are cut to this, or one of them would fill a short run."""
+    """Prompts are cut to this, because a longer one would fill a short run."""
 
     def __post_init__(self) -> None:
         for name in ("rate", "duration_s", "kv_scale", "copies", "slo_factor"):
@@ -93,7 +94,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pool_nics(self) -> range:
-        """The simulator's numbers of the KV pool's NICs: behind those of the decode workers."""
+        """The simulator's numbers of the KV pool's NICs: after those of the decode workers."""
         first = PREFILL_HOSTS + self.decode_hosts
         return range(first, first + self.pool_hosts)
 
@@ -116,8 +117,8 @@ def cluster_of(
     policy: dict[str, Any] | None = None,
     max_hold_s: float | None = None,
 ) -> Cluster:
-    """The simulator's cluster of the scenario: a fabric with the testbed's number of priorities, whose workers read
-    what is reused. `policy`: parameters that differ from the default. `max_hold_s`: of the cluster's time."""
+    """Returns the simulator's cluster of the scenario: a fabric with the testbed's number of priorities, whose workers
+    read what is reused. `policy`: parameters that differ from the default. `max_hold_s`: in the cluster's time."""
     config = Config(
         model=MODEL,
         gpus=2 * PREFILL_HOSTS,
@@ -127,7 +128,7 @@ def cluster_of(
         slo_factor=scenario.slo_factor,
         batch_tokens=scenario.batch_tokens,
         fetch=scenario.fetch,
-        cache="first-owner",  # every cached token comes from the pool, below
+        cache="first-owner",  # every cached token comes from the pool, see below
         decode_choice="random",
         fabric_classes=fabric_classes,
         reads=fabric_classes > 0,
@@ -140,8 +141,8 @@ def cluster_of(
 
 
 def requests_of(scenario: Scenario, cluster: Cluster) -> list[Request]:
-    """The requests in the order of their arrival, as `bench.sim.cluster.Request`: at most as many as the GPUs could
-    compute. Every cached token comes from the pool, those of a request from one owner. Raises ConfigError or
+    """Returns the requests in the order of their arrival, as `bench.sim.cluster.Request`: at most as many as the GPUs
+    could compute. Every cached token comes from the pool, those of a request from one owner. Raises ConfigError or
     TraceError."""
     rows = _rows(scenario)
     requests = route(cluster, rows, scenario.seed)

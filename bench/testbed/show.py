@@ -19,13 +19,13 @@ from bench.testbed.scale import Scale
 WATCHED = ("decode0", "unit0r0")
 """Where KV of both units meets, and where reused KV meets collectives."""
 TITLES = {"decode0": "into a decode worker (stage 3)", "unit0r0": "into a prefill rank (stages 1 and 2)"}
-# Okabe-Ito: distinct for colour-blind readers too. Class 0 first.
+# Okabe-Ito: distinct for colour-blind readers, too. Class 0 first.
 COLOURS = ["#d55e00", "#0072b2", "#56b4e9", "#009e73", "#f0e442", "#e69f00", "#cc79a7", "#999999"]
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def line(result: Result) -> str:
-    """A leg that has just ended."""
+    """Formats a leg that has just ended."""
     bypassed, unknown = result["permits"].get("bypassed", 0), result.get("placed", {}).get("unknown", 0)
     return (
         f"  {result['mode']:11} seed {result['seed']}: {result['requests']} requests, "
@@ -56,8 +56,8 @@ COLUMNS = (
     "change\n%",
     "MFS CPU\n% of 1 core",
 )
-"""The last: of all daemons and the coordinator. Not of the workers' time: with a hundredth of a cluster's bytes they
-use next to none, and MFS works for messages."""
+"""The last is processor time of all daemons and the coordinator. It is not related to the workers' time: with a
+hundredth of a cluster's bytes they use almost none, while MFS works for each message."""
 
 
 def changes_against(modes: Sequence[Mode]) -> str:
@@ -65,8 +65,8 @@ def changes_against(modes: Sequence[Mode]) -> str:
 
 
 def cells(results: Sequence[Result], mode: Mode, base: str) -> list[str]:
-    """A mode's figures, as COLUMNS names them. Mean over the seeds ± half of its 95 % interval; changes against mode
-    `base`, seed by seed."""
+    """Returns a mode's figures, as COLUMNS names them. Mean over the seeds ± half of its 95 % interval; changes against
+    mode `base`, seed by seed."""
     name, first = mode.name, mode.name == base
     cores = over_seeds(results, name, "mfs_cpu_s").mean / (over_seeds(results, name, "wall_s").mean or 1)
     return [
@@ -92,7 +92,7 @@ def table(console: Console, results: Sequence[Result], modes: Sequence[Mode]) ->
 
 
 def cross_check(console: Console, results: Sequence[Result], expected: Sequence[Result], modes: Sequence[Mode]) -> None:
-    """Measured beside simulated, means over the seeds, and the difference."""
+    """Prints measured beside simulated figures, means over the seeds, and the difference."""
     columns = ["mode"]
     for name in ("TTFT\nms", "in time\n%", "CCT\nms"):
         columns += [name, "simu-\nlated", "apart"]
@@ -108,7 +108,7 @@ def cross_check(console: Console, results: Sequence[Result], expected: Sequence[
 
 
 def shares(samples: Sequence[PortSample], scale: Scale) -> list[tuple[float, list[float]]]:
-    """Between two samples each: seconds since the first, and the share of the link that each class had."""
+    """Returns, between two samples each, the seconds since the first and the share of the link that each class had."""
     found = []
     for before, after in pairwise(samples):
         capacity = scale.link_bits_per_s / 8 * (after.at_ns - before.at_ns) / 1e9
@@ -118,7 +118,7 @@ def shares(samples: Sequence[PortSample], scale: Scale) -> list[tuple[float, lis
 
 
 def bars(console: Console, legs: Sequence[LegResult], scale: Scale) -> None:
-    """A row for each class that was used; height is the share of the link."""
+    """Prints a row for each class that was used; the height is the share of the link."""
     width = max(20, min(100, console.width - 22))
     for leg in legs:
         for host, samples in leg.samples.items():
@@ -135,14 +135,14 @@ def bars(console: Console, legs: Sequence[LegResult], scale: Scale) -> None:
 
 
 def _resample(values: Sequence[float], count: int) -> list[float]:
-    """Means over `count` equal stretches; as many as there are when there are fewer."""
+    """Returns means over `count` equal stretches, or all values if there are fewer."""
     count = min(count, len(values))
     edges = [i * len(values) // count for i in range(count + 1)]
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
 def picture(path: Path, legs: Sequence[LegResult], scale: Scale, captions: Mapping[str, str] | None = None) -> None:
-    """Every mode's contended links over time, classes stacked, as a PNG. `captions`: what to write beside a mode."""
+    """Draws every mode's contended links over time, classes stacked, as a PNG. `captions`: text beside each mode."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -29,27 +29,27 @@ POLICIES = {
     "exact": ("mfs", 0),
     "nocont": ("nocont", 0),
 }
-"""Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link; the others wait
-in their host queue in front of a fabric of eight classes, with the parameters that their daemons have. Two are of the
-simulator alone: `mfs` if every link knew the exact order, and no contention at all."""
+"""Mode -> the simulator's policy and its fabric. Modes that hold nothing at the host share every link. The others wait
+in their host queue in front of a fabric of eight classes, with the parameters of their daemons. Two exist only in the
+simulator: `mfs` with the exact order on every link, and no contention at all."""
 
 
 OUTLOOK_AGE_S = 0.01
-"""Of what a daemon's page says of other nodes' ports, in the cluster's time: reports are 20 ms apart at most, and
-times are stretched by two."""
+"""Age of a daemon's page about other nodes' ports, in the cluster's time: reports are at most 20 ms apart, and times
+are stretched by two."""
 LINES_AGE_NS = 120_000_000
-"""How long ago the coordinator's latest line had come when a request was placed, in the mean of ten legs (`age_ms`)."""
+"""Mean age of the coordinator's latest line when a request was placed, over ten legs (`age_ms`)."""
 
 
 def not_simulated(scenario: Scenario) -> str:
-    """What of the scenario the simulator does not know, or nothing."""
+    """Returns what of the scenario the simulator does not model, or nothing."""
     if scenario.slow_hosts:
         return "all of the simulator's links are as fast; leave out --slow-owner"
     return "" if scenario.lanes else "the simulator's fabric has classes; leave out --no-lanes"
 
 
 def simulation_of(scenario: Scenario, scale: Scale, mode: Mode) -> Simulation:
-    """A mode as the simulator plays it, to the end."""
+    """Simulates a mode to the end."""
     policy, fabric_classes = POLICIES[mode.name.partition("+")[0]]
     parameters = {name: value for name, value in (mode.policy or {}).items() if name != "variant"}
     max_hold_s = MAX_HOLD_S / scale.time if fabric_classes else None
@@ -59,7 +59,7 @@ def simulation_of(scenario: Scenario, scale: Scale, mode: Mode) -> Simulation:
         factory = partial(DscpBySize, marks=marks_of(scenario))
     scheduler = None if mode.scheduler == "fcfs" else serve.scheduler(mode.scheduler, cluster)
     reuse = ReuseConfig(rule=mode.reuse, outlook="coordinator", age_s=OUTLOOK_AGE_S)
-    if mode.by_backlog:  # one age of all that is known: the older one
+    if mode.by_backlog:  # one age for all that is known: the older one
         age_s = (LINES_AGE_NS + AGE_NS) / 1e9 / scale.time
         reuse = msgspec.structs.replace(reuse, placement="backlog", age_s=age_s)
     simulation = Simulation(cluster, requests_of(scenario, cluster), factory, scheduler, reuse)
@@ -68,7 +68,7 @@ def simulation_of(scenario: Scenario, scale: Scale, mode: Mode) -> Simulation:
 
 
 def simulated(scenario: Scenario, scale: Scale, mode: Mode) -> dict[str, Any]:
-    """Figures of a mode as the simulator expects them, in the testbed's seconds."""
+    """Returns the figures that the simulator expects of a mode, in the testbed's seconds."""
     simulation = simulation_of(scenario, scale, mode)
     result = measure(simulation, 0)
     for figure in ("ttft_s", "cct_s", "earliness_s"):

@@ -1,9 +1,9 @@
 """python -m bench.testbed.study: measures what docs/testbed.md shows, and writes it there.
 
-What docs/testbed-plan.json says (bench.testbed.plan wrote it before): both workloads in every mode over ten seeds,
-beside the simulator, and the overhead at a low load: an hour and a half. Run it once, on a machine with nothing else to
-do. Results go to docs/testbed-results.json (finished legs meanwhile to build/testbed); `--from-results` only writes the
-page, `--trial` only shows that everything runs.
+It runs what docs/testbed-plan.json (written before by bench.testbed.plan) contains: both workloads in every mode over
+ten seeds, with the simulator for comparison, and the overhead at a low load. This takes an hour and a half. Run it
+once, on a machine with nothing else to do. Results go to docs/testbed-results.json (finished legs meanwhile to
+build/testbed); `--from-results` only writes the page, `--trial` only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, RESULTS, PICTURE = DOCS / "testbed.md", DOCS / "testbed-results.json", DOCS / "testbed.png"
 BEGIN, END = "<!-- written by bench.testbed.study -->", "<!-- end -->"
 TRIAL_SEEDS, TRIAL_S = [1], 2.0
-# Of runs before there was a plan: mean TTFT and CCT against fifo.
+# For runs before there was a plan: mean TTFT and CCT against fifo.
 BARS = {"conversation": (-0.20, -0.30), "agent": (-0.30, -0.40)}
 
 
@@ -69,7 +69,7 @@ def measure(console: Console, plan: Plan, trial: bool) -> dict[str, Any]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The measured part of docs/testbed.md."""
+    """Returns the measured part of docs/testbed.md."""
     lines = [
         BEGIN,
         "",
@@ -85,7 +85,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _bars_planned(found: dict[str, Any], workload: str, results: list[Result]) -> list[str] | None:
-    """What was to be shown, as it was recorded before; None for a run that had no plan."""
+    """Returns what was to be shown, as recorded before; None for a run that had no plan."""
     if "plan" not in found:
         return None
     rows = []
@@ -118,7 +118,7 @@ def _workload(workload: str, part: dict[str, Any], planned_bars: list[str] | Non
 
 
 def _bars(workload: str, results: list[Result]) -> list[str]:
-    """What the comparison must show, and whether it does."""
+    """Returns what the comparison must show, and whether it does."""
     ttft_most, cct_most = BARS[workload]
     ttft = change(results, "mfs", "fifo", "ttft_s.mean").mean
     cct = change(results, "mfs", "fifo", "cct_s.mean").mean

@@ -1,10 +1,11 @@
 """python -m bench.testbed.variants FILE [--page]: other fabrics and other collectives, with real bytes.
 
-A fabric without classes (`--no-lanes`), and collectives that are signaled as NCCL signals them (`--signals nccl`);
-before both, the cluster of docs/testbed.md as it is, on the same seeds and the same machine. Rate and requests are
+A fabric without classes (`--no-lanes`), and collectives that are signaled as NCCL signals them (`--signals nccl`).
+Before both runs the cluster of docs/testbed.md as it is, on the same seeds and the same machine. Rate and requests are
 those of docs/testbed-plan.json. FILE keeps every leg; a run that was stopped goes on. --page writes the tables between
-the page's marks, the simulator's figures of the same seeds beside it where it knows the fabric. Run it on a machine
-with nothing else to do."""
+the page's marks, with the simulator's figures of the same seeds where it models the fabric. Run it on a machine with
+nothing else to do.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ DOES_NOT_SIGNAL = "the simulator has no work requests: what it says is the same 
 
 
 def cases(duration_s: float = DURATION_S, workload: str = "conversation") -> dict[str, Case]:
-    """By name, in the testbed's seconds. OSError or msgspec.MsgspecError where the plan cannot be read."""
+    """Returns cases by name, in the testbed's seconds. Raises OSError or msgspec.MsgspecError if the plan cannot be
+    read."""
     planned = load_plan().workloads[workload].scenario
     base = msgspec.structs.replace(planned, duration_s=duration_s / Scale().time)
     return {
@@ -50,7 +52,7 @@ def cases(duration_s: float = DURATION_S, workload: str = "conversation") -> dic
 
 
 def simulate(kept: Kept, found: Mapping[str, Case], seeds: Sequence[int]) -> None:
-    """What the simulator knows."""
+    """Simulates the cases that the simulator models."""
     for name, case in found.items():
         for mode in [] if not_simulated(case.scenario) else case.modes.split(","):
             for seed in seeds:
@@ -113,7 +115,7 @@ def main(file: Path, what: str, seed: str, duration: float, page: bool) -> None:
     chosen = {name: found[name] for name in what.split(",")}
     kept = Kept(file, KINDS)
     sandboxed.run("variants", lambda: measure(console, kept, chosen, seeds))
-    kept = Kept(file, KINDS)  # what was measured was written by another process
+    kept = Kept(file, KINDS)  # another process has written what was measured
     simulate(kept, chosen, seeds)
     text = tables(kept, found)
     console.print(text, highlight=False, markup=False)

@@ -1,8 +1,8 @@
-/* Batches: the daemon's copies, what the queues learn of them, ranks; and when the contexts of a client are read.
+/* Batches: the daemon's copies of them, what the queues are told of them, ranks; and when the contexts of
+ * a client are read.
  *
- * A context is copied when a message says so, when a flow names its batch, and with every heartbeat. What it holds is
- * clamped to what the queues can reckon with.
- */
+ * A context is copied when a message names it, when a flow names its batch, and with every heartbeat. Its
+ * values are clamped to what the queues can compute with. */
 #include "watch.h"
 
 #include <errno.h>
@@ -10,7 +10,8 @@
 
 #define LAYERS_MAX (1u << 16)
 
-/* What was left when the current layer began, less what has passed since, but not less than the layers after it take. */
+/* The compute left when the current layer began, less the time since then, but not less than the layers
+ * after it take. */
 uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns)
 {
 	uint32_t layers_left =
@@ -24,7 +25,8 @@ uint64_t batch_compute_left_ns(const struct batch *batch, uint64_t now_ns)
 	return left_ns > least_ns + passed_ns ? left_ns - passed_ns : least_ns;
 }
 
-/* The engine's own, else the first of its requests': what the unit has to spare is what its tightest request has. */
+/* The engine's own deadline, otherwise the earliest of its requests': the unit can spare as much time as
+ * its tightest request. */
 static uint64_t batch_deadline_ns(const struct session *session, const struct batch *batch)
 {
 	uint64_t deadline_ns = batch->deadline_ns;
@@ -83,8 +85,9 @@ static void batch_forget(struct mfs_arbiter *arbiter, struct session *session, s
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* A batch is there whole or not at all: one that is named by a flow before the messages about all of its requests were
- * read would be evaluated without some of its bytes. They are in the segment since before the batch had its id. */
+/* Reads the requests of a batch, so that the batch is known completely or not at all. Otherwise a batch
+ * named by a flow before the messages about all of its requests were read would be evaluated without some
+ * of its bytes. The requests are in the segment before the batch gets its id. */
 static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	const struct mfs_segment *segment = session->segment;
@@ -109,9 +112,9 @@ static void batch_requests_read(struct mfs_arbiter *arbiter, struct session *ses
 			request_refresh(arbiter, session, i);
 }
 
-/* The end of a request or a batch is sent after those of its tasks, but may be read before: they come by other rings, and the
- * segment shows it at once. So it is processed when all rings are empty; a task that is read until then, as those that
- * went on credit are, still belongs to its batch. */
+/* The end of a request or a batch is sent after the ends of its tasks, but may be read before them: those
+ * come by other rings, and the segment shows it at once. So it is processed when all rings are empty. A
+ * task that is read before then, such as one that went on credit, still belongs to its batch. */
 static bool batch_ends(struct session *session, uint32_t slot)
 {
 	uint64_t id = atomic_load_explicit(&session->segment->batch[slot].batch_id, memory_order_relaxed);
@@ -122,7 +125,7 @@ static bool batch_ends(struct session *session, uint32_t slot)
 	return session->ending = true;
 }
 
-/* Copies the context if it changed. */
+/* Copies the context if it has changed. */
 struct batch *batch_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	struct mfs_batch *shared = &session->segment->batch[slot];
@@ -134,7 +137,7 @@ struct batch *batch_read(struct mfs_arbiter *arbiter, struct session *session, u
 
 	if (!arrives && layer == batch->layer_current)
 		return batch;
-	if (session->work_ns > WORK_LATER_NS) /* with a later message, or with the next heartbeat */
+	if (session->work_ns > WORK_LATER_NS) /* read it with a later message, or with the next heartbeat */
 		return batch;
 	if (id == MFS_CONTEXT_CLAIMED)
 		id = 0;
@@ -181,8 +184,8 @@ uint64_t batch_key(struct mfs_arbiter *arbiter, struct session *session, uint32_
 	return batch->id ? batch->key : 0;
 }
 
-/* The unit's slack and the coordinator's summary depend on the requests. Not while the batch arrives or ends, when all of
- * them come or go. */
+/* The unit's slack and the coordinator's summary depend on the requests. Not done while the batch arrives
+ * or ends, when all of them come or go. */
 static void batches_announce_again(struct mfs_arbiter *arbiter, struct session *session)
 {
 	uint64_t stale = session->batches_stale & session->batches_known;
@@ -199,8 +202,8 @@ static void batches_announce_again(struct mfs_arbiter *arbiter, struct session *
 	}
 }
 
-/* A batch that is announced again may be another by now, and then all of its requests are read: hence not before this one is
- * linked, or it would be linked twice. */
+/* A batch that is announced again may be a different one by now, and then all of its requests are read. So
+ * this must not happen before this request is linked, or it would be linked twice. */
 void request_refresh(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot)
 {
 	const struct request *request = &session->request[slot];
@@ -216,7 +219,7 @@ void session_contexts_refresh(struct mfs_arbiter *arbiter, struct session *sessi
 {
 	if (session->state != MFS_SEGMENT_ACTIVE)
 		return;
-	/* others are read when a message or a flow names them */
+	/* the others are read when a message or a flow names them */
 	for (uint64_t known = session->batches_known; known; known &= known - 1)
 		batch_refresh(arbiter, session, (uint32_t)__builtin_ctzll(known));
 }

@@ -1,16 +1,16 @@
-/* What goes through a NIC past the programs that the arbiter knows: posted by a GPU, or by programs without the shim.
+/* Traffic of a NIC that goes past the programs that the arbiter knows: posted by a GPU, or by programs
+ * without the shim.
  *
- * The daemon's Python reads the port's counters, now and then and on a thread of its own; it takes off what is counted here and
- * hands the rest back as a load. That corrects estimates (load, drain of the windows, the outlook page) for as long as it
- * is valid. Whether a flow may go beside collectives never depends on it: gate.c.
- */
+ * The daemon's Python reads the port's counters now and then, on a thread of its own. It subtracts what is
+ * counted here and passes the rest back as a load. While that is valid it corrects estimates (load, drain
+ * of the windows, the outlook page). Whether a flow may go beside collectives never depends on it: gate.c. */
 #include "state.h"
 
 #include <errno.h>
 
-/* Of one client. What it posts through libibverbs is counted by its preloaded library, whether it has permits or not; what
- * it has permits for may be posted past the library (UCX's rc_mlx5), where the arbiter knows of the permits alone. Of a
- * client that does both the larger counts. */
+/* Adds the counts of one client. What it posts through libibverbs is counted by its preloaded library,
+ * with or without permits. What it has permits for may be posted past the library (UCX's rc_mlx5), and
+ * then the arbiter knows only the permits. For a client that does both, the larger count is taken. */
 static void session_add(const struct session *session, uint32_t index, struct nic_posted *posted)
 {
 	const struct session_direction *in = &session->nic[index].direction[MFS_DIRECTION_IN];
@@ -21,7 +21,7 @@ static void session_add(const struct session *session, uint32_t index, struct ni
 	uint64_t others = 0, outstanding = 0;
 
 	for (unsigned s = 0; s < MFS_STAGES_MAX; s++) {
-		/* completed first: then no more seems completed than posted */
+		/* completed first, so no more seems completed than posted */
 		uint64_t completed = mfs_usage_completed(session->segment, index, s);
 		uint64_t bytes = mfs_usage_posted(session->segment, index, s);
 
@@ -29,15 +29,15 @@ static void session_add(const struct session *session, uint32_t index, struct ni
 		if (bytes > completed)
 			outstanding += bytes - completed;
 	}
-	/* The library's counters know no direction: what never waits comes in as much as it goes out, tasks know theirs, and
-	 * the rest goes out. */
+	/* The library's counters know no direction. What never waits comes in as much as it goes out,
+	 * tasks know their direction, and the rest goes out. */
 	others = others > permitted_in ? others - permitted_in : 0;
 	posted->others_bytes[MFS_DIRECTION_IN] += permitted_in;
 	posted->others_bytes[MFS_DIRECTION_OUT] += others > permitted_out ? others : permitted_out;
 	posted->outstanding_bytes += outstanding > in_flight ? outstanding : in_flight;
 }
 
-/* What the client has posted stays counted. */
+/* What the client has posted still counts after it has ended. */
 void bypass_session_ended(struct mfs_arbiter *arbiter, const struct session *session)
 {
 	for (uint32_t i = 0; i < arbiter->nics; i++) {
@@ -65,7 +65,8 @@ static int run_counted(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
-/* The segments are read on the caller's thread: there may be a thousand of them. `control` keeps them where they are. */
+/* The segments are read on the caller's thread, since there may be a thousand of them. `control` keeps
+ * them mapped meanwhile. */
 int mfs_arbiter_counted(struct mfs_arbiter *arbiter, uint32_t index, struct mfs_nic_counted *counted)
 {
 	struct counted_argument a = {.nic = index, .counted = counted};

@@ -1,4 +1,5 @@
-/* Commands: how other threads have something done on the arbiter's, one at a time; and how its threads are started. */
+/* Commands: how other threads run something on the arbiter's thread, one at a time. Also how its threads
+ * are started. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -12,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Tests put another in its place. */
+/* Tests replace it. */
 uint64_t arbiter_clock_ns(void)
 {
 	return mfs_clock_ns();

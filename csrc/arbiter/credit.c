@@ -1,22 +1,24 @@
-/* Credit, the arbiter's side (the client's: client/credit.c): what each client may have in flight without asking.
+/* Credit, the arbiter's side (the client's: client/credit.c): what each client may have in flight without
+ * asking.
  *
- * There is some while nothing waits for a direction: then every permit would be given at once, in the order of asking. All
- * clients that have used the direction lately get half of the window together, so that with what was permitted one and a half
- * windows are in flight at most; the others ask for their first. So giving and taking costs as much as those are many, and
- * where they are many it is not given again before that is a small part of what the thread has done meanwhile.
- * What does not travel apart from collectives has none while there are any: a task that is asked for learns when they are through.
- * And a client whose flows are critical, nearly so or pruned asks for each, since they have a class that only the queue knows.
- */
+ * There is credit while nothing waits for a direction: then every permit would be given at once, in the
+ * order of asking. All clients that have used the direction lately get half of the window together, so
+ * with what was permitted at most one and a half windows are in flight. The others ask for their first
+ * task. Giving and withdrawing credit thus costs as much as there are such clients. If there are many,
+ * credit is not given again until that cost is a small part of what the thread has done meanwhile. What
+ * does not travel apart from collectives gets no credit while there are any: only a task that asks learns
+ * when they are through. And a client whose flows are critical, nearly so or pruned asks for each task,
+ * since only the queue knows their class. */
 #include "state.h"
 
-#define SILENT_NS 1000000000ull /* no collectives for so long: there are none */
-/* since a permit was asked for: a client that asks again soon finds the arbiter awake */
+#define SILENT_NS 1000000000ull /* after this time without collectives, there are none */
+/* time since the last request for a permit; a client that asks again sooner finds the arbiter awake */
 #define REST_NS 1000000ull
-#define USED_NS 10000000000ull /* since its last task: it has credit no more */
-/* for each that would get it: about sixteen times what giving it and taking it back costs */
+#define USED_NS 10000000000ull /* a client loses its credit this long after its last task */
+/* for each client that would get credit: about sixteen times the cost of giving and withdrawing it */
 #define SHUT_NS 1600ull
-#define CRITICAL_NS 1000000000ull /* after its last flow with such a class */
-/* a report that is later than this was not stuck in a ring, nor its thread between the credit and the ring */
+#define CRITICAL_NS 1000000000ull /* since its last flow with such a class */
+/* a report delayed by more than this was not held up in a ring, nor by its thread between credit and ring */
 #define LATE_NS 1000000000ull
 
 static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct session *session, uint32_t index)
@@ -32,7 +34,8 @@ static uint64_t credit_of(const struct mfs_arbiter *arbiter, const struct sessio
 	       nic->direction[index % MFS_DIRECTIONS].holders;
 }
 
-/* What was taken before may be read until the next heartbeat. Once in that time: to have it end often gains nothing. */
+/* The credit before may still be in use until the next heartbeat. It is remembered only once in that time,
+ * so a client gains nothing when its credit ends often. */
 static void credit_ends(const struct mfs_arbiter *arbiter, struct session_direction *share)
 {
 	if (arbiter->now_ns - share->credit_late_ns >= arbiter->config.heartbeat_ns) {
@@ -61,10 +64,10 @@ static void credit_write(struct mfs_arbiter *arbiter, struct session *session, u
 	share->credit = any;
 }
 
-/* What a client says that it has taken is believed within its credit: in all, and of what was taken back once more, as long as
- * that may have been on its way. An honest one may seem to have more, since its rings are read in any order, and any rest
- * of the credit admits a task: what is beyond goes uncounted, and is no reason to suspect it. To take where there has
- * been no credit for long is. */
+/* Returns how much of what a client reports as taken is believed: what its credit allows in total, and the
+ * withdrawn credit once more while a report of it may have been on its way. An honest client may seem to have
+ * more, since its rings are read in any order, and any rest of the credit admits a task. What is beyond is
+ * not counted, but is no reason for suspicion. Taking where there has been no credit for long is one. */
 uint64_t credit_believed(struct mfs_arbiter *arbiter, struct task *task)
 {
 	struct session_direction *share = session_direction_at(task->session, task->direction);
@@ -93,7 +96,7 @@ void credit_used(struct mfs_arbiter *arbiter, struct session *session, uint32_t 
 	share->used_ns = arbiter->now_ns;
 	if (share->holder)
 		return;
-	/* it gets some with the next heartbeat, when all shares are written */
+	/* it gets credit with the next heartbeat, when all shares are written */
 	arbiter->used_directions |= direction_bit(index);
 	arbiter->holder[index][direction->holders++] = session;
 	share->holder = direction->holders;
@@ -134,7 +137,7 @@ static void direction_credits_write(struct mfs_arbiter *arbiter, uint32_t index)
 		credit_write(arbiter, arbiter->holder[index][i], index);
 }
 
-/* Nothing changes there until it is touched again. */
+/* True if nothing changes in the direction until it is used again. */
 static bool direction_settled(const struct direction *direction, bool open)
 {
 	return !direction->dirty && direction->evaluate_ns == MFS_TIME_NEVER && !direction->flight_first &&

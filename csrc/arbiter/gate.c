@@ -1,28 +1,28 @@
 /* The gate: whether held flows may go beside collectives, which never wait.
  *
- * What is known of collectives is what their senders count, in their own memory, and not all of it comes back: a program may
- * signal one work request in many, poll for completions rarely, have died, or lie. So the gate is decided by bytes that can
- * really be under way, and every way of being wrong is bounded:
+ * All that is known of collectives is what their senders count in their own memory, and not all of it
+ * completes there: a program may signal one work request in many, poll for completions rarely, have died,
+ * or lie. So the gate goes by bytes that can really be under way, and every possible error is bounded:
  *
  *  - Only collectives count. Control messages are small and often unsignaled: they close nothing.
- *  - Bytes posted are on the wire for 4/3 of the time that the wire takes for them, less when they are completed sooner.
- *    More than the NIC can carry is not believed of any client.
- *  - Between the messages of one collective the link falls silent for moments that are worth waiting through, since
- *    what starts there is in the way of the next message. That pause is paid for from a twelfth of the time in which the link
- *    is free, and where messages do not come in them they are skipped: what collectives leave of the link is used.
- *  - Whatever they are said to need, a direction is closed for no longer than gate_max, and then for as long again once
- *    the first held flow, or a twentieth of the link, has gone. What is pruned or in the background has no such turn: it waits
- *    for what collectives leave, or for the shim's hold budget.
- */
+ *  - Posted bytes count as on the wire for 4/3 of the time that the wire takes for them, or less if they
+ *    complete sooner. No client is believed to have more than the NIC can carry.
+ *  - Between the messages of one collective the link falls silent for moments that are worth waiting
+ *    through, since what starts then is in the way of the next message. Such a pause is paid for from a
+ *    twelfth of the time in which the link is free. Where no messages follow the pauses they are skipped,
+ *    so what collectives leave of the link is used.
+ *  - Whatever collectives seem to need, a direction is closed for no longer than gate_max, and then for as
+ *    long again after the first held flow, or a twentieth of the link, has gone. What is pruned or in the
+ *    background gets no such turn: it waits for what collectives leave, or for the shim's hold budget. */
 #include "state.h"
 
 #define ABSURD_BYTES (1ull << 44)
 #define DRAIN_SHARE 0.75
-#define PAUSE_SHARE 12 /* of the time in which collectives leave the link, one part in so many */
+#define PAUSE_SHARE 12 /* one part in this many of the time in which collectives leave the link free */
 #define SKIPPED_MAX 16
 #define SCAN_NS 10000000ull
-#define SCAN_SLICE 128          /* clients that are read each time, beside those known to have some */
-#define MEMBER_NS 5000000000ull /* without a collective for so long a client is read with each scan only */
+#define SCAN_SLICE 128          /* clients that each scan reads, besides those known to have collectives */
+#define MEMBER_NS 5000000000ull /* a client without a collective for this long is read only by scans */
 #define AGED_SHARE 20
 
 static uint64_t collective_posted(const struct session *session, uint32_t index)
@@ -48,7 +48,8 @@ static void member_set(struct mfs_arbiter *arbiter, uint32_t index, struct sessi
 	session_gate_write(arbiter, session, index);
 }
 
-/* Clients that have had collectives lately: the others' counters need not be read for each permit, nor need they ring. */
+/* Finds the clients that have had collectives lately. The counters of the others need not be read for each
+ * permit, and they need not ring. */
 static void members_scan(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct gate *gate = &arbiter->nic[index].gate;
@@ -90,12 +91,12 @@ void gate_forget(struct mfs_arbiter *arbiter, struct session *session)
 	}
 }
 
-/* What the client has posted since its counters were last read, as far as it can be believed. */
+/* Returns what the client has posted since its counters were last read, as far as it can be believed. */
 static double member_read(struct mfs_arbiter *arbiter, uint32_t index, struct session *session)
 {
 	struct nic *nic = &arbiter->nic[index];
 	struct session_nic *last = &session->nic[index];
-	/* completed first: what is posted and completed in between then seems in flight, not the reverse */
+	/* completed first: what is posted and completed in between then seems to be in flight, not the reverse */
 	uint64_t completed = collective_completed(session, index);
 	uint64_t posted = collective_posted(session, index);
 	uint64_t news = posted - last->posted;
@@ -146,7 +147,7 @@ static void gate_read(struct mfs_arbiter *arbiter, uint32_t index)
 		gate->wire_bytes = 0.0;
 }
 
-/* A pause that ran out without a message was for nothing: the next one is skipped, then two, up to SKIPPED_MAX of them. */
+/* A pause ended without a message, so it was for nothing: the next one is skipped, then two, up to SKIPPED_MAX. */
 static void pause_ran_out(struct gate *gate)
 {
 	gate->skips_after = gate->skips_after ? gate->skips_after * 2 : 1;
@@ -155,7 +156,7 @@ static void pause_ran_out(struct gate *gate)
 	gate->skips = gate->skips_after;
 }
 
-/* The time since the last call: a pause under way uses it up, or more is earned. */
+/* Counts the time since the last call: a current pause uses up the allowance, otherwise some is earned. */
 static void pause_count(struct mfs_arbiter *arbiter, struct gate *gate, bool paused)
 {
 	uint64_t elapsed_ns = arbiter->now_ns - gate->pause_read_ns, most_ns = 4 * arbiter->config.quiet_ns;
@@ -181,7 +182,7 @@ bool gate_closed(struct mfs_arbiter *arbiter, uint32_t index, uint64_t *at_ns)
 		if (paused)
 			gate->skips_after = 0;
 		gate->decided = false;
-		/* the link is not free: nothing is earned, nothing lost */
+		/* the link is not free: nothing is earned or used up */
 		gate->pause_read_ns = arbiter->now_ns;
 		*at_ns = arbiter->now_ns + 1 +
 			 (uint64_t)(gate->wire_bytes / ((double)nic->rate_bytes_per_s / 1e9 * DRAIN_SHARE));
@@ -218,8 +219,8 @@ bool gate_aged(struct mfs_arbiter *arbiter, struct direction *direction, uint64_
 	return false;
 }
 
-/* Measures the rate of collectives, and sets the rate at which the windows expect the NIC to send permitted bytes: the
- * link's, less that of collectives and of what bypasses. */
+/* Measures the rate of collectives, and sets the rate at which the windows expect the NIC to send
+ * permitted bytes: the link's rate, less collectives and what bypasses. */
 void gate_tick(struct mfs_arbiter *arbiter, uint32_t index, uint64_t elapsed_ns, double weight)
 {
 	struct nic *nic = &arbiter->nic[index];

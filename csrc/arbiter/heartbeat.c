@@ -1,14 +1,14 @@
-/* Heartbeats: how programs know that the daemon lives, and what is checked each time.
+/* Heartbeats: how programs know that the daemon is alive, and what is checked each time.
  *
- * A thread that wakes every 10 ms to say so costs more than all else that a node without traffic does. So the arbiter goes
- * dormant once nothing has gone on for a while: its next heartbeat is due in a second, and is written ahead, as if that were
- * now. Every message rings then, and a client that rings sets the heartbeat of its segment back to now (message.c): it learns as
- * soon as ever when no arbiter reads the bell. What shows in counters alone (collectives) is seen with the next heartbeat.
+ * A thread that wakes every 10 ms for that costs more than everything else on a node without traffic. So
+ * the arbiter becomes dormant when nothing has happened for a while: its next heartbeat is due in a
+ * second, and its time is written in advance. Every message then rings, and a client that rings sets the
+ * heartbeat of its segment back to the present (message.c). It thus notices as soon as otherwise when no
+ * arbiter reads the bell. What shows only in counters (collectives) is seen with the next heartbeat.
  *
- * A turn that takes long, or a scheduler that lets this thread wait (the kernel throttles real-time threads), must not be
- * taken for death. So a second thread does nothing but write the heartbeats that are late; only when the arbiter has not come
- * round for half a second does it give up, and programs post what they hold.
- */
+ * A long turn, or a scheduler that keeps this thread waiting (the kernel throttles real-time threads),
+ * must not look like death. So a second thread only writes the heartbeats that are late. Once the arbiter
+ * has not come round for half a second, that thread stops writing, too, and programs post what they hold. */
 #include "state.h"
 
 #include <errno.h>
@@ -17,10 +17,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define DORMANT_AFTER_NS 1500000000ull /* longer than anything is remembered that credit depends on */
+#define DORMANT_AFTER_NS 1500000000ull /* longer than any time that credit depends on */
 #define DORMANT_NS 1000000000ull
 #define IDLE_HEARTBEATS_PER_TICK 10
-#define REFRESH_SHARE 32 /* of the time between heartbeats, for contexts that have changed */
+/* one part in this many of the time between heartbeats, for contexts that have changed */
+#define REFRESH_SHARE 32
 
 static bool session_silent(const struct session *session)
 {
@@ -53,8 +54,9 @@ static bool silent(struct mfs_arbiter *arbiter)
 	return true;
 }
 
-/* A client whose ring was full when a layer ended reports it later; no flow waits for it longer than this, unless clients'
- * contexts change so much that they would keep the thread: then the others are next. */
+/* A client whose ring was full when a layer ended reports it later. No flow waits for that longer than
+ * until the next heartbeat, unless clients' contexts change so much that reading them would take all of
+ * the thread: then the others are read next time. */
 static void contexts_refresh(struct mfs_arbiter *arbiter)
 {
 	uint64_t left_ns = arbiter->config.heartbeat_ns / REFRESH_SHARE;
@@ -127,10 +129,10 @@ static void beats_write(struct mfs_arbiter *arbiter, uint64_t now_ns)
 static void *beater_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
-	uint64_t late_ns = 0; /* the heartbeat that the arbiter is late with, and that was written here */
+	uint64_t late_ns = 0; /* the late heartbeat that was written here */
 
 	prctl(PR_SET_NAME, "mfs-heartbeat");
-	/* without the right to it the thread stays as it is */
+	/* without the privilege the thread keeps its priority */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BEATER_NICE);
 	pthread_mutex_lock(&arbiter->beat_lock);
 	while (!arbiter->beat_stop) {

@@ -1,6 +1,6 @@
-/* Accounts of requests: rows found by (client, request), cells by (row, stage, layer), both in chained hash tables whose
- * links are numbers (slot + 1; 0: none), so that nothing is allocated later. Rows are also in the order of their last use;
- * the least recently used one that has no task open makes room. */
+/* Accounts of requests. Rows are found by (client, request), cells by (row, stage, layer), both in chained
+ * hash tables whose links are numbers (slot + 1; 0: none), so nothing is allocated later. Rows are also
+ * kept in the order of their last use. The least recently used row without an open task makes room. */
 #include "ledger.h"
 
 #include "../base/mix.h"
@@ -12,13 +12,13 @@
 #define ROW_BUCKETS MFS_LEDGER_REQUESTS
 #define CELL_BUCKETS MFS_LEDGER_CELLS
 #define FINISHED_SLOTS 1024u
-#define EVICTION_STEPS 16 /* rows with open tasks that are passed by in search of one without */
+#define EVICTION_STEPS 16 /* rows with open tasks that are skipped when searching for one without */
 
 struct cell {
 	struct mfs_account_cell account;
 	uint32_t row;       /* slot + 1; 0: free */
-	uint32_t next;      /* of the same row, or of the free ones */
-	uint32_t hash_next; /* of the same bucket */
+	uint32_t next;      /* next cell of the same row, or next free cell */
+	uint32_t hash_next; /* next cell of the same bucket */
 };
 
 struct row {
@@ -26,23 +26,23 @@ struct row {
 	uint32_t first_cell;
 	uint32_t hash_next;
 	uint32_t newer, older; /* by last use */
-	uint32_t lives; /* announced and not ended: a request is in two batches at once between two chunks */
+	uint32_t lives; /* announced and not ended: between two chunks a request is in two batches at once */
 	bool used;
-	bool ended;        /* it has, and was not closed since */
+	bool ended;        /* it has ended, and was not closed since */
 	bool client_alive; /* when it ended */
 };
 
 struct ledger {
-	/* clients choose the numbers of their requests, and cannot know which share a bucket */
+	/* clients choose the numbers of their requests, and must not know which share a bucket */
 	uint64_t salt;
 	uint32_t row_bucket[ROW_BUCKETS];
 	uint32_t cell_bucket[CELL_BUCKETS];
 	uint32_t newest, oldest;
-	uint32_t rows_used, cells_used; /* never given back: the first so many were used at some time */
+	uint32_t rows_used, cells_used; /* slots used at some time; never decreases */
 	uint32_t free_row, free_cell;
 	uint32_t rows, cells;
 	uint64_t evicted, unaccounted, unreported;
-	_Atomic uint64_t finished_head, finished_tail; /* written by the arbiter's thread alone */
+	_Atomic uint64_t finished_head, finished_tail; /* written by the arbiter's thread only */
 	struct mfs_finished finished[FINISHED_SLOTS];
 	struct row row[MFS_LEDGER_REQUESTS];
 	struct cell cell[MFS_LEDGER_CELLS];
@@ -124,7 +124,7 @@ static void row_free(struct ledger *ledger, struct row *row)
 	ledger->rows--;
 }
 
-/* Makes room; `keep` is not to go. False: every row that was visited has tasks open. */
+/* Makes room without removing `keep`. Returns false if every visited row has open tasks. */
 static bool evict(struct ledger *ledger, uint32_t keep)
 {
 	uint32_t r = ledger->oldest;
@@ -148,7 +148,7 @@ static struct row *row_find(struct ledger *ledger, uint32_t client_id, uint64_t 
 	return NULL;
 }
 
-/* The account, made when it is new, and the most recently used from now on. NULL: there is no room. */
+/* Returns the account, made if it is new, as the most recently used one. NULL: there is no room. */
 static struct row *row_use(struct ledger *ledger, uint32_t client_id, uint64_t request_id, uint64_t now_ns)
 {
 	struct row *row = row_find(ledger, client_id, request_id);
@@ -198,7 +198,7 @@ static uint32_t cell_use(struct ledger *ledger, struct row *row, uint8_t stage, 
 	if (!ledger->free_cell && ledger->cells_used == MFS_LEDGER_CELLS && !evict(ledger, r))
 		return 0;
 	if (!ledger->free_cell && ledger->cells_used == MFS_LEDGER_CELLS)
-		return 0; /* the one that made room had no cells */
+		return 0; /* the row that made room had no cells */
 	c = ledger->free_cell ? ledger->free_cell : ++ledger->cells_used;
 	if (ledger->free_cell)
 		ledger->free_cell = ledger->cell[c - 1].next;
@@ -218,7 +218,7 @@ static uint32_t cell_use(struct ledger *ledger, struct row *row, uint8_t stage, 
 
 /* ---- what happens to requests ------------------------------------------------------------------------------------ */
 
-/* Puts the verdict where it is taken from, once the request has ended and nothing of it is open. */
+/* Stores the verdict for ledger_take, once the request has ended and none of its tasks is open. */
 static bool row_close(struct ledger *ledger, struct row *row)
 {
 	struct mfs_account *account = &row->account;
@@ -227,7 +227,7 @@ static bool row_close(struct ledger *ledger, struct row *row)
 
 	if (!row->ended || account->open || !account->announced)
 		return false;
-	row->ended = false; /* once */
+	row->ended = false; /* only once */
 	if (account->deadline_ns && row->client_alive)
 		account->verdict = done_ns <= account->deadline_ns ? MFS_VERDICT_MET : MFS_VERDICT_MISSED;
 	if (ledger->finished_tail - ledger->finished_head == FINISHED_SLOTS) {

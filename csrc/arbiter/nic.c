@@ -1,4 +1,5 @@
-/* The arbiter's view of a NIC: what is in flight each direction, whether held flows may go, which goes first. */
+/* The arbiter's view of a NIC: what is in flight in each direction, whether held flows may go, and which
+ * goes first. */
 #include "watch.h"
 
 #include <errno.h>
@@ -7,10 +8,12 @@
 
 #define GRANTS_PER_LOOP 256
 #define COUNTER_ABSURD_BYTES (1ull << 44)
-/* of the link: what goes beside collectives once a direction has been closed for as long as it may */
+/* one part in this many of the link may go beside collectives, once a direction has been closed for as
+ * long as it may */
 #define AGED_SHARE 20
-#define NIC_USED_NS 10000000000ull /* as long as a client that has used a direction counts there */
-#define NICS_IN_TURN 4             /* of the others, with each heartbeat */
+/* how long a NIC counts as used; the same as USED_NS of a client (credit.c) */
+#define NIC_USED_NS 10000000000ull
+#define NICS_IN_TURN 4 /* unused NICs that are measured with each heartbeat */
 
 void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
@@ -18,7 +21,7 @@ void nic_gates_write(struct mfs_arbiter *arbiter, uint32_t index)
 		session_gate_write(arbiter, arbiter->session[i], index);
 }
 
-/* A client without collectives need not ring when they end. */
+/* Updates the gates of clients that have collectives; the others need not ring when their collectives end. */
 static void nic_bell_write(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	const struct gate *gate = &arbiter->nic[index].gate;
@@ -45,13 +48,13 @@ static void direction_waits_set(struct mfs_arbiter *arbiter, uint32_t index, boo
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-/* The table of destinations is there for all programs: each may use so many numbers of it. */
+/* All programs share the table of destinations: how many numbers of it each may use. */
 static uint32_t destinations_each(const struct mfs_arbiter *arbiter)
 {
 	return (MFS_DESTINATIONS_MAX - 1) / (arbiter->sessions + 1);
 }
 
-/* `alone`: in a window that no other program has. */
+/* `alone`: in a window that no other program uses. */
 static void place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer, bool alone)
 {
 	struct mfs_window *window = direction_at(arbiter, task->direction)->window;
@@ -74,9 +77,10 @@ void nic_unplace(struct mfs_arbiter *arbiter, struct task *task)
 	task->placed = false;
 }
 
-/* Programs share the window of a destination, so that the first of all of them goes first. One whose tasks do not end has
- * windows of its own, which it can fill: one for each peer still, since most often it is one peer that does not answer. One that
- * names more peers than its part of the table has a single one for the others, as for tasks that do not say where they go. */
+/* Chooses a task's destination. Programs share the window of a destination, so that the first flow of all of
+ * them goes first. A program whose tasks do not end gets windows of its own, which it may fill: still one for
+ * each peer, since most often a single peer does not answer. A program that names more peers than its part of
+ * the table gets a single window for the others. Tasks that do not say where they go share one, too. */
 void nic_place(struct mfs_arbiter *arbiter, struct task *task, uint32_t peer)
 {
 	const struct session_direction *share = session_direction_at(task->session, task->direction);
@@ -102,7 +106,7 @@ static void flight_remove(struct direction *direction, struct task *task)
 	*(task->flight_next ? &task->flight_next->flight_prev : &direction->flight_last) = task->flight_prev;
 }
 
-/* The task's bytes are in the windows no more, and its destination may have room. */
+/* The task's bytes are no longer in the windows, and its destination may have room. */
 static void window_left(struct mfs_arbiter *arbiter, struct task *task)
 {
 	struct direction *direction = direction_at(arbiter, task->direction);
@@ -150,9 +154,9 @@ void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete)
 	window_left(arbiter, task);
 }
 
-/* A task that has not ended by the time that its destination was given: the peer or the program is dead, or neither ever
- * had the bytes. What was permitted first is due first, nearly; so the oldest are checked, whatever else their program
- * goes on doing. */
+/* Writes off tasks that have not ended by the time given to their destination: the peer or the program is
+ * dead, or the bytes were never sent. What was permitted first is due first, or nearly so. The oldest
+ * tasks are therefore checked, whatever else their program does. */
 static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 {
 	struct direction *direction = direction_at(arbiter, index);
@@ -173,8 +177,8 @@ static void direction_write_off(struct mfs_arbiter *arbiter, uint32_t index)
 
 /* ---- what waits -------------------------------------------------------------------------------------------------- */
 
-/* As it is submitted. A request that becomes critical, or is pruned while it waits, stays where it was counted: following it
- * would cost each promotion a walk over its tasks. */
+/* The tier at submission. A request that becomes critical or is pruned while it waits stays where it was
+ * counted: otherwise each promotion would have to walk over its tasks. */
 static enum mfs_tier tier_of(const struct task *task)
 {
 	if (task->request && task->session->request[task->request - 1].pruned)
@@ -199,7 +203,7 @@ void nic_waits_no_more(struct mfs_arbiter *arbiter, struct task *task)
 
 /* ---- grants ------------------------------------------------------------------------------------------------------ */
 
-/* Books a task that is in flight from now on. */
+/* Accounts for a task that is in flight from now on. */
 void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick)
 {
 	uint32_t wire_class = pick->wire_class;
@@ -213,7 +217,8 @@ void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_
 	task->phase = TASK_IN_FLIGHT;
 	task->wire_class = (uint8_t)wire_class;
 	task->counted = true;
-	task->load = pick->tier == MFS_TIER_CRITICAL; /* the load counts what promotion has put first, too */
+	/* the measured load includes what a promotion has put first */
+	task->load = pick->tier == MFS_TIER_CRITICAL;
 	nic_waits_no_more(arbiter, task);
 	session->grants++;
 	share->in_flight_tasks++;
@@ -244,16 +249,16 @@ void nic_permitted(struct mfs_arbiter *arbiter, struct task *task, const struct 
 		       pick->wire_class);
 }
 
-/* Whether NIC and switches hold the task back behind collectives by themselves, because it travels in a lower class. Then
- * it need not wait here until they are done, and fills what they leave of the link. */
+/* True if the NIC and the switches themselves hold the task back behind collectives, because it travels in
+ * a lower class. It then need not wait here for them, and fills what they leave of the link. */
 static bool kept_apart(const struct mfs_arbiter *arbiter, const struct mfs_pick *pick)
 {
 	return ((struct task *)(uintptr_t)pick->cookie)->class_marked &&
 	       class_apart(arbiter, pick->wire_class);
 }
 
-/* Collectives are counted where they are sent, and receive about what they send: while some are under way, both directions
- * are theirs. False: the task has to wait for them. */
+/* Returns false if the task has to wait for collectives. Collectives are counted where they are sent, and
+ * receive about as much as they send: while some are under way, both directions belong to them. */
 static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, const struct mfs_pick *pick)
 {
 	struct nic *nic = &arbiter->nic[index / MFS_DIRECTIONS];
@@ -265,7 +270,7 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 		return true;
 	closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
 	if (nic->gate.wire_bytes > 0.0 && !nic->bell) {
-		/* and once more: what ended meanwhile has rung in vain */
+		/* read once more: what ended before the bell was set has not rung */
 		direction_waits_set(arbiter, index, true);
 		nic->gate.read = false;
 		closed = gate_closed(arbiter, index / MFS_DIRECTIONS, &at_ns);
@@ -291,18 +296,19 @@ static bool beside_collectives(struct mfs_arbiter *arbiter, uint32_t index, cons
 	return false;
 }
 
-/* The first task of the queue pair goes in the place of the one that was chosen, and in its class if that is the better. */
+/* Returns the first task of the chosen task's queue pair, which goes in its place. It gets the class of
+ * the chosen task if that is the better one. */
 static struct task *first_of_queue_pair(struct mfs_arbiter *arbiter, struct mfs_pick *pick)
 {
 	struct task *chosen = (struct task *)(uintptr_t)pick->cookie,
 		    *first = fifo_first(chosen->session, chosen);
 	uint8_t wire_class = pick->wire_class;
 
-	/* A queue pair has one peer: tasks that contradict it have no order. One peer may have two destinations: a client
-	 * whose tasks were written off has another one there for what it sends from then on. */
+	/* A queue pair has one peer: tasks that contradict this have no order. But one peer may have two
+	 * destinations: a client whose tasks were written off has another one there for what it sends from then on. */
 	if (first->direction == chosen->direction && first->peer != chosen->peer)
 		return chosen;
-	/* of the queue of the other direction, perhaps */
+	/* it may wait in the queue of the other direction */
 	if (first != chosen &&
 	    mfs_rmlq_place(direction_at(arbiter, first->direction)->queue, first->handle, pick) == 0 &&
 	    wire_class < pick->wire_class)
@@ -327,8 +333,8 @@ void direction_permit(struct mfs_arbiter *arbiter, uint32_t index)
 		}
 		destination = ((struct task *)(uintptr_t)pick.cookie)->destination;
 		task = first_of_queue_pair(arbiter, &pick);
-		/* One that takes the other direction, or has another destination, goes with what was chosen, whatever room
-		 * there is there. */
+		/* A task that takes the other direction, or that has another destination, goes with the
+		 * chosen one, whatever room there is for it. */
 		if (enforce && task->direction == index) {
 			enum mfs_room room =
 				mfs_window_room(direction->window, destination, task->bytes, pick.tier,
@@ -367,8 +373,8 @@ struct moved_bytes {
 	uint64_t unscheduled, reuse, others;
 };
 
-/* A client's counters of completed bytes since they were last read: of stages that never wait, of stage 1, and of all that
- * may wait. */
+/* Reads a client's counters of completed bytes since they were last read: of stages that never wait, of
+ * stage 1, and of all stages that may wait. */
 static void counters_read(struct session *session, uint32_t index, struct moved_bytes *moved)
 {
 	const struct mfs_usage_half *completed = &mfs_usage_of(session->segment, index)->completed;
@@ -400,10 +406,10 @@ static uint64_t direction_carried(const struct direction *direction)
 	return sum;
 }
 
-/* How much of the link was really taken, for display: what tasks completed, by their direction; what never waits, in both;
- * and what else completed without a permit, which mostly goes out. A task's bytes are counted by its program before the
- * message about its end is read here, so those in flight are left out of the difference. And what bypasses, by the port's
- * counters. */
+/* Measures how much of the link was really used, for display. It adds what tasks completed, by their
+ * direction; what never waits, in both directions; what else completed without a permit, which mostly goes
+ * out; and what bypasses, by the port's counters. A program counts the bytes of a task before the message
+ * of its end is read here, so tasks in flight are excluded from the difference. */
 static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
 			    const struct moved_bytes *moved, uint64_t elapsed_ns, double weight)
 {
@@ -434,8 +440,8 @@ static void nic_use_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
 	}
 }
 
-/* Of the NICs that are due, one bit each. Clients whose counters have moved lately are read with every heartbeat, the others
- * in their turn. */
+/* For the NICs that are due, one bit each. Clients whose counters have moved lately are read with every
+ * heartbeat, the others in turn. */
 static void all_counters_read(struct mfs_arbiter *arbiter, uint64_t due, struct moved_bytes *moved)
 {
 	for (uint32_t i = 0; i < arbiter->sessions; i++) {
@@ -450,12 +456,12 @@ static void all_counters_read(struct mfs_arbiter *arbiter, uint64_t due, struct 
 	}
 }
 
-/* rho: moving average of the share of the rate that was taken by what goes before the last stage; only where the policy has
- * levels, which depend on it. What bypasses goes before, as it never waits. One long interval and several short ones come
- * to the same.
+/* rho: moving average of the share of the rate taken by what goes before the last stage. Measured only if
+ * the policy has levels, which depend on it. What bypasses counts as going before, as it never waits. One
+ * long interval gives the same result as several short ones.
  *
- * The counters know no direction. Collectives count for both, and stage 1 comes in (it is read by the node that reuses it)
- * as far as no outgoing task of that stage says otherwise. */
+ * The counters know no direction. Collectives count for both. Stage 1 counts as incoming, since the node
+ * that reuses it reads it, except for outgoing tasks of that stage. */
 static void nic_load_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
 			     const struct moved_bytes *moved, uint64_t elapsed_ns, double weight)
 {
@@ -477,8 +483,9 @@ static void nic_load_measure(const struct mfs_arbiter *arbiter, struct nic *nic,
 	}
 }
 
-/* The NICs that are measured now, one bit each. A heartbeat costs what is in use, not what exists: of the NICs through which
- * nothing has gone for ten seconds it takes a few in turn. A permit there reads the gate whenever it is asked for. */
+/* Returns the NICs to measure now, one bit each. A heartbeat costs what is in use, not what exists: of the
+ * NICs through which nothing has gone for ten seconds, it takes a few in turn. A permit on such a NIC
+ * still reads the gate whenever one is asked for. */
 static uint64_t nics_due(struct mfs_arbiter *arbiter, bool all)
 {
 	uint64_t exist = arbiter->nics ? ~0ull >> (64 - arbiter->nics) : 0,

@@ -1,9 +1,9 @@
-/* What wakes the daemon's Python: an eventfd rings, then it asks which batches came, went or changed. */
+/* Wakes the daemon's Python: an eventfd rings, and it then asks which batches came, went or changed. */
 #include "state.h"
 
 #include <unistd.h>
 
-#define LAYER_NOTICE_NS 100000000ull /* layer boundaries reach the daemon's Python this often at most */
+#define LAYER_NOTICE_NS 100000000ull /* shortest time between notices of layer boundaries */
 
 void arbiter_notice(struct mfs_arbiter *arbiter)
 {
@@ -14,10 +14,10 @@ void arbiter_notice(struct mfs_arbiter *arbiter)
 	arbiter->noticed = true;
 	arbiter->notice_ns = arbiter->now_ns;
 	if (write(arbiter->notice, &one, sizeof(one)) < 0)
-		arbiter->noticed = false; /* an eventfd that is full was rung */
+		arbiter->noticed = false; /* if the eventfd is full, it has rung */
 }
 
-/* An arrival or departure is reported at once, a layer boundary with the next that is due. */
+/* An arrival or departure is reported at once, a layer boundary with the next notice that is due. */
 void batch_notice(struct mfs_arbiter *arbiter, struct session *session, uint32_t batch, bool at_once)
 {
 	session->batches_changed |= 1ull << batch;

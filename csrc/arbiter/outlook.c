@@ -1,8 +1,9 @@
-/* The outlook page: what clients may read of the state of this node's ports, and of what the coordinator says.
+/* The outlook page: what clients may read of the state of this node's ports, and of what the coordinator
+ * reports.
  *
- * The arbiter writes its ports with each heartbeat: every 10 ms while something goes on, once a second when nothing does. The
- * daemon's Python hands over the rest when that has changed. Both write between two turns, so there is one writer.
- */
+ * The arbiter writes its ports with each heartbeat: every 10 ms while something happens, otherwise once a
+ * second. The daemon's Python passes the rest when it has changed. Both are written between two turns, so
+ * there is one writer. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -19,10 +20,10 @@
 
 _Static_assert(MFS_OUTLOOK_PORTS_MAX == DIRECTIONS_MAX, "the page has a place for each direction");
 
-#define OVERDUE_HEARTBEATS 10 /* a page that is late by so many is not believed */
+#define OVERDUE_HEARTBEATS 10 /* a page that is late by this many heartbeats is not trusted */
 #define WAITING_NOTICE_NS 20000000ull
 
-/* Without the seal a client could write what all others read; so there is no page then. */
+/* Without the seal a client could write what all others read, so there is no page then. */
 static int page_create(int *memfd, struct mfs_outlook **page)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
@@ -60,7 +61,7 @@ void outlook_destroy(struct mfs_arbiter *arbiter)
 {
 	if (!arbiter->outlook)
 		return;
-	/* what clients still have mapped says at once that nothing is known */
+	/* clients may still have the page mapped: it now says that nothing is known */
 	atomic_store_explicit(&arbiter->outlook->valid_until_ns, 0, memory_order_release);
 	munmap(arbiter->outlook, sizeof(*arbiter->outlook));
 	close(arbiter->outlook_fd);
@@ -117,7 +118,7 @@ static void port_write(const struct mfs_arbiter *arbiter, struct mfs_outlook_por
 	put(&port->unscheduled_bytes_per_s, bytes_of_share(never_waits, nic->rate_bytes_per_s));
 }
 
-/* Of this node's own flows to or from the far port, over all NICs. */
+/* Sums the rates of this node's own flows to or from the far port, over all NICs. */
 static uint64_t far_achieved(const struct mfs_arbiter *arbiter, const struct outlook_far *far)
 {
 	uint64_t sum = 0;
@@ -231,7 +232,7 @@ int mfs_arbiter_outlook(struct mfs_arbiter *arbiter, struct mfs_far_port *fars, 
 			return -EINVAL;
 	if (!arbiter->outlook)
 		return 0;
-	/* on the caller's thread: the arbiter's only copies */
+	/* sorted on the caller's thread, so the arbiter only copies */
 	qsort(fars, fars_count, sizeof(*fars), far_compare);
 	qsort(pruned, pruned_count, sizeof(*pruned), id_compare);
 	return arbiter_command(arbiter, run_outlook, &a);

@@ -1,9 +1,9 @@
-/* Requests and the bytes that they will move: the daemon's copies, what the queues learn of them, pruning.
+/* Requests and the bytes that they will move: the daemon's copies of them, what the queues are told of
+ * them, pruning.
  *
- * Whatever a segment holds is clamped to what the queues can reckon with; a chain of demands is as long as it may be and no
- * longer, and a demand that belongs to another request ends it. So garbage costs its writer its own order and no
- * other client anything. Requests are announced with their batches in batch.c.
- */
+ * Whatever a segment contains is clamped to what the queues can compute with. The length of a chain of
+ * demands is bounded, and a demand that belongs to another request ends it. So garbage harms only its
+ * writer's own order and no other client. Requests are announced with their batches in batch.c. */
 #include "watch.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static uint32_t *bucket_of(struct session *session, uint64_t id)
 	return &session->request_bucket[key_mix(session->key_salt, id) % REQUEST_BUCKETS];
 }
 
-/* From this one on along its bucket. */
+/* Searches the rest of a bucket, beginning with `r`. */
 static uint32_t chain_find(const struct session *session, uint32_t r, uint64_t request_id)
 {
 	while (r && session->request[r - 1].id != request_id)
@@ -64,7 +64,7 @@ static void request_unlink(struct session *session, uint32_t slot)
 		session->batch_request[request->batch] = request->next;
 }
 
-/* Its batch is announced again, once what happens to its requests is done. */
+/* Its batch is announced again, once everything that happens to its requests is done. */
 static void batch_stale(struct session *session, uint32_t slot)
 {
 	if (slot != MFS_NONE_U32)
@@ -88,8 +88,9 @@ static void queues_forget(struct mfs_arbiter *arbiter, const struct request *req
 	}
 }
 
-/* The queues know a request by its number, and it may be there twice: a chunk's end is read after the next one's beginning. The
- * other entry has all that they know from now on, but for the bytes that only this one said were to come. */
+/* The queues know a request by its number, and it may have two entries: the end of a chunk is read after
+ * the beginning of the next. The other entry then takes over what the queues know, except for bytes that
+ * only this one had announced. */
 static void request_hand_over(struct mfs_arbiter *arbiter, const struct request *request,
 			      struct request *other, bool newest)
 {
@@ -132,7 +133,8 @@ void request_forget(struct mfs_arbiter *arbiter, struct session *session, uint32
 	memset(request, 0, sizeof(*request));
 }
 
-/* A request that ended and whose message is still on its way keeps no demand from those that came after it. */
+/* Forgets the owner of a demand if the segment shows that it has ended. Its message is still on its way,
+ * and until then it would keep the demand from a request that came later. */
 static void demand_release(struct mfs_arbiter *arbiter, struct session *session, uint32_t owner)
 {
 	const struct request *request = &session->request[owner - 1];
@@ -182,14 +184,15 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 	}
 }
 
-/* Last-stage bytes that take each direction, and the part that exists only once the last layer is computed. */
-static void request_tell(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
+/* Announces the last-stage bytes in each direction, and the part of them that exists only once the last
+ * layer is computed. */
+static void request_announce(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
 {
 	uint32_t layers = 0;
 	direction_set directions = 0;
-	uint64_t ahead[DIRECTIONS_MAX], tail[DIRECTIONS_MAX]; /* of those in the set */
+	uint64_t ahead[DIRECTIONS_MAX], tail[DIRECTIONS_MAX]; /* valid for the directions in the set */
 
-	if (request->batch != MFS_NONE_U32) /* written before the batch has its id */
+	if (request->batch != MFS_NONE_U32) /* written before the batch gets its id */
 		layers = atomic_load_explicit(&session->segment->batch[request->batch].layers,
 					      memory_order_relaxed);
 	for (uint32_t d = request->demand; d; d = session->demand[d - 1].next) {
@@ -226,7 +229,7 @@ static void judgement_write(struct session *session, uint32_t slot)
 			      session->request[slot].pruned ? MFS_REQUEST_PRUNED : 0, memory_order_relaxed);
 }
 
-/* One that is there already is pruned in all of its entries, or in none. Before it is linked. */
+/* If a request has several entries, either all of them are pruned or none is. Called before the entry is linked. */
 static void request_inherit(struct session *session, uint32_t slot)
 {
 	struct request *request = &session->request[slot];
@@ -278,7 +281,7 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 	if (request->batch != MFS_NONE_U32) /* it runs */
 		request->flags &= ~(uint32_t)MFS_REQUEST_WAITING;
 	waiting_note(arbiter, session, request);
-	request_tell(arbiter, session, request);
+	request_announce(arbiter, session, request);
 	batch_stale(session, request->batch);
 	return true;
 }
@@ -290,7 +293,8 @@ static void request_prune_at(struct mfs_arbiter *arbiter, struct request *reques
 	direction_touch(arbiter, i);
 }
 
-/* A last-stage flow of the request came to a direction for which none was announced, or that was not there when it was pruned. */
+/* A last-stage flow of the request came to a direction for which none was announced, or which did not
+ * exist when it was pruned. */
 void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uint32_t slot,
 		       uint32_t direction)
 {
@@ -306,7 +310,8 @@ void request_submitted(struct mfs_arbiter *arbiter, struct session *session, uin
 		request_prune_at(arbiter, request, direction);
 }
 
-/* Takes the task's bytes off its request's demands: off its own layer's first, then off the same stage's. */
+/* Subtracts the task's bytes from its request's demands: first those of its own layer, then those of the
+ * same stage. */
 void request_completed(struct session *session, const struct task *task)
 {
 	struct request *request = &session->request[task->request - 1];

@@ -1,5 +1,5 @@
-/* Copies of the arbiter's state for readers: the daemon's status, its Python. Every function is one bounded command: it copies, and the caller
- * makes sense of the copy on a thread of its own. */
+/* Copies of the arbiter's state for readers: the daemon's status, its Python. Every function is one
+ * bounded command. It only copies; the caller evaluates the copy on its own thread. */
 #include "state.h"
 
 #include <errno.h>
@@ -96,8 +96,8 @@ static int run_held(struct mfs_arbiter *arbiter, void *argument)
 	return 0;
 }
 
-/* What is held is counted in several commands: of a full queue it would hold the thread up for milliseconds. So what comes
- * or goes meanwhile may be missed, or found twice. */
+/* Held flows are counted in several commands: counting a full queue in one would block the thread for
+ * milliseconds. So what comes or goes meanwhile may be missed or counted twice. */
 int mfs_arbiter_nic_stats(struct mfs_arbiter *arbiter, uint32_t nic, struct mfs_nic_stats *stats)
 {
 	struct nic_stats_argument a = {.nic = nic, .stats = stats};
@@ -415,7 +415,8 @@ static void task_copy(struct mfs_arbiter *arbiter, const struct session *session
 		to->queued = 1;
 		to->wire_class = to->why.place.wire_class;
 	}
-	if (to->in_flight && to->batch_id) /* the queue has forgotten it: nothing depends on it any more */
+	/* the queue has forgotten it, since nothing depends on it any more */
+	if (to->in_flight && to->batch_id)
 		to->why.rank = session->batch[task->batch].rank;
 }
 

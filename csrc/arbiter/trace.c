@@ -1,10 +1,10 @@
-/* The ring of events: the arbiter's thread writes, one thread of the daemon reads.
+/* The ring of events. The arbiter's thread writes, one thread of the daemon reads.
  *
- * Memory order: `tail` is stored with release after its event and loaded with acquire by the reader; `head` is stored with
- * release after an event was copied and loaded with acquire by the writer before it takes the slot again. `lost` is meaningful
- * alone. The writer keeps the last head that it saw, so that it reads the reader's line once a lap. Attaching and detaching
- * are commands, that is they happen between two turns of the writer.
- */
+ * Memory order: `tail` is stored with release after its event, and loaded with acquire by the reader.
+ * `head` is stored with release after an event was copied, and loaded with acquire by the writer before it
+ * uses the slot again. `lost` is meaningful alone. The writer keeps the last head that it saw, so it reads
+ * the reader's cache line once per round. Attaching and detaching are commands, so they happen between two
+ * turns of the writer. */
 #include "trace.h"
 
 #include <errno.h>
@@ -133,7 +133,7 @@ int mfs_arbiter_trace_attach(struct mfs_arbiter *arbiter, uint32_t slots)
 	trace = aligned_alloc(MFS_CACHE_LINE, (size + MFS_CACHE_LINE - 1) / MFS_CACHE_LINE * MFS_CACHE_LINE);
 	if (!trace)
 		return -ENOMEM;
-	memset(trace, 0, size); /* its pages are there before the arbiter's thread writes to them */
+	memset(trace, 0, size); /* so its pages exist before the arbiter's thread writes to them */
 	trace->slots = slots;
 	rc = arbiter_command(arbiter, run_swap, &trace);
 	if (rc < 0)
@@ -152,7 +152,7 @@ int mfs_arbiter_trace_detach(struct mfs_arbiter *arbiter)
 
 int mfs_arbiter_trace_read(struct mfs_arbiter *arbiter, struct mfs_event *events, int n, uint64_t *lost)
 {
-	struct trace *trace = arbiter->watch->trace; /* changed by this thread's commands alone */
+	struct trace *trace = arbiter->watch->trace; /* changed only by commands of this thread */
 	uint64_t head, tail;
 	int taken = 0;
 

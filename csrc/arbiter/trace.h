@@ -15,7 +15,7 @@ struct watch {
 	uint64_t opened[MFS_OPEN_REASONS];
 };
 
-/* Called only while a ring is attached. */
+/* These are called only while a ring is attached. */
 void trace_task(struct mfs_arbiter *arbiter, const struct task *task, enum mfs_event_kind kind,
 		const struct mfs_pick *pick, uint64_t time_ns);
 void trace_batch(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch,

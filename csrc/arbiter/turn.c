@@ -1,18 +1,19 @@
-/* In which turn tasks go that nothing else orders.
+/* Turns: the order of tasks that nothing else orders.
  *
- * Policy, stage, deadline and rank order flows across programs. Where all of these are alike, the one that arrived first
- * would go first; then a program that has much waiting takes as much more of the link than one that has little, whether it
- * moves that much or only says so. So such flows go by fair share instead: each program's tasks follow one another by the
- * bytes that it says they have, from where the last task to go stood (start-time fair queueing). What is claimed and never
- * moves takes a program's own part of the link and no more; what is claimed larger than it counts in the window takes less.
+ * Policy, stage, deadline and rank order flows across programs. Where all of these are equal, the flow
+ * that arrived first would go first. A program that has much waiting would then take that much more of the
+ * link than one that has little, whether it really moves so much or only claims to. So such flows go by
+ * fair share instead: each program's tasks follow one another at distances of the bytes that they claim,
+ * counted from the turn of the last task that went (start-time fair queueing). Bytes that are claimed and
+ * never move take the program's own share of the link and no more. A task that claims more than it counts
+ * in the window takes less.
  *
- * Turns are counted in KiB. They go on no faster than twice the link could, and no program's is further ahead of that than
- * all that may wait: so they stay below 2^56.
- */
+ * Turns are counted in KiB. They advance no faster than twice the link could, and no program's turn is
+ * further ahead of that than everything that may wait. So they stay below 2^56. */
 #include "state.h"
 
 #define TURN_BYTES 1024
-#define TASK_TURNS_MAX (1ull << 20) /* a task that says it is larger waits no longer for it */
+#define TASK_TURNS_MAX (1ull << 20) /* a task that claims more waits no longer for it */
 #define AHEAD_MAX (2 * MFS_TASKS_MAX * TASK_TURNS_MAX)
 #define GOES_ON_MAX 2
 

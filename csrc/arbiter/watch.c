@@ -1,4 +1,4 @@
-/* The rarer things that are watched, and what the daemon's Python asks of ledger and counters. */
+/* The rarer events, and what the daemon's Python reads from the ledger and the counters. */
 #include "watch.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ void watch_destroy(struct mfs_arbiter *arbiter)
 {
 	if (!arbiter->watch)
 		return;
-	free(arbiter->watch->trace); /* the arbiter's thread is gone */
+	free(arbiter->watch->trace); /* the arbiter's thread has ended */
 	ledger_destroy(arbiter->watch->ledger);
 	free(arbiter->watch);
 }
@@ -28,7 +28,7 @@ static uint64_t batch_id_of(const struct session *session, const struct request 
 	return request->batch < MFS_BATCHES_MAX ? session->batch[request->batch].id : 0;
 }
 
-/* Its requests came before it, when it had no id yet. */
+/* The batch's requests came before it, when it had no id yet. */
 void watch_batch_begun(struct mfs_arbiter *arbiter, const struct session *session, const struct batch *batch)
 {
 	if (watch_recorded(arbiter))
@@ -42,7 +42,7 @@ void watch_batch_begun(struct mfs_arbiter *arbiter, const struct session *sessio
 	}
 }
 
-/* One that still queues moves nothing yet: its account begins with its batch or its first task. */
+/* A request that still queues moves nothing yet: its account begins with its batch or its first task. */
 void watch_request(struct mfs_arbiter *arbiter, const struct session *session, const struct request *request)
 {
 	uint64_t budget_us = request->budget_ns / 1000;

@@ -1,6 +1,6 @@
-/* Where the arbiter is observed: one line at each place where something happens to a flow, a batch or a request. Each keeps
- * the ledger and, only while an observer records, writes an event: otherwise one branch that is always predicted.
- */
+/* Where the arbiter is observed: one line at each place where something happens to a flow, a batch or a
+ * request. Each function updates the ledger. It writes an event only while a recorder is attached;
+ * otherwise that costs one well-predicted branch. */
 #ifndef MFS_ARBITER_WATCH_H
 #define MFS_ARBITER_WATCH_H
 
@@ -10,9 +10,9 @@
 enum watch_end { WATCH_COMPLETE, WATCH_BYPASS, WATCH_CANCEL, WATCH_DROP };
 
 int watch_create(struct mfs_arbiter *arbiter);
-void watch_destroy(struct mfs_arbiter *arbiter); /* also after watch_create has failed or was not called */
+void watch_destroy(struct mfs_arbiter *arbiter); /* also if watch_create has failed or was not called */
 
-/* A queue's observer: mfs_rmlq_watch. */
+/* The observer of a queue, see mfs_rmlq_watch. */
 void watch_promoted(void *arbiter, uint64_t cookie, uint32_t level, bool critical);
 
 static inline bool watch_recorded(const struct mfs_arbiter *arbiter)
@@ -22,7 +22,7 @@ static inline bool watch_recorded(const struct mfs_arbiter *arbiter)
 
 static inline void watch_submit(struct mfs_arbiter *arbiter, struct task *task)
 {
-	/* a load without a batch says when it must be there, not when its request is due */
+	/* the deadline of a load without a batch is when it must arrive, not when its request is due */
 	bool load = task->stage == MFS_STAGE_REUSE && task->batch == MFS_NONE_U32;
 
 	task->account = task->request_id
@@ -58,14 +58,14 @@ static inline void watch_end(struct mfs_arbiter *arbiter, const struct task *tas
 		trace_task(arbiter, task, kind[how], NULL, end_ns);
 }
 
-/* A task of a request whose end was read before its beginning: the two came by different rings. */
+/* A task whose end was read before its beginning, because the two came by different rings. */
 static inline void watch_late(struct mfs_arbiter *arbiter, uint64_t request_id)
 {
 	if (request_id)
 		ledger_late(arbiter->watch->ledger);
 }
 
-/* A task that its queue had no room for goes at once. */
+/* A task for which its queue had no room goes at once. */
 static inline void watch_full(struct mfs_arbiter *arbiter, const struct task *task)
 {
 	arbiter->watch->opened[MFS_OPEN_QUEUE_FULL]++;

@@ -1,21 +1,22 @@
 /* What clients cost the thread, and which of them are read first.
  *
- * What a client costs is the client's to choose: it may send messages without end, and one may have a thousand requests
- * read again. Two bounds hold that off the others:
+ * A client decides what it costs: it may send messages without end, and one message may have a thousand
+ * requests read again. Two bounds protect the others:
  *
- *  - Each may take a quarter of the thread's time. One that has taken more is read later. The plain messages of one that is
- *    polled alone take no other's time.
- *  - Many that stay below a quarter are too much together. So a quarter is also divided among all that have cost anything
- *    lately, and one that has cost more than its part is read behind those that have not, and only as far as this turn's time
- *    goes, which all of them share in rotation. So a turn, which the others wait for, is short however many there are; and
- *    as the next turn comes at once, together they may still have all of the thread.
- */
+ *  - Each client may take a quarter of the thread's time. One that has taken more is read later. The plain
+ *    messages of a client that is polled alone take no time from others.
+ *  - Many clients that each stay below a quarter may be too much together. So a quarter is also divided
+ *    among all clients that have cost anything lately. One that has cost more than its part is read after
+ *    those that have not, and only as far as the time of this turn goes, which all such clients share in
+ *    rotation. So a turn, for which the others wait, is short however many there are. The next turn comes
+ *    at once, so together they may still have all of the thread. */
 #include "state.h"
 
 #define WORK_SHARE 4
 #define WORK_NS_MAX 1000000ull
-#define WORK_PART_NS 5000  /* beyond its part: what a client has to say at once that sends now and then */
-#define WORK_TURN_NS 12800 /* of a turn, for those that have cost more than their part */
+/* allowance beyond its part: what a client that sends now and then has to say at once */
+#define WORK_PART_NS 5000
+#define WORK_TURN_NS 12800 /* time of a turn for clients that have cost more than their part */
 
 void work_turn(struct mfs_arbiter *arbiter)
 {
@@ -31,7 +32,7 @@ static void debtor_set(struct mfs_arbiter *arbiter, struct session *session, boo
 	session->debtor = debtor;
 }
 
-/* Adds up what it has cost, and forgives what the time has; once a turn. */
+/* Adds up what the client has cost, and subtracts what time has forgiven. Once a turn. */
 static void account(struct mfs_arbiter *arbiter, struct session *session)
 {
 	uint64_t forgiven_ns = (arbiter->now_ns - session->work_read_ns) / WORK_SHARE,

@@ -1,6 +1,6 @@
-/* One mapping from which a structure's tables are cut at creation. Pages that are never used are never
- * touched, whatever the allocator did before, and thousands of queues do not use up the mappings of a
- * process. */
+/* One mapping from which all tables of a structure are cut at creation. Pages that are never used are
+ * never touched, whatever the allocator did before. And thousands of queues do not use up the number of
+ * mappings that a process may have. */
 #ifndef MFS_ARENA_H
 #define MFS_ARENA_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#ifdef __SANITIZE_ADDRESS__ /* a table that is overrun must not pass for its neighbour */
+#ifdef __SANITIZE_ADDRESS__ /* detect a table that is overrun into its neighbour */
 #include <sanitizer/asan_interface.h>
 #define MFS_ARENA_GAP 64
 #else
@@ -23,7 +23,7 @@ struct mfs_arena {
 	size_t used;
 };
 
-/* The next `bytes`, on a cache line; NULL while counting. */
+/* Returns the next `bytes`, aligned to a cache line; NULL while counting. */
 static inline void *mfs_arena_take(struct mfs_arena *arena, size_t bytes)
 {
 	size_t at = (arena->used + 63) & ~(size_t)63;
@@ -35,7 +35,7 @@ static inline void *mfs_arena_take(struct mfs_arena *arena, size_t bytes)
 	return arena->base + at;
 }
 
-/* Zero memory for what was counted. */
+/* Maps zeroed memory for what was counted. Returns false if there is none. */
 static inline bool mfs_arena_map(struct mfs_arena *arena)
 {
 	void *base = mmap(NULL, arena->used, PROT_READ | PROT_WRITE,

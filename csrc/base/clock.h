@@ -1,4 +1,5 @@
-/* The one clock of all native parts: CLOCK_MONOTONIC in nanoseconds. Its vDSO makes it a call without the system. */
+/* The one clock of all native parts: CLOCK_MONOTONIC in nanoseconds. Thanks to the vDSO reading it is no
+ * system call. */
 #ifndef MFS_BASE_CLOCK_H
 #define MFS_BASE_CLOCK_H
 

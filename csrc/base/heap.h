@@ -1,8 +1,8 @@
-/* A 4-ary heap of nodes with their keys inline, smallest first, that knows where every node is.
+/* A 4-ary heap of nodes with inline keys, smallest first, that knows where every node is.
  *
- * Keys are pairs compared as one 128-bit number. `position` is a dense array beside the entries: moving an
- * entry touches no record. Several heaps may share one position array when a node is in at most one of them
- * at a time. */
+ * A key is a pair, compared as one 128-bit number. `position` is a dense array beside the entries, so
+ * moving an entry touches no record. Several heaps may share one position array if a node is in at most
+ * one of them at a time. */
 #ifndef MFS_HEAP_H
 #define MFS_HEAP_H
 
@@ -12,22 +12,22 @@
 struct mfs_heap_entry {
 	uint64_t high, low;
 	uint32_t node;
-	uint32_t hint; /* the caller's: what to fetch into the cache when the node comes first */
+	uint32_t hint; /* for the caller: what to fetch into the cache when the node comes first */
 };
 
 struct mfs_heap {
 	struct mfs_heap_entry *entry;
-	uint32_t *position; /* of a node: place + 1; 0: not in a heap */
+	uint32_t *position; /* by node: place + 1; 0: not in a heap */
 	uint32_t n;
 };
 
-/* Without a branch: which child is least is a coin toss that no predictor learns. */
+/* Written to compile without a branch: which child is the least is a coin toss that no predictor learns. */
 static inline bool mfs_heap_before(const struct mfs_heap_entry *a, const struct mfs_heap_entry *b)
 {
 	return ((unsigned __int128)a->high << 64 | a->low) < ((unsigned __int128)b->high << 64 | b->low);
 }
 
-/* The least of up to four entries from `first` on, `end` excluded. */
+/* Returns the least of up to four entries from `first` on, `end` excluded. */
 static inline uint32_t mfs_heap_least(const struct mfs_heap_entry *entry, uint32_t first, uint32_t end)
 {
 	uint32_t a = first, b;
@@ -48,7 +48,7 @@ static inline void mfs_heap_place(struct mfs_heap *heap, uint32_t at, const stru
 	heap->position[entry->node] = at + 1;
 }
 
-/* Moves the hole up to where `entry` belongs; answers where that is. */
+/* Moves the hole up to where `entry` belongs. Returns that place. */
 static inline uint32_t mfs_heap_rise(struct mfs_heap *heap, uint32_t at, const struct mfs_heap_entry *entry)
 {
 	while (at) {
@@ -62,7 +62,7 @@ static inline uint32_t mfs_heap_rise(struct mfs_heap *heap, uint32_t at, const s
 	return at;
 }
 
-/* Moves the hole down to where `entry` belongs; answers where that is. */
+/* Moves the hole down to where `entry` belongs. Returns that place. */
 static inline uint32_t mfs_heap_sink(struct mfs_heap *heap, uint32_t at, const struct mfs_heap_entry *entry)
 {
 	uint32_t child;
@@ -78,7 +78,7 @@ static inline uint32_t mfs_heap_sink(struct mfs_heap *heap, uint32_t at, const s
 	return at;
 }
 
-/* Puts the node in, or moves it to its new key. */
+/* Inserts the node, or moves it to its new key. */
 static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t high, uint64_t low,
 				uint32_t hint)
 {
@@ -95,7 +95,7 @@ static inline void mfs_heap_set(struct mfs_heap *heap, uint32_t node, uint64_t h
 	mfs_heap_place(heap, at, &entry);
 }
 
-/* Takes the node out; nothing happens when it is not in. */
+/* Removes the node; does nothing if it is not in. */
 static inline void mfs_heap_remove(struct mfs_heap *heap, uint32_t node)
 {
 	uint32_t position = heap->position[node], at, child;
@@ -107,7 +107,7 @@ static inline void mfs_heap_remove(struct mfs_heap *heap, uint32_t node)
 	last = heap->entry[--heap->n];
 	if (last.node == node)
 		return;
-	/* the last entry belongs near the bottom as a rule: the hole goes all the way down without comparing it */
+	/* the last entry usually belongs near the bottom: move the hole all the way down without comparing it */
 	for (at = position - 1; (child = at * 4 + 1) < heap->n;) {
 		uint32_t best = mfs_heap_least(heap->entry, child, heap->n);
 

@@ -1,4 +1,4 @@
-/* Number -> pointer: open addressing with linear probing, at most half full. */
+/* A map from numbers to pointers: open addressing with linear probing, at most half full. */
 #ifndef MFS_MAP_H
 #define MFS_MAP_H
 
@@ -37,7 +37,7 @@ static inline void *mfs_map_find(const struct mfs_map *map, uint64_t key)
 	return map->slot ? mfs_map_slot(map, key)->value : NULL;
 }
 
-/* Room for `n` numbers. -ENOMEM. */
+/* Makes room for `n` numbers. -ENOMEM. */
 static inline int mfs_map_reserve(struct mfs_map *map, uint64_t n)
 {
 	uint64_t slots = map->slot ? (uint64_t)map->mask + 1 : 16;
@@ -60,14 +60,14 @@ static inline int mfs_map_reserve(struct mfs_map *map, uint64_t n)
 	return 0;
 }
 
-/* A new number; room was reserved. */
+/* Adds a number that is not in the map. Room must be reserved. */
 static inline void mfs_map_add(struct mfs_map *map, uint64_t key, void *value)
 {
 	*mfs_map_slot(map, key) = (struct mfs_map_slot){key, value};
 	map->n++;
 }
 
-/* A number that is there. Later ones of the same cluster close the gap. */
+/* Removes a number that is in the map. Later entries of the same cluster close the gap. */
 static inline void mfs_map_remove(struct mfs_map *map, uint64_t key)
 {
 	uint32_t gap = (uint32_t)(mfs_map_slot(map, key) - map->slot), at = gap;

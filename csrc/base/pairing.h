@@ -1,6 +1,7 @@
-/* Pairing heaps that live in what they sort, since there is no array for each: nothing is allocated after creation.
- * What they sort and how is said by a `struct pairing`, which is constant where these are called, so that no call of
- * it is left. Orders in one heap differ. A heap is its root, 0 if empty. O(1) insert, O(log n) amortised remove. */
+/* Pairing heaps whose links are stored in the records that they sort, so nothing is allocated after
+ * creation. A `struct pairing` tells what is sorted and how; it is constant at every call, so the compiler
+ * inlines it. A heap is its root, 0 if empty. Insert is O(1), remove O(log n) amortised. No two elements
+ * of a heap have the same order. */
 #ifndef MFS_PAIRING_H
 #define MFS_PAIRING_H
 
@@ -10,7 +11,7 @@
 struct mfs_rmlq;
 
 struct pairing_links {
-	uint32_t child, next, prev; /* prev of a first child: its parent */
+	uint32_t child, next, prev; /* prev of a first child is its parent */
 };
 
 struct pairing {
@@ -43,7 +44,7 @@ PAIRING_INLINE uint32_t pairing_meld(const struct pairing *of, const struct mfs_
 	return a;
 }
 
-/* Melds a list of siblings: pairs from the left, then all from the right. */
+/* Melds a list of siblings: first in pairs from the left, then all of these from the right. */
 PAIRING_INLINE uint32_t pairing_collect(const struct pairing *of, const struct mfs_rmlq *q, uint32_t list)
 {
 	uint32_t pairs = 0, root = 0;

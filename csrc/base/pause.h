@@ -1,4 +1,4 @@
-/* In a loop that waits for another thread's store: gives the other hardware thread of the core its turn. */
+/* For a loop that waits for another thread's store: lets the other hardware thread of the core run. */
 #ifndef MFS_BASE_PAUSE_H
 #define MFS_BASE_PAUSE_H
 

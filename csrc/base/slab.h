@@ -1,7 +1,7 @@
 /* A fixed table of records with a free list and, for records with a key, lookup by key.
  *
- * Record 0 is never given out, so that 0 means "none" and zeroed memory is a valid empty table. Memory above
- * the highest record ever used is not touched. */
+ * Record 0 is never given out: 0 means "none", and zeroed memory is a valid empty table. Memory above the
+ * highest record ever used is not touched. */
 #ifndef MFS_SLAB_H
 #define MFS_SLAB_H
 
@@ -9,24 +9,25 @@
 
 #include "arena.h"
 
-struct mfs_record {     /* first member of every record */
-	uint64_t key;   /* 0: not found by key */
-	uint32_t chain; /* next with the same hash, or next free; in a table without lookup the user's */
-	uint32_t part;  /* second half of a key; without a key the user's */
+struct mfs_record {   /* first member of every record */
+	uint64_t key; /* 0: cannot be found by key */
+	/* next record with the same hash, or next free one; in a table without lookup, free for the user */
+	uint32_t chain;
+	uint32_t part; /* second half of the key; for a record without a key, free for the user */
 };
 
 struct mfs_slab {
-	char *records; /* on a cache line */
+	char *records; /* aligned to a cache line */
 	size_t stride;
 	uint32_t capacity;
-	uint32_t used; /* highest record that was ever given out */
+	uint32_t used; /* highest record ever given out */
 	uint32_t free;
 	uint32_t live;
 	uint32_t *bucket; /* NULL: no lookup */
 	uint32_t bucket_shift;
 };
 
-/* Lays the table out in `arena`, which is zero. `keyed`: how many records may have keys at a time as a rule, 0: none. */
+/* Lays the table out in `arena`, which is zeroed. `keyed` is the usual maximum of records with keys; 0: no lookup. */
 static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, size_t stride,
 				uint32_t capacity, uint32_t keyed)
 {
@@ -36,7 +37,7 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 	slab->records = mfs_arena_take(arena, ((size_t)capacity + 1) * stride);
 	if (!keyed)
 		return;
-	while ((4u << bits) < keyed) /* few of the records are in use as a rule: keep the buckets in cache */
+	while ((4u << bits) < keyed) /* usually few of the records are in use: keep the buckets in cache */
 		bits++;
 	slab->bucket_shift = 64 - bits;
 	slab->bucket = mfs_arena_take(arena, ((size_t)1 << bits) * sizeof(*slab->bucket));
@@ -44,7 +45,7 @@ static inline void mfs_slab_lay(struct mfs_slab *slab, struct mfs_arena *arena, 
 
 static inline uint32_t *mfs_slab_bucket(const struct mfs_slab *slab, uint64_t key, uint32_t part)
 {
-	/* a multiplication alone would not let high bits reach low ones; all but the highest bit of the part count */
+	/* a multiplication alone would not let high bits reach low ones; all but the highest bit of `part` count */
 	key ^= (key >> 32) ^ ((uint64_t)part << 33);
 	return &slab->bucket[(key * 0x9e3779b97f4a7c15ULL) >> slab->bucket_shift];
 }
@@ -54,7 +55,7 @@ static inline struct mfs_record *mfs_slab_at(const struct mfs_slab *slab, uint32
 	return (struct mfs_record *)(slab->records + index * slab->stride);
 }
 
-/* A record, 0 when all are in use. Behind the mfs_record is what was there before. */
+/* Takes a record, 0 when all are in use. What follows the mfs_record keeps its old contents. */
 static inline uint32_t mfs_slab_take(struct mfs_slab *slab, uint64_t key, uint32_t part)
 {
 	uint32_t index = slab->free;

@@ -1,4 +1,4 @@
-/* Submit and wait in one: what a synchronous sender does for each of its messages. */
+/* Submit and wait in one call: what a synchronous sender does for each of its messages. */
 #include "state.h"
 
 #include "../base/clock.h"
@@ -6,8 +6,8 @@
 
 #include <errno.h>
 
-/* A spinning arbiter answers within two microseconds, one that is being woken within the longer bound; after that sleep
- * costs no more than it saves. */
+/* A spinning arbiter answers within two microseconds. One that has to be woken answers within the longer
+ * bound. After that, sleeping costs no more than it saves. */
 #define SPIN_AWAKE_NS 5000
 #define SPIN_WAKING_NS 40000
 #define POLLS_PER_CLOCK 64
@@ -36,7 +36,7 @@ int mfs_client_ask(struct mfs_client *client, const struct mfs_task *task, uint6
 	}
 	if (rc > 0)
 		return mfs_client_permit(client, *task_id);
-	/* Where cores are few the arbiter may need this one: then it is never woken and waited for at once. */
+	/* On few cores the arbiter may need this very core: do not spin while it is being woken. */
 	if (!waking || !client->few_cores) {
 		uint64_t until_ns = mfs_clock_ns() + (waking ? SPIN_WAKING_NS : SPIN_AWAKE_NS);
 

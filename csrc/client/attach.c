@@ -1,4 +1,5 @@
-/* Attaching: the handshake with the daemon, the checks on what it hands over, and all else that uses its socket. */
+/* Attaching: the handshake with the daemon, the checks on what it hands over, and everything else that
+ * uses its socket. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -21,9 +22,9 @@
 
 #define SOCKET_PATH_DEFAULT "/run/mfs/mfsd.sock"
 #define TIMEOUT_MS_DEFAULT 200
-#define FEW_CORES 4 /* as the arbiter has it */
+#define FEW_CORES 4 /* the same number as in the arbiter */
 #define RULES_TRIES 100
-#define DESCRIPTORS_MAX 3 /* of a welcome: segment, doorbell, outlook page */
+#define DESCRIPTORS_MAX 3 /* in a welcome: segment, doorbell, outlook page */
 #define DESCRIPTOR_KEPT_FIRST 512
 
 static const char no_descriptor[] =
@@ -38,7 +39,7 @@ static int fail(const char **why, const char *line, int rc)
 	return rc;
 }
 
-/* Applies what is left until deadline_ns to both directions of the socket. -ETIMEDOUT when nothing is. */
+/* Sets both timeouts of the socket to the time left until deadline_ns. -ETIMEDOUT when none is left. */
 static int socket_bound(int fd, uint64_t deadline_ns)
 {
 	uint64_t now = mfs_clock_ns();
@@ -61,13 +62,14 @@ static int timeout_error(int error)
 	return error == EAGAIN || error == EWOULDBLOCK || error == EINPROGRESS ? -ETIMEDOUT : -error;
 }
 
-/* A descriptor that stays open lies out of the program's way: it does not take the place of a standard one that the program has
- * closed and opens later, and once the program has closed all that it does not know, its number is not soon the program's own. */
+/* Moves a descriptor that stays open out of the program's way, to a high number. It then does not take the
+ * place of a standard descriptor that the program has closed and opens again later. And when the program
+ * has closed all descriptors that it does not know, its own files are not soon given this number. */
 static int descriptor_keep(int fd)
 {
 	int kept = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR_KEPT_FIRST);
 
-	if (kept < 0) /* fewer are allowed */
+	if (kept < 0) /* the limit of open files is lower */
 		kept = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (kept < 0)
 		return fd;
@@ -75,7 +77,7 @@ static int descriptor_keep(int fd)
 	return kept;
 }
 
-/* Whether the kernel had no place for what came with a packet. */
+/* True if the process has no descriptor left: the kernel had no place for those that came with a packet. */
 static bool descriptors_used_up(int fd)
 {
 	int spare = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -86,8 +88,9 @@ static bool descriptors_used_up(int fd)
 	return false;
 }
 
-/* Whether the session's descriptors are still its own. A program may have closed them, as daemons close all that they find,
- * and then their numbers may be those of its own files. The doorbell goes with the socket: eventfds cannot be told apart. */
+/* True while the session's descriptors are still its own. A program may have closed them, as daemons close
+ * all descriptors that they find; the numbers may then belong to the program's own files. Only the socket
+ * is checked, and it stands for the doorbell too: one eventfd cannot be told from another. */
 static bool descriptors_own(const struct mfs_client *client)
 {
 	struct stat status;
@@ -182,7 +185,7 @@ static void descriptors_close(const int descriptors[DESCRIPTORS_MAX])
 			close(descriptors[i]);
 }
 
-/* The part of the segment that a daemon of this minor version has and we know. */
+/* Size of the part of the segment that a daemon of this minor version has and this code knows. */
 static size_t segment_known_bytes(uint32_t minor)
 {
 	return minor < MINOR_REQUESTS           ? offsetof(struct mfs_segment, request)
@@ -191,8 +194,9 @@ static size_t segment_known_bytes(uint32_t minor)
 						: sizeof(struct mfs_segment);
 }
 
-/* Maps the segment after checking that it cannot shrink under us and that both sides mean the same layout. What a daemon of
- * a lower minor version lacks at its end is memory of our own, so that nothing else has to ask. */
+/* Maps the segment, after checking that it cannot shrink while it is mapped and that both sides mean the
+ * same layout. What the segment of an older daemon lacks at its end is replaced by private memory, so no
+ * other code has to ask. */
 static int segment_map(int memfd, struct mfs_client *client, const char **why)
 {
 	struct stat status;
@@ -231,7 +235,8 @@ static int segment_map(int memfd, struct mfs_client *client, const char **why)
 	return 0;
 }
 
-/* A page that cannot be used is none: no program fails for it. An older daemon's is shorter: zeros are mapped behind it. */
+/* Maps the outlook page. A page that cannot be used counts as absent: no program fails because of it. The
+ * page of an older daemon is shorter; zeros are mapped behind it. */
 static void outlook_map(int memfd, struct mfs_client *client)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -258,7 +263,7 @@ static void process_name(char *name, size_t size, const char *wanted)
 	strncpy(name, wanted ? wanted : program_invocation_short_name, size - 1);
 }
 
-/* `minor` is the version to ask for; set to the daemon's when that one refuses a higher. */
+/* `minor` is the version to ask for. It is set to the daemon's version if the daemon refuses a higher one. */
 static int handshake(const struct mfs_client_options *options, struct mfs_client *client,
 		     uint64_t deadline_ns, uint16_t *minor, const char **why)
 {
@@ -316,7 +321,8 @@ static int handshake(const struct mfs_client_options *options, struct mfs_client
 	return rc;
 }
 
-/* Daemons before minor 4 close the door on a client of a higher minor version; then it says theirs. */
+/* Connects and shakes hands. A daemon before minor 4 refuses a client of a higher minor version and closes
+ * the connection; the client then connects again and asks for the daemon's version. */
 static int connect_and_shake_hands(const struct mfs_client_options *options, const char *path,
 				   struct mfs_client *client, uint64_t deadline_ns, const char **why)
 {
@@ -375,7 +381,8 @@ static int attach(const struct mfs_client_options *options, struct mfs_client **
 	}
 
 	client->stale_after_ns = client->segment->header.stale_after_ns;
-	/* the clock distinguishes the copies of this file in one process: an engine's binding may use the shim's client */
+	/* The clock makes serials unique across the copies of this file in one process: an engine's
+	 * binding may use the shim's client. */
 	client->serial = mfs_clock_ns() << 8 |
 			 (1 + atomic_fetch_add_explicit(&clients_made, 1, memory_order_relaxed) % 255);
 	client->epoch = (uint32_t)client->segment->header.epoch;
@@ -391,7 +398,7 @@ static int attach(const struct mfs_client_options *options, struct mfs_client **
 	return 0;
 }
 
-/* A thread that is cancelled on the way would keep what its caller has locked, and the descriptors. */
+/* A thread that is cancelled on the way would leave its caller's locks taken and its descriptors open. */
 static int cancellation_defer(void)
 {
 	int before;
@@ -454,7 +461,8 @@ static int nic_ask(struct mfs_client *client, const char *name, uint64_t guid, u
 	rc = descriptors_own(client) ? socket_send(client->socket, &hello, deadline_ns) : -ENOTCONN;
 	if (rc == 0)
 		client->answers_due++;
-	/* Answers name no NIC, but come in the order of the questions: those to questions that timed out before come first. */
+	/* Replies name no NIC, but come in the order of the questions. Replies to questions that timed out
+	 * come first. */
 	while (rc == 0 && client->answers_due) {
 		rc = socket_receive(client->socket, &reply, sizeof(reply), descriptors, deadline_ns);
 		descriptors_close(descriptors);

@@ -1,5 +1,5 @@
-/* The client's contexts: batches, their requests, and what those will move. Tables in the segment that the daemon reads;
- * a slot is written only by the thread that claimed it, so that no call waits for another. */
+/* The client's contexts: batches, their requests, and what those will move. They are tables in the segment
+ * that the daemon reads. A slot is written only by the thread that claimed it, so no call waits for another. */
 #define _GNU_SOURCE
 #include "message.h"
 #include "task.h"
@@ -52,7 +52,7 @@ static int request_claim(struct mfs_client *client)
 	return -ENOSPC;
 }
 
-/* A slot + 1, or 0. */
+/* Claims a free slot for a demand. Returns slot + 1, or 0. */
 static uint32_t demand_claim(struct mfs_client *client, uint32_t request)
 {
 	uint32_t first = atomic_load_explicit(&client->demand_hint, memory_order_relaxed);
@@ -149,7 +149,7 @@ int mfs_client_request_begin(struct mfs_client *client, const struct mfs_request
 	return slot;
 }
 
-/* Of two threads that end the same, one does. */
+/* If two threads end the same request, one of them succeeds. */
 int mfs_client_request_end(struct mfs_client *client, uint32_t slot)
 {
 	struct mfs_request *request;
@@ -204,7 +204,8 @@ int mfs_client_batch_begin_with(struct mfs_client *client, const struct mfs_batc
 		atomic_store_explicit(&batch->compute_ns, info->compute_ns, memory_order_relaxed);
 		atomic_store_explicit(&batch->requests, info->requests_count, memory_order_relaxed);
 		atomic_fetch_add_explicit(&batch->version, 1, memory_order_relaxed);
-		/* Its requests before its id: once the batch is known, all that is in it is. */
+		/* Requests are written before the batch's id: once a reader sees the batch, all its
+		 * requests are readable. */
 		for (uint32_t r = 0; r < info->requests_count; r++) {
 			int rc = mfs_client_request_begin(client, &info->requests[r], i);
 
@@ -240,7 +241,8 @@ int mfs_client_batch_layer(struct mfs_client *client, uint32_t batch, uint32_t l
 		return -EINVAL;
 	atomic_store_explicit(&client->segment->batch[batch].layer_current, layer_current,
 			      memory_order_relaxed);
-	/* The arbiter reads the context with every submit and every heartbeat; a message is due only for what waits already. */
+	/* The arbiter reads the context with every submit and every heartbeat. A message is needed only if
+	 * tasks wait already. */
 	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++) {
 		if (atomic_load_explicit(&client->ring[ring].waiting, memory_order_relaxed)) {
 			batch_announce(client, batch);

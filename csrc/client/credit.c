@@ -1,11 +1,10 @@
-/* Credit: where nothing waits for a NIC, its arbiter has nothing to decide, and a task need not ask for a permit and wait.
- * Each client may then have some bytes in flight that it reports and does not ask for; the arbiter reads the report when it
- * gets to it, and takes the credit back as soon as anything waits. The arbiter sets how much it is (arbiter/credit.c); how
- * much of it is in use only the client counts.
+/* Credit. While nothing waits for a NIC, its arbiter has nothing to decide, and a task need not ask for a
+ * permit and wait for it. Each client may then have some bytes in flight that it reports without asking.
+ * The arbiter reads the report when it gets to it, and withdraws the credit as soon as anything waits. The
+ * arbiter sets the amount (arbiter/credit.c); only the client counts how much of it is in use.
  *
- * A task that goes so has the class of one that is neither critical nor near nor pruned. Where that depends on what the client
- * does not know, it asks.
- */
+ * A task that goes on credit has the class of a flow that is neither critical nor due soon nor pruned.
+ * Where the class depends on something that the client does not know, the task asks for a permit. */
 #include "credit.h"
 
 #include "../base/clock.h"
@@ -75,7 +74,7 @@ int credit_take(struct mfs_client *client, const struct mfs_task *task)
 		credit = atomic_load_explicit(&gate->credit[task->incoming], memory_order_relaxed);
 	else
 		return -EAGAIN;
-	/* As with the window: any rest of it admits one more task, however large. */
+	/* As with the window: while any credit is left, it admits one more task, however large. */
 	if (atomic_fetch_add_explicit(&client->taken_bytes[direction], task->bytes, memory_order_relaxed) <
 	    credit)
 		return (int)wire_class;

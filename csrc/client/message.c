@@ -1,4 +1,4 @@
-/* Messages to the arbiter: through the thread's own ring, or the shared one. */
+/* Messages to the arbiter, through the thread's own ring or the shared one. */
 #define _GNU_SOURCE
 #include "message.h"
 
@@ -30,26 +30,28 @@ bool mfs_client_alive(const struct mfs_client *client, uint64_t now_ns)
 	       (int64_t)(now_ns - heartbeat_ns) < (int64_t)client->stale_after_ns;
 }
 
-/* A dormant arbiter has written its heartbeat ahead. A caller that needs it to act does not take that for life: from now
- * on it is as old as this call, until the arbiter writes the next. */
+/* A dormant arbiter has written a heartbeat that lies in the future. A caller that needs the arbiter to
+ * act must not take that for a sign of life. It sets the heartbeat to the present time, so the heartbeat
+ * ages from this call on until the arbiter writes the next one. */
 static void heartbeat_doubt(struct mfs_segment_header *header)
 {
 	uint64_t now_ns = mfs_clock_ns();
 	uint64_t ahead_ns = atomic_load_explicit(&header->heartbeat_ns, memory_order_relaxed);
 
-	if ((int64_t)(ahead_ns - now_ns) > 0) /* fails when the arbiter has just written another: it lives */
+	/* fails if the arbiter has just written another one: it is alive */
+	if ((int64_t)(ahead_ns - now_ns) > 0)
 		atomic_compare_exchange_strong_explicit(&header->heartbeat_ns, &ahead_ns, now_ns,
 							memory_order_relaxed, memory_order_relaxed);
 }
 
-/* The fence and the arbiter's own are a Dekker pair: abi.h. */
+/* The fence pairs with the arbiter's fence (Dekker, see abi.h). */
 void client_doorbell_ring(struct mfs_client *client, bool urgent)
 {
 	_Atomic uint32_t *asleep = &client->segment->header.arbiter_asleep;
 
 	atomic_thread_fence(memory_order_seq_cst);
 
-	/* sees the heartbeat that came before */
+	/* acquire: sees the heartbeat that was written before it */
 	uint32_t how = atomic_load_explicit(asleep, memory_order_acquire);
 
 	if (__builtin_expect(how == MFS_AWAKE, 1) || (how == MFS_AT_REST && !urgent))
@@ -64,7 +66,8 @@ void client_doorbell_ring(struct mfs_client *client, bool urgent)
 	}
 }
 
-/* Gives this thread a ring to itself: the one it had, a free one, or that of a thread that has ended. */
+/* Finds a ring for this thread alone: the one it had, a free one, or that of a thread that has ended.
+ * Otherwise returns MFS_SUBMIT_SHARED. */
 uint32_t client_ring_acquire(struct mfs_client *client)
 {
 	uint32_t tid = (uint32_t)syscall(SYS_gettid);
@@ -127,7 +130,7 @@ bool client_request_send(struct mfs_client *client, uint32_t request)
 {
 	struct mfs_message message = {.task = request, .batch = MFS_NONE_U32, .kind = MFS_MESSAGE_REQUEST};
 
-	if (client->minor < MINOR_REQUESTS) /* its daemon has no such table: the announcement stays here */
+	if (client->minor < MINOR_REQUESTS) /* the daemon has no such table: nothing to send */
 		return true;
 	return client_message_send(client, &message, true);
 }

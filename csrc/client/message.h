@@ -6,7 +6,7 @@
 
 /* The ring of this thread. Static TLS: no allocation on first use. */
 struct client_own {
-	uint64_t serial; /* of the client whose ring it is */
+	uint64_t serial; /* serial of the client whose ring it is */
 	uint32_t ring;
 };
 extern __thread volatile struct client_own client_own __attribute__((tls_model("initial-exec")));
@@ -18,11 +18,13 @@ static inline uint32_t client_ring_own(struct mfs_client *client)
 									: client_ring_acquire(client);
 }
 
-/* Call after what the arbiter should see was stored: wakes it if it sleeps and this is `urgent`, or something waits. */
+/* Wakes the arbiter if it sleeps; if it is at rest, only for an `urgent` message. Call it after storing
+ * what the arbiter should see. */
 void client_doorbell_ring(struct mfs_client *client, bool urgent);
-/* False: the rings are full. The arbiter reads what is not `urgent` when it gets to it. */
+/* Sends one message. Returns false when the rings are full. A message that is not `urgent` may wait until
+ * the arbiter wakes by itself. */
 bool client_message_send(struct mfs_client *client, const struct mfs_message *message, bool urgent);
-/* The slot has changed. False: the rings are full. */
+/* Tell the arbiter that the slot has changed. Return false when the rings are full. */
 bool client_batch_send(struct mfs_client *client, uint32_t batch);
 bool client_request_send(struct mfs_client *client, uint32_t request);
 

@@ -1,6 +1,6 @@
-/* Reads the outlook page (mfs/outlook.h). Whatever lies in it, a call ends after a bounded number of steps and answers what
- * it copied between two equal readings of the sequence, or that nothing is known. mfsd/policy/outlook.py has the same
- * arithmetic; tests compare both. */
+/* Reads the outlook page (mfs/outlook.h). Whatever the page contains, a call ends after a bounded number
+ * of steps. It returns what it copied between two equal readings of the sequence, or that nothing is
+ * known. mfsd/policy/outlook.py has the same arithmetic, and tests compare both. */
 #include "state.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static uint32_t get_count(const _Atomic uint32_t *word, uint32_t most)
 	return n <= most ? n : 0;
 }
 
-/* An odd one is being written. */
+/* Returns the sequence. An odd one means that the page is being written. */
 static uint32_t read_begin(const struct mfs_outlook *page)
 {
 	return atomic_load_explicit((_Atomic uint32_t *)&page->sequence, memory_order_acquire);
@@ -38,7 +38,7 @@ static bool holds(uint64_t until_ns, uint64_t now_ns)
 	return now_ns <= until_ns && until_ns - now_ns <= MFS_OUTLOOK_TTL_MAX_NS;
 }
 
-/* Nothing else of the page is worth reading where this is false. */
+/* True if the page may be trusted. If not, nothing else in it is worth reading. */
 static bool believed(const struct mfs_client *client, uint64_t now_ns)
 {
 	const struct mfs_outlook *page = client->outlook;
@@ -46,7 +46,7 @@ static bool believed(const struct mfs_client *client, uint64_t now_ns)
 	return page && (uint32_t)page->epoch == client->epoch && holds(get(&page->valid_until_ns), now_ns);
 }
 
-/* Of the first table all its entries are in use before there is one in the other. */
+/* The second table has entries only if all entries of the first are in use. */
 static uint32_t ports_count(const struct mfs_outlook *page)
 {
 	uint32_t first = get_count(&page->ports, MFS_OUTLOOK_PORTS_FIRST);
@@ -85,7 +85,7 @@ int mfs_client_outlook_port(const struct mfs_client *client, unsigned nic, enum 
 	return -ENODATA;
 }
 
-/* Below, at or above the entry in the order of the table. */
+/* Compares a key with an entry, in the order of the table: -1 below, 0 equal, 1 above. */
 static int far_order(const struct mfs_outlook_far *far, const uint64_t key[3])
 {
 	const uint64_t at[3] = {get(&far->peer[0]), get(&far->peer[1]), get(&far->direction)};
@@ -141,7 +141,7 @@ int mfs_client_outlook_far(const struct mfs_client *client, const uint8_t peer[1
 	return -ENODATA;
 }
 
-/* A daemon of a lower minor version says of no request for how long it is pruned. */
+/* True while the table of pruned requests is valid. A daemon of a lower minor version gives it no time of its own. */
 static bool pruned_holds(const struct mfs_client *client, const struct mfs_outlook *page, uint64_t now_ns)
 {
 	return client->minor < MFS_OUTLOOK_PRUNED_MINOR || holds(get(&page->pruned_valid_until_ns), now_ns);
@@ -201,7 +201,7 @@ int mfs_client_outlook(const struct mfs_client *client, uint64_t now_ns, struct 
 
 /* ---- how long a fetch takes: mfsd/policy/outlook.py --------------------------------------------------------------- */
 
-/* Rounded up; what is absurd is cut. */
+/* Rounded up, and limited to INT64_MAX. */
 static uint64_t transfer_ns(uint64_t bytes, uint64_t rate_bytes_per_s)
 {
 	unsigned __int128 ns =

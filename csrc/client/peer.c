@@ -1,8 +1,8 @@
-/* A number for the port that a task goes to. Tasks of several processes, and of both ends, shall agree on it, so it depends
- * on the GID's bytes alone. */
+/* A number for the port that a task goes to. Tasks of several processes, and of both ends, must agree on
+ * it, so it depends only on the bytes of the GID. */
 #include <mfs/client.h>
 
-/* The finalizer of MurmurHash3: every bit of the input changes half of those of the output. */
+/* The finalizer of MurmurHash3: every bit of the input changes about half of the bits of the output. */
 static uint64_t mix(uint64_t x)
 {
 	x = (x ^ x >> 33) * 0xff51afd7ed558ccdu;

@@ -1,9 +1,8 @@
-/* Permits that have arrived: taken, asked about by a task's id, slept for.
+/* Permits that have arrived: taking them, asking for one by its task's id, and sleeping until one arrives.
  *
- * A permit is handed to the thread that takes permits (mfs_client_permits), with the task's cookie; a task without one
- * (MFS_COOKIE_NONE) is asked about by its id: its class then stays in the state until it ends. So the shim and an engine's
- * own code can share one client.
- */
+ * The permit of a task with a cookie is returned to the thread that takes permits (mfs_client_permits). A
+ * task without one (MFS_COOKIE_NONE) is polled by its id, and its class stays in the state until the task
+ * ends. So the shim and an engine's own code can share one client. */
 #define _GNU_SOURCE
 #include "task.h"
 
@@ -16,9 +15,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ALIVE_CHECK_NS 20000000ull /* a waiting thread checks so often whether the daemon lives */
+#define ALIVE_CHECK_NS 20000000ull /* how often a waiting thread checks that the daemon is alive */
 
-/* A thread may sleep until a task without a cookie is permitted; it was another thread that took the permit. */
+/* Wakes threads that sleep until a task without a cookie is permitted: another thread may have taken the permit. */
 static void waiters_wake(struct mfs_client *client)
 {
 	struct mfs_segment_header *header = &client->segment->header;
@@ -31,7 +30,7 @@ static void waiters_wake(struct mfs_client *client)
 	errno = saved;
 }
 
-/* Gives the permit to its task. True when it is to be handed out. */
+/* Gives the permit to its task. Returns true when mfs_client_permits has to return it. */
 static bool permit_take(struct mfs_client *client, const struct mfs_grant *grant, struct mfs_permit *permit)
 {
 	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);
@@ -42,8 +41,8 @@ static bool permit_take(struct mfs_client *client, const struct mfs_grant *grant
 	if (slot >= MFS_TASKS_MAX || class_epoch >> 32 != client->epoch)
 		return false;
 
-	/* The cookie is read between two reads of the state: another thread may end the task and reuse the slot as soon as
-	 * the permit is taken. */
+	/* The cookie is read before the compare-and-swap, which checks that the state is still the one read
+	 * before the cookie: as soon as the permit is taken, another thread may end the task and reuse the slot. */
 	struct task_slot *entry = &client->task[slot];
 	uint64_t state = atomic_load_explicit(&entry->state, memory_order_acquire);
 	void *cookie = atomic_load_explicit(&entry->cookie, memory_order_relaxed);
@@ -87,7 +86,7 @@ int mfs_client_permits(struct mfs_client *client, struct mfs_permit *permits, in
 	return taken;
 }
 
-/* The first permit in the ring is for a task with a cookie: it is left to the thread that takes such permits. */
+/* True if the permit belongs to a task with a cookie: it is left to the thread that takes such permits. */
 static bool permit_foreign(struct mfs_client *client, const struct mfs_grant *grant)
 {
 	uint64_t task_id = atomic_load_explicit(&grant->task, memory_order_relaxed);

@@ -1,16 +1,16 @@
-/* A task's life at the client: submit, complete, cancel; and the messages about it.
+/* The life of a task at the client (submit, complete, cancel), and the messages about it.
  *
- * Tasks live in a fixed table. `state` of a slot is generation << 32 | phase; every step of a task's life is one
- * compare-and-swap on it, so that of two threads that finish, cancel or permit the same task exactly one wins:
+ * Tasks live in a fixed table. `state` of a slot is generation << 32 | phase. Every step of a task's life
+ * is one compare-and-swap on it, so exactly one of two threads wins that finish, cancel or permit the same
+ * task:
  *
  *   FREE -submit-> WAITING -permit-> PERMITTED -complete, cancel-> FREE
  *                     `---------------cancel, complete-----------^
  *
  * A task that goes on credit (credit.c) is PERMITTED from the start.
  *
- * What finds the ring full is remembered in the phase and in a bitmap, and sent by a later call; its slot stays taken
- * until then, so no message is ever lost.
- */
+ * A message that finds the ring full is remembered in the phase and in a bitmap, and sent by a later call.
+ * The slot stays taken until then, so no message is ever lost. */
 #include "task.h"
 
 #include "../base/clock.h"
@@ -29,7 +29,8 @@ static bool finish_send(struct mfs_client *client, uint64_t task_id, enum phase 
 		.flags = phase == PHASE_OWES_BYPASS ? MFS_TASK_BYPASSED : 0,
 	};
 
-	return client_message_send(client, &message, false); /* where something waits every message rings */
+	/* not urgent: as long as anything waits, every message rings anyway */
+	return client_message_send(client, &message, false);
 }
 
 static uint32_t ring_slot_take(struct mfs_client *client, uint32_t ring)
@@ -76,7 +77,7 @@ static void slot_give(struct mfs_client *client, uint32_t slot)
 							memory_order_release, memory_order_relaxed));
 }
 
-/* Takes each bit of the map and sends what it stands for; what the ring has no room for is put back. */
+/* Takes each bit of the map and sends its message. A bit for whose message the ring has no room is set again. */
 static bool owed_slots_flush(struct mfs_client *client, _Atomic uint64_t *map, uint32_t words,
 			     bool (*send)(struct mfs_client *, uint32_t))
 {
@@ -99,7 +100,7 @@ static bool owed_slots_flush(struct mfs_client *client, _Atomic uint64_t *map, u
 	return true;
 }
 
-/* Any thread may; each bit is taken by one. */
+/* May be called by any thread: each bit is taken by exactly one. */
 void client_owed_flush(struct mfs_client *client)
 {
 	if (!owed_slots_flush(client, &client->owed_batches, 1, client_batch_send) ||
@@ -192,7 +193,8 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	atomic_store_explicit(&entry->cookie, cookie, memory_order_relaxed);
 	entry->direction = taken >= 0 ? task->nic * MFS_DIRECTIONS + (uint32_t)task->incoming : MFS_NONE_U32;
 	entry->bytes = task->bytes;
-	*task_id = message.task; /* before the message: the permit may arrive at another thread at once */
+	/* before the message is sent: the permit may reach another thread at once */
+	*task_id = message.task;
 	atomic_store_explicit(&entry->state, generation << 32 | phase, memory_order_release);
 	if (taken < 0)
 		waiting_add(client, slot, 1);
@@ -222,7 +224,7 @@ static void task_finish(struct mfs_client *client, uint64_t task_id, enum phase 
 	do {
 		if (state != (generation | PHASE_WAITING) &&
 		    (state & ~CLASS_MASK) != (generation | PHASE_PERMITTED))
-			return; /* finished before */
+			return; /* finished by another call */
 	} while (!atomic_compare_exchange_weak_explicit(&entry->state, &state, generation | owes,
 							memory_order_acq_rel, memory_order_relaxed));
 	if ((uint32_t)state == PHASE_WAITING)

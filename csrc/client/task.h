@@ -1,4 +1,4 @@
-/* Messages that are owed: the ring was full when they came up. */
+/* Owed messages: those that found the ring full. */
 #ifndef MFS_CLIENT_TASK_H
 #define MFS_CLIENT_TASK_H
 

@@ -1,4 +1,4 @@
-/* What the client has given to its NICs and got back, by stage: counters that the arbiter reads. */
+/* Counters, by stage, of what the client has posted to its NICs and what has completed. The arbiter reads them. */
 #include "message.h"
 
 static void usage_add(struct mfs_usage_half *half, unsigned stage, uint64_t bytes)

@@ -1,13 +1,12 @@
-/* What NIXL's plugin interface (version 1) looks like from C. Declared here from facts, because wheels bring no headers: the
- * order of virtual functions, the arguments, and the members that are read. They were read in NIXL's public sources
- * (ai-dynamo/nixl, Apache-2.0: src/api/cpp/backend, release 1.4.0) and hold in the wheels 1.4.1 and 1.5.1, whose tables are the
- * same; slots.c compares them with the plugin that is there, by the names of its functions and their arguments. Nothing that is
- * not used is declared.
+/* What NIXL's plugin interface (version 1) looks like from C. It is declared here because wheels contain
+ * no headers: the order of virtual functions, their arguments, and the members that are read. This was
+ * taken from NIXL's public sources (ai-dynamo/nixl, Apache-2.0: src/api/cpp/backend, release 1.4.0). It
+ * holds in the wheels 1.4.1 and 1.5.1, whose tables are the same. slots.c compares it with the plugin at
+ * hand, by the names of the functions and their arguments. Nothing is declared that is not used.
  *
- * The C++ in it is that of GCC and Clang on Linux (Itanium ABI, libstdc++): an object begins with the address of its class's
- * virtual functions, in front of which lie two words; a reference is an address; std::string begins with address and size,
- * std::vector with the addresses of its begin and end.
- */
+ * The C++ in it is that of GCC and Clang on Linux (Itanium ABI, libstdc++). An object begins with the
+ * address of its class's virtual functions, in front of which there are two words. A reference is an
+ * address. std::string begins with address and size, std::vector with the addresses of its begin and end. */
 #ifndef MFS_NIXL_ABI_H
 #define MFS_NIXL_ABI_H
 
@@ -18,7 +17,7 @@
 #define NIXL_PLUGIN_API_VERSION 1
 #define NIXL_TABLE_HEAD 2 /* words in front of the first virtual function */
 
-/* Virtual functions of nixlBackendEngine, by their place. */
+/* Virtual functions of nixlBackendEngine, by their index. */
 enum nixl_slot {
 	NIXL_SLOT_DELETE = 1,
 	NIXL_SLOT_DISCONNECT = 9,
@@ -39,7 +38,7 @@ enum { NIXL_READ = 0, NIXL_WRITE = 1 };
 struct nixl_string {
 	const char *data;
 	size_t bytes;
-	char rest[16]; /* short text, or the room that long text has */
+	char rest[16]; /* short text, or the capacity of long text */
 };
 
 /* nixlMetaDesc */
@@ -64,7 +63,7 @@ struct nixl_options {
 	struct nixl_string custom;
 };
 
-/* nixlBackendInitParams, as far as it is read */
+/* nixlBackendInitParams, only the part that is read */
 struct nixl_engine_params {
 	struct nixl_string agent;
 };
@@ -74,7 +73,7 @@ struct nixl_object {
 	void **table;
 };
 
-/* nixlBackendPlugin. What answers with a C++ object is passed on and never called here. */
+/* nixlBackendPlugin. Functions that return a C++ object are passed on and never called here. */
 struct nixl_plugin {
 	int api_version;
 	struct nixl_object *(*create_engine)(const struct nixl_engine_params *params);
@@ -87,10 +86,11 @@ struct nixl_plugin {
 
 typedef void (*nixl_delete)(struct nixl_object *engine);
 typedef int (*nixl_disconnect)(struct nixl_object *engine, const struct nixl_string *peer);
+/* for prepXfer, too */
 typedef int (*nixl_post)(const struct nixl_object *engine, const int *operation,
 			 const struct nixl_descriptors *local, const struct nixl_descriptors *remote,
 			 const struct nixl_string *peer, struct nixl_object **request,
-			 const struct nixl_options *options); /* prepXfer, too */
+			 const struct nixl_options *options);
 typedef int (*nixl_request)(const struct nixl_object *engine, struct nixl_object *request);
 typedef int (*nixl_estimate)(const struct nixl_object *engine, const int *operation,
 			     const struct nixl_descriptors *local, const struct nixl_descriptors *remote,

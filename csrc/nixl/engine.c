@@ -1,7 +1,7 @@
-/* An engine's virtual functions: those of the real plugin, but for what a transfer passes through. The engine itself is the real
- * one, so that everything else of it (its members, what it inherits, what it does in threads of its own) is as it would be
- * without. Each engine has a table of its own, which lies in its struct nixl_engine.
- */
+/* An engine's virtual functions: those of the real plugin, except for the ones that a transfer passes
+ * through. The engine is the real one, so everything else of it (its members, what it inherits, what it
+ * does in threads of its own) works as it would without MFS. Each engine has a table of its own, which is
+ * stored in its struct nixl_engine. */
 #include "engine.h"
 
 #include "log.h"
@@ -134,6 +134,7 @@ bool nixl_engine_wrap(struct nixl_object *engine, const struct nixl_engine_param
 	functions[NIXL_SLOT_CHECK] = (void *)check;
 	functions[NIXL_SLOT_RELEASE] = (void *)release;
 	functions[NIXL_SLOT_ESTIMATE] = (void *)estimate;
-	__atomic_store_n(&engine->table, functions, __ATOMIC_RELEASE); /* its own threads may run already */
+	/* its own threads may be running already */
+	__atomic_store_n(&engine->table, functions, __ATOMIC_RELEASE);
 	return true;
 }

@@ -1,4 +1,5 @@
-/* One line for each reason, once, on stderr. Said when plugins are loaded and engines are made, never on the way of a transfer. */
+/* Writes one line for each reason, once, to stderr. It is called when plugins are loaded and engines are
+ * made, never on the path of a transfer. */
 #include "log.h"
 
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 static _Atomic uint32_t logged[NIXL_REASONS];
 static bool quiet;
 
-/* With the plugin: a thread of ours may log while the program changes its environment. */
+/* Runs when the plugin is loaded: later, one of our threads may log while the program changes its environment. */
 __attribute__((constructor)) static void load(void)
 {
 	const char *wanted = getenv("MFS_LOG");
@@ -35,7 +36,7 @@ void nixl_log(enum nixl_reason reason, const char *format, ...)
 	if (n < 0)
 		return;
 	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
-	for (int i = 5; i < n; i++) /* what comes from the environment must not break the line */
+	for (int i = 5; i < n; i++) /* text from the environment must not break the line */
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
 			line[i] = '?';
 	line[n] = '\n';

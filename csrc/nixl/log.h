@@ -3,11 +3,11 @@
 #define MFS_NIXL_LOG_H
 
 enum nixl_reason {
-	NIXL_REASON_REAL,   /* the real plugin cannot be had */
-	NIXL_REASON_SLOTS,  /* its functions are others */
-	NIXL_REASON_ATTACH, /* the daemon refuses */
-	NIXL_REASON_NIC,    /* it has no place for the network card */
-	NIXL_REASON_SHIM,   /* the preloaded one is of another version */
+	NIXL_REASON_REAL,   /* the real plugin cannot be loaded */
+	NIXL_REASON_SLOTS,  /* its functions are different */
+	NIXL_REASON_ATTACH, /* the daemon refuses the program */
+	NIXL_REASON_NIC,    /* the daemon has no place for the network card */
+	NIXL_REASON_SHIM,   /* the preloaded library is of another version */
 	NIXL_REASON_THREAD,
 	NIXL_REASON_MODE,
 	NIXL_REASONS

@@ -1,5 +1,6 @@
-/* The number of an agent's name, by the same rule as the engines' adapters (mfsd/client/checking.py): of one that is an address as
- * of that port, of any other BLAKE2b of 16 bytes (RFC 7693), so that it is not taken for a port. */
+/* The number of an agent's name, by the same rule as in the engines' adapters (mfsd/client/checking.py). A
+ * name that is an address has the number of that port. Any other name has the number of its BLAKE2b hash
+ * of 16 bytes (RFC 7693), so it is not taken for a port. */
 #include "name.h"
 
 #include <arpa/inet.h>
@@ -48,7 +49,7 @@ static void quarter(uint64_t *v, unsigned column, unsigned shift, uint64_t x, ui
 	*b = turned(*b ^ *c, 63);
 }
 
-/* Takes in a block; `done` bytes with it. */
+/* Adds a block to the hash; `done` is the number of bytes so far, including this block. */
 static void take(uint64_t state[8], const uint8_t block[BLOCK_BYTES], uint64_t done, bool last)
 {
 	uint64_t v[16], word[16];
@@ -78,7 +79,7 @@ static void digest(const uint8_t *data, size_t bytes, uint8_t out[DIGEST_BYTES])
 	size_t done = 0, part;
 
 	memcpy(state, start, sizeof(start));
-	state[0] ^= 0x01010000 ^ DIGEST_BYTES; /* no key, and not of a tree */
+	state[0] ^= 0x01010000 ^ DIGEST_BYTES; /* no key, sequential mode (no tree) */
 	do {
 		part = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
 		memset(block, 0, sizeof(block));
@@ -90,7 +91,7 @@ static void digest(const uint8_t *data, size_t bytes, uint8_t out[DIGEST_BYTES])
 		out[i] = (uint8_t)(state[i / 8] >> 8 * (i % 8));
 }
 
-/* The GID of a name that is an address. One with a scope (fe80::1%eth0) is a name here. */
+/* Parses a name that is an address into its GID. An address with a scope (fe80::1%eth0) counts as a name. */
 static bool address(const struct nixl_string *name, uint8_t gid[16])
 {
 	static const uint8_t v4[12] = {[10] = 0xff, [11] = 0xff};

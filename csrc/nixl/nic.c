@@ -1,7 +1,6 @@
-/* Which network card UCX takes, as far as can be told before it has connected: with several rails the first. The same rules as
- * the adapter's (mooncake_adapter/nixl/network.py). Asked where a process makes its first engine, by the program's own
- * thread: it reads the environment.
- */
+/* Which network card UCX takes, as far as that is known before it has connected; with several rails it is
+ * the first. The rules are the same as in the adapter (mooncake_adapter/nixl/network.py). It runs when a
+ * process makes its first engine, on the program's own thread, because it reads the environment. */
 #define _GNU_SOURCE
 #include "nic.h"
 
@@ -29,7 +28,7 @@ static bool is_rdma(const char *transport)
 	return false;
 }
 
-/* The next entry of a list by commas, without blanks; false at its end. */
+/* Copies the next entry of a comma-separated list, without blanks. Returns false at its end. */
 static bool next_entry(const char **list, char *entry, size_t room)
 {
 	size_t n, skipped;
@@ -47,7 +46,7 @@ static bool next_entry(const char **list, char *entry, size_t room)
 	return true;
 }
 
-/* Whether UCX_TLS leaves RDMA possible. */
+/* True if UCX_TLS permits RDMA. */
 static bool rdma_allowed(void)
 {
 	const char *list = getenv("UCX_TLS");
@@ -62,7 +61,8 @@ static bool rdma_allowed(void)
 	return !any;
 }
 
-/* The first entry of UCX_NET_DEVICES that is an interface, or the first that is none. *any: it names something. */
+/* Finds the first entry of UCX_NET_DEVICES that is an interface or, if `interface` is false, the first
+ * that is none. *any: the variable names anything at all. */
 static bool named(bool interface, char name[NIXL_NIC_NAME_BYTES], bool *any)
 {
 	const char *list = getenv("UCX_NET_DEVICES");
@@ -81,7 +81,7 @@ static bool named(bool interface, char name[NIXL_NIC_NAME_BYTES], bool *any)
 	return false;
 }
 
-/* The first RDMA device of this host by name. */
+/* Finds the first RDMA device of this host, sorted by name. */
 static bool first_device(char name[NIXL_NIC_NAME_BYTES])
 {
 	DIR *folder = opendir(DEVICES);
@@ -97,7 +97,7 @@ static bool first_device(char name[NIXL_NIC_NAME_BYTES])
 	return *name != 0;
 }
 
-/* A device's GUID as verbs give it, its bytes in memory order. */
+/* Returns a device's GUID in the form in which verbs return it: its bytes in memory order. */
 static uint64_t guid_of(const char *device)
 {
 	char path[sizeof(DEVICES) + NIXL_NIC_NAME_BYTES + 16], text[32] = "";
@@ -120,7 +120,8 @@ static uint64_t guid_of(const char *device)
 	return guid;
 }
 
-/* The interface that has the address of this host's own name, else the first that has one. */
+/* Finds the interface with the address to which this host's own name resolves, otherwise the first one
+ * that has an address. */
 static void own_interface(char name[NIXL_NIC_NAME_BYTES])
 {
 	struct addrinfo hints = {.ai_family = AF_INET}, *found = NULL;

@@ -1,4 +1,4 @@
-/* Which network card UCX's bytes leave through, by what its environment says. */
+/* Which network card UCX's bytes leave through, according to the environment. */
 #ifndef MFS_NIXL_NIC_H
 #define MFS_NIXL_NIC_H
 
@@ -6,7 +6,7 @@
 
 #define NIXL_NIC_NAME_BYTES 32
 
-/* The name of the device or interface ("" where there is none) and the device's GUID, 0: unknown. */
+/* Writes the name of the device or interface ("" if there is none) and the device's GUID (0: unknown). */
 void nixl_nic_chosen(char name[NIXL_NIC_NAME_BYTES], uint64_t *guid);
 
 #endif

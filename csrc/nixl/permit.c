@@ -1,4 +1,4 @@
-/* One permit: asked for, waited for without waiting, given back. No call here sleeps or allocates. */
+/* One permit: submitted, polled, given back. No call here sleeps or allocates. */
 #include "permit.h"
 
 #include "session.h"
@@ -23,7 +23,7 @@ static bool must_ask(const struct nixl_session *session, unsigned stage)
 	       1;
 }
 
-/* The permit is there within some microseconds. */
+/* Returns true if the permit arrives within some microseconds. */
 static bool spin(struct mfs_client *client, uint64_t task)
 {
 	uint64_t until_ns = mfs_clock_ns() + SPIN_NS;

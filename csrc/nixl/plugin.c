@@ -1,6 +1,6 @@
-/* What NIXL loads: libplugin_MFS.so is a backend of its own, MFS; the libraries beside it (csrc/nixl_stand_in) have the names of
- * NIXL's own plugins, which NIXL_PLUGIN_DIR would hide, and hand those out. Both come to nixl_open here.
- */
+/* What NIXL loads. libplugin_MFS.so is a backend of its own, MFS. The libraries beside it
+ * (csrc/nixl_stand_in) have the names of NIXL's own plugins, which NIXL_PLUGIN_DIR would hide, and return
+ * those. Both call nixl_open here. */
 #include "engine.h"
 #include "log.h"
 #include "real.h"
@@ -14,9 +14,9 @@
 #define BACKEND_VARIABLE "MFS_NIXL_BACKEND"
 #define EXPORT __attribute__((visibility("default")))
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
-static struct nixl_plugin *real;                         /* the one that is wrapped */
-static bool unscheduled;                                 /* it has the place of the one that was named */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all of the following */
+static struct nixl_plugin *real;                         /* the plugin that is wrapped */
+static bool unscheduled;                                 /* it takes the place of the plugin that was named */
 static struct nixl_plugin own, under_its_name;
 
 static const char *own_name(void)
@@ -38,7 +38,7 @@ static struct nixl_object *create_engine(const struct nixl_engine_params *params
 	return engine;
 }
 
-/* The backend whose transfers ask for permits; *chosen: the program's operator has named it. */
+/* Returns the backend whose transfers ask for permits. *chosen: the program's operator has named it. */
 static const char *backend(bool *chosen)
 {
 	const char *name = getenv(BACKEND_VARIABLE);
@@ -65,8 +65,8 @@ static struct nixl_plugin *start(const char *name, const void *caller, const cha
 	return plugin;
 }
 
-/* The real plugin; with the lock. `anyhow`: the program asked for MFS, so it gets a backend, also where its operator has named
- * one that cannot be had. */
+/* Returns the real plugin; the lock is held. `anyhow`: the program asked for MFS, so it gets some backend
+ * even if its operator has named one that cannot be loaded. */
 static struct nixl_plugin *open_real(const void *caller, bool anyhow)
 {
 	const char *name;
@@ -91,8 +91,8 @@ static struct nixl_plugin *wrapped(struct nixl_plugin *plugin, const void *calle
 	pthread_mutex_lock(&lock);
 	found = open_real(caller, plugin == &own);
 	if (found) {
-		*plugin =
-			*real; /* of another interface NIXL says so itself, by the version that the real one has */
+		/* if it has another interface, NIXL reports that itself, by the version of the real one */
+		*plugin = *real;
 		if (plugin == &own)
 			plugin->name = own_name;
 		if (real->api_version == NIXL_PLUGIN_API_VERSION && !unscheduled)
@@ -107,7 +107,8 @@ static struct nixl_plugin *wrapped(struct nixl_plugin *plugin, const void *calle
 	return found ? plugin : NULL;
 }
 
-/* For a library that stands in for the plugin `file` of NIXL's own: what its function `name` answers. */
+/* For a library that stands in for NIXL's own plugin `file`: returns what the function `name` of that
+ * plugin returns. */
 EXPORT void *mfs_nixl_stand_in(const char *file, const char *name, const void *caller);
 EXPORT void *mfs_nixl_stand_in(const char *file, const char *name, const void *caller)
 {
@@ -133,7 +134,7 @@ EXPORT struct nixl_plugin *nixl_plugin_init(void)
 	return wrapped(&own, __builtin_return_address(0));
 }
 
-/* The real plugin stays loaded: NIXL's own are never taken out either. */
+/* The real plugin stays loaded: NIXL does not unload its own plugins either. */
 EXPORT void nixl_plugin_fini(void);
 EXPORT void nixl_plugin_fini(void)
 {

@@ -1,6 +1,6 @@
-/* Where NIXL's own plugins are: NIXL_PLUGIN_DIR names one folder, instead of the one beside NIXL's library. It names this plugin's,
- * so NIXL's own is found as NIXL would have done it without: beside the library that calls.
- */
+/* Where NIXL's own plugins are. NIXL_PLUGIN_DIR names one folder, which replaces the one beside NIXL's
+ * library. It names this plugin's folder, so NIXL's own folder is found as NIXL would find it without the
+ * variable: beside the library that calls. */
 #define _GNU_SOURCE
 #include "real.h"
 
@@ -16,7 +16,7 @@
 
 #define FOLDER_VARIABLE "MFS_NIXL_PLUGIN_DIR"
 
-/* True when it is this very library, or one beside it: it would call itself. */
+/* True if the file is this very library or one beside it: it would then call itself. */
 static bool is_ours(const char *path)
 {
 	char there[PATH_MAX], here[PATH_MAX];
@@ -38,7 +38,7 @@ static bool is_there(const char *folder, size_t bytes, const char *below, const 
 	return n >= 0 && n < PATH_MAX && !access(path, R_OK) && !is_ours(path);
 }
 
-/* Where the file is; *folder: beside what it was looked for. */
+/* Finds the file. *folder tells beside what it was searched for. */
 static bool find(const char *file, const void *caller, char path[PATH_MAX], const char **folder)
 {
 	const char *named = getenv(FOLDER_VARIABLE), *end;

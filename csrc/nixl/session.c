@@ -1,7 +1,7 @@
-/* The process's session with the daemon: the preloaded shim's where it has one, else its own. A thread searches for a daemon and
- * sees it go; no transfer waits for either. A session is published through one pointer and never taken back, so that a
- * transfer may use it at any time: it costs one segment for each daemon that dies.
- */
+/* The process's session with the daemon: that of the preloaded shim if there is one, otherwise its own. A
+ * thread searches for a daemon and notices when it goes; no transfer waits for either. A session is
+ * published through one pointer and never unmapped, so a transfer may use it at any time. That costs one
+ * segment for each daemon that dies. */
 #define _GNU_SOURCE
 #include "session.h"
 
@@ -18,20 +18,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SEARCH_US 500000 /* between two attempts */
-#define ASKED_VARIABLE \
-	"MFS_NIXL_ASKED" /* set by the adapter of NIXL's Python agent while that makes engines */
+#define SEARCH_US 500000 /* time between two attempts */
+/* set by the adapter of NIXL's Python agent while it makes engines */
+#define ASKED_VARIABLE "MFS_NIXL_ASKED"
 
 static _Atomic(struct nixl_session *) current;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all of the following */
 static bool thread_runs, fork_watched;
-static bool lent; /* the preloaded shim has lent its session once, and finds the next daemon itself */
-/* Whose daemon has no place for the card, and will have none as long as it runs. */
+static bool lent; /* the preloaded shim has lent its session once; it finds the next daemon itself */
+/* the client of a daemon that has no place for the card, and will have none as long as it runs */
 static struct mfs_client *refused;
 static bool refused_borrowed;
 static char nic[NIXL_NIC_NAME_BYTES];
 static uint64_t nic_guid;
-static char socket_path[256]; /* "": the usual one; one that is too long for a socket stays too long */
+/* "": the default path; a path too long for a socket is cut, but stays too long */
+static char socket_path[256];
 
 bool nixl_session_wanted(void)
 {
@@ -47,8 +48,8 @@ bool nixl_session_wanted(void)
 	return false;
 }
 
-/* The preloaded shim; NULL: there is none, or it is of another version. Then it holds what is posted here by itself, and
- * nothing must wait twice. */
+/* Returns the preloaded shim's functions. NULL if there is no shim or if it is of another version. In the
+ * second case it holds what is posted here by itself, and nothing may wait twice. */
 static const struct mfs_api *shim(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -84,7 +85,7 @@ const struct nixl_session *nixl_session_now(uint64_t now_ns)
 	return session;
 }
 
-/* Names the network card and publishes the session. */
+/* Announces the network card and publishes the session. */
 static void publish(struct mfs_client *client, bool borrowed)
 {
 	struct nixl_session *session = malloc(sizeof(*session));
@@ -102,15 +103,16 @@ static void publish(struct mfs_client *client, bool borrowed)
 			return;
 		}
 		if (!borrowed)
-			mfs_client_detach(client); /* no thread has seen it */
+			mfs_client_detach(client); /* no other thread has seen it */
 		return;
 	}
 	*session = (struct nixl_session){.client = client, .borrowed = borrowed, .nic = (uint8_t)number};
 	atomic_store_explicit(&current, session, memory_order_release);
 }
 
-/* With the lock, on the thread of the program that makes its first engine, or the first after a fork: later the environment may
- * be changing while it is read. Also the card, since a look-up of the host's name reads it in the C library. */
+/* Called with the lock held, on the program's thread that makes the first engine, also after a fork: later
+ * the environment may be changing while it is read. The card is chosen here, too, since looking up the
+ * host's name reads the environment in the C library. */
 static void environment_read(void)
 {
 	const char *path = getenv("MFS_SOCKET");
@@ -119,8 +121,8 @@ static void environment_read(void)
 	nixl_nic_chosen(nic, &nic_guid);
 }
 
-/* Whether the daemon that refused the card runs still. Asking it again would attach and detach twice a second, and spend the
- * attaches of other programs. */
+/* True while the daemon that refused the card is still running. Asking it again would attach and detach
+ * twice a second, and use up the attaches that other programs may make. */
 static bool refused_still(const struct mfs_client *shared)
 {
 	if (!refused)
@@ -136,7 +138,8 @@ static bool refused_still(const struct mfs_client *shared)
 	return false;
 }
 
-/* One attempt, with the lock: whether the session is still the right one, and for one where there is none. */
+/* One attempt, with the lock held: checks whether the session is still the right one, and searches for one
+ * if there is none. */
 static void search(void)
 {
 	const struct mfs_api *api = shim();
@@ -155,7 +158,7 @@ static void search(void)
 		return;
 	if (session && !shared && !session->borrowed && !mfs_client_hung_up(session->client) &&
 	    atomic_load(&mfs_client_segment(session->client)->header.state) == MFS_SEGMENT_ACTIVE)
-		return; /* also one whose daemon is stopped: it may go on */
+		return; /* also if the daemon is stopped: it may go on */
 	atomic_store(&current, NULL);
 	if (shared)
 		publish(shared, true);
@@ -185,7 +188,7 @@ static void *keep(void *unused)
 	return NULL;
 }
 
-/* The child knows no daemon until it makes an engine itself. Nothing here allocates or locks. */
+/* For the child: it knows no daemon until it makes an engine itself. Nothing here allocates or locks. */
 static void after_fork(void)
 {
 	struct nixl_session *session = atomic_exchange(&current, NULL);

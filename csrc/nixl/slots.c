@@ -1,6 +1,6 @@
-/* Whether an engine's virtual functions are those that abi.h knows: by the names that the loader has for them. A C++ name says
- * the function and the types of all its arguments, so that one that was moved, added or changed is seen before it is called.
- */
+/* Whether an engine's virtual functions are those that abi.h declares, by the names that the loader has
+ * for them. A C++ name contains the function and the types of all its arguments. So a function that was
+ * moved, added or changed is noticed before it is called. */
 #define _GNU_SOURCE
 #include "slots.h"
 
@@ -13,7 +13,7 @@
 #define LISTS "ERK14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescES7_RK" STRING
 #define REQUEST "P15nixlBackendReqH"
 
-/* Of each function that is replaced: its place, and its name behind that of its class. */
+/* Each function that is replaced: its slot, and the part of its name that follows the class. */
 static const struct known {
 	enum nixl_slot slot;
 	const char *name;
@@ -29,7 +29,8 @@ static const struct known {
 	 "RNSt6chrono8durationIlSt5ratioILl1ELl1000000EEEESP_R11nixl_cost_tPK21nixlAgentOptionalArgs"},
 };
 
-/* What follows the class in the name of a function of a class that is in no namespace; NULL: it is another kind of name. */
+/* Returns what follows the class in the name of a function, for a class that is in no namespace. NULL: it
+ * is another kind of name. */
 static const char *behind_class(const char *name)
 {
 	size_t length = 0;

@@ -1,8 +1,8 @@
-/* One request of NIXL's. It is posted by the call that starts it, where its permit is there at once. Else that call answers that it
- * is under way, as NIXL does for whatever takes a while, and the program's next question how it stands posts it, once the
- * permit is there or the hold is over. So all that is done with an engine is done by the program's own threads, under the locks
- * that NIXL takes for them; a request is used by one thread at a time, as NIXL's own is.
- */
+/* One NIXL request. If its permit is there at once, the call that starts the request posts it. Otherwise
+ * that call returns that the request is in progress, as NIXL does for anything that takes a while. The
+ * program's next status check then posts it, once the permit has arrived or the hold is over. So
+ * everything that is done with an engine is done by the program's own threads, under the locks that NIXL
+ * takes for them. A request is used by one thread at a time, like NIXL's own. */
 #include "transfer.h"
 
 #include "name.h"
@@ -11,19 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOTIFICATION_BYTES 192 /* kept in the transfer itself */
+#define NOTIFICATION_BYTES 192 /* longest notification that is stored in the transfer itself */
 
 enum state { IDLE, HELD, POSTED, LOST };
 
 struct nixl_transfer {
-	struct nixl_object request; /* what NIXL has */
+	struct nixl_object request; /* what NIXL gets */
 	struct nixl_engine *engine;
 	struct nixl_object *real;
 	struct nixl_permit permit;
 	struct nixl_need need;
-	bool local; /* within this agent: it passes no network card */
+	bool local; /* it stays within this agent and passes no network card */
 	enum state state;
-	/* of one that is held */
+	/* while it is held */
 	struct nixl_arguments arguments;
 	struct nixl_options options;
 	struct nixl_transfer *next, **link;
@@ -31,7 +31,7 @@ struct nixl_transfer {
 	char notification[NOTIFICATION_BYTES];
 };
 
-/* Virtual functions of the request: NIXL calls none of a request that it does not know, and these do nothing. */
+/* Virtual functions of the request. NIXL calls none of a request that it does not know, and these do nothing. */
 static void leave(void)
 {
 }
@@ -97,7 +97,8 @@ static void forget(struct nixl_transfer *transfer)
 	transfer->long_notification = NULL;
 }
 
-/* Keeps what the call has on its stack: NIXL keeps the lists and the peer's name with the request. False: no memory. */
+/* Keeps what the call has on its stack; NIXL itself keeps the lists and the peer's name with the request.
+ * Returns false if there is no memory. */
 static bool hold(struct nixl_transfer *transfer, const struct nixl_arguments *arguments,
 		 const struct nixl_options *options)
 {
@@ -141,7 +142,7 @@ void nixl_transfer_peer_gone(struct nixl_engine *engine, const struct nixl_strin
 			     memcmp(one->arguments.peer->data, peer->data, peer->bytes)))
 			continue;
 		unlist(one);
-		nixl_permit_drop(&one->permit); /* the program may never ask about it */
+		nixl_permit_drop(&one->permit); /* the program may never ask for its status */
 		one->state = LOST;
 	}
 	pthread_mutex_unlock(&engine->lock);
@@ -205,7 +206,7 @@ int nixl_transfer_release(const struct nixl_object *engine, struct nixl_transfer
 	int status = function(engine, transfer->real);
 
 	if (status < 0)
-		return status; /* NIXL asks again */
+		return status; /* NIXL will try again */
 	if (transfer->state == POSTED)
 		nixl_permit_end(&transfer->permit, true);
 	else

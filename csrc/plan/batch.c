@@ -1,5 +1,6 @@
-/* One batch's block: checked, with its RED, its loads by port, and the requests of each port in order of load. */
-#define _GNU_SOURCE /* qsort_r */
+/* The block of one batch: checks its input, and sets its RED, its loads by port, and the requests of each
+ * port in order of load. */
+#define _GNU_SOURCE /* for qsort_r */
 #include "state.h"
 
 static int compare_i64(const void *a, const void *b)
@@ -21,8 +22,8 @@ static int compare_cell(const void *a, const void *b, void *requests)
 	return request[x->request].why.request > request[y->request].why.request ? -1 : 1;
 }
 
-/* Loads of one owner (the batch itself or a request): each port once, each load possible. Adds ports that are new since
- * `first_stamp` to plan->port. */
+/* Checks the loads of one owner (the batch itself or a request): each port occurs once, and each load is
+ * possible. Adds ports not seen since `first_stamp` to plan->port. */
 static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, uint32_t n,
 		       uint64_t first_stamp, uint32_t *ports, uint64_t *cells)
 {
@@ -43,7 +44,7 @@ static int check_loads(struct mfs_plan *plan, const struct mfs_plan_load *load, 
 	return 0;
 }
 
-/* `word` has room for one of each request. */
+/* `word` must have room for one word for each request. */
 static int check(struct mfs_plan *plan, const struct mfs_plan_batch *from, int64_t *word, uint32_t *ports,
 		 uint64_t *cells)
 {
@@ -113,7 +114,7 @@ static struct plan_batch *allocate(const struct mfs_plan_batch *from, uint32_t p
 	return batch;
 }
 
-/* The cells in order of port and load, the columns' bounds, and to each request its cells. */
+/* Sorts the cells by port and load, sets the bounds of the columns, and links the cells of each request. */
 static void sort_cells(struct plan_batch *batch, uint32_t cells)
 {
 	uint32_t c = 0;
@@ -132,7 +133,7 @@ static void sort_cells(struct plan_batch *batch, uint32_t cells)
 	}
 }
 
-/* All but the requests' loads in the row. */
+/* Fills in everything except the requests' loads in the row. */
 static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct mfs_plan_batch *from,
 		 int64_t *deadline)
 {
@@ -171,7 +172,7 @@ static void fill(struct mfs_plan *plan, struct plan_batch *batch, const struct m
 	sort_cells(batch, cells);
 }
 
-/* A batch with only its fixed loads in the row. -EINVAL, -ERANGE, -ENOMEM as mfs_plan_put. */
+/* Builds a batch with only its fixed loads in the row. Errors as for mfs_plan_put. */
 int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, struct plan_batch **out)
 {
 	uint64_t cells = 0;
@@ -197,7 +198,7 @@ int plan_batch_build(struct mfs_plan *plan, const struct mfs_plan_batch *from, s
 	return rc;
 }
 
-/* Room was reserved. */
+/* Room must be reserved. */
 void plan_candidates_add(struct mfs_plan *plan, struct plan_batch *batch)
 {
 	for (uint32_t k = 0; k < batch->ports; k++) {

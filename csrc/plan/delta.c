@@ -1,8 +1,8 @@
-/* What changed since it was last asked: a list of the requests that may have, each once, and of those that were reported
- * and are active no more. And the growing arrays. */
+/* What changed since the last delta: a list of requests that may have changed, each once, and of those
+ * that were reported and are no longer active. Also the arrays that grow. */
 #include "state.h"
 
-/* `vector`: any of PLAN_VECTOR. */
+/* `vector` is any PLAN_VECTOR. */
 int plan_grow(void *vector, size_t size, uint64_t need)
 {
 	PLAN_VECTOR(void) *v = vector;
@@ -30,7 +30,7 @@ void plan_mark(struct mfs_plan *plan, struct plan_request *request)
 	plan->changed.at[plan->changed.n++] = request;
 }
 
-/* The request goes. */
+/* The request is being removed. */
 void plan_unmark(struct mfs_plan *plan, struct plan_request *request)
 {
 	if (request->flags & PLAN_CHANGED) {

@@ -1,8 +1,9 @@
-/* One event of Algorithm 1: what is infeasible, what was pruned and returns, what is pruned, by the rules of
- * mfsd/policy/pruning.py. M_i, H_i and G_i, and why few comparisons do for readmission: docs/internals/plan.md. */
+/* One event of Algorithm 1: which requests are infeasible, which pruned ones return, and which are pruned,
+ * by the rules of mfsd/policy/pruning.py. docs/internals/plan.md explains M_i, H_i and G_i, and why
+ * readmission needs few comparisons. */
 #include "state.h"
 
-/* H_i: what the longest port may take with the margin kept. */
+/* H_i: how long the longest port may be busy while the margin is kept. */
 static int64_t room(const struct mfs_plan *plan, const struct plan_slot *slot)
 {
 	__int128 time = (__int128)(plan->config.paper ? slot->latest : slot->loose) - plan->now;
@@ -13,7 +14,8 @@ static int64_t room(const struct mfs_plan *plan, const struct plan_slot *slot)
 	return time < 0 ? 0 : time > INT64_MAX ? INT64_MAX : (int64_t)time;
 }
 
-/* The batch is late, and pruning may help it: in variant mfs not one that is late with nothing ahead of it. */
+/* True if the batch is late and pruning may help it. In variant mfs it does not help a batch that is late
+ * with nothing ahead of it. */
 static bool is_late(const struct mfs_plan *plan, const struct plan_slot *slot, int64_t longest)
 {
 	int64_t due = plan->config.paper ? slot->latest : slot->loose;
@@ -23,7 +25,7 @@ static bool is_late(const struct mfs_plan *plan, const struct plan_slot *slot, i
 
 /* -- the list of pruned requests */
 
-/* By urgency: place of the batch, deadline, number. */
+/* By urgency: place of the batch, then deadline, then number. */
 static int compare_urgency(const void *x, const void *y)
 {
 	const struct plan_request *a = ((const struct plan_out *)x)->request,
@@ -36,7 +38,7 @@ static int compare_urgency(const void *x, const void *y)
 	return a->why.request < b->why.request ? -1 : 1;
 }
 
-/* Drops those that have lost the flag, and moves new ones to their places. */
+/* Drops requests that are no longer pruned, and moves new ones to their places. */
 void plan_tidy(struct mfs_plan *plan)
 {
 	struct plan_out *out = plan->pruned.at, *add = plan->merging.at;
@@ -64,7 +66,7 @@ static void give_back(struct mfs_plan *plan, struct plan_request *request)
 	plan_mark(plan, request);
 }
 
-/* -- infeasible requests: late even with every port to themselves. They change with the clock alone */
+/* -- infeasible requests: late even with every port to themselves. Only the clock changes which these are */
 
 static void set_infeasible(struct mfs_plan *plan, struct plan_request *request, bool infeasible)
 {
@@ -75,7 +77,7 @@ static void set_infeasible(struct mfs_plan *plan, struct plan_request *request, 
 	plan_mark(plan, request);
 	if (plan->config.paper)
 		return;
-	request->flags &= (uint8_t)~PLAN_PRUNED; /* no longer by pruning */
+	request->flags &= (uint8_t)~PLAN_PRUNED; /* it is no longer pruned, but infeasible */
 	if (counted != plan_counts(plan, request))
 		plan_request_count(plan, request, counted ? -1 : 1);
 }
@@ -112,10 +114,10 @@ static void check_all_feasible(struct mfs_plan *plan)
 
 /* -- readmission */
 
-/* What each chunk bears, from the last to the first. */
+/* Finds what each chunk bears, from the last to the first. */
 static void find_bounds(struct mfs_plan *plan)
 {
-	int64_t next = INT64_MAX; /* some batch of the next chunk bears no more */
+	int64_t next = INT64_MAX; /* some batch of the next chunk bears no more than this */
 
 	for (uint32_t c = plan->chunk.n; c--;) {
 		struct plan_chunk *chunk = plan->chunk.at[c];
@@ -132,12 +134,12 @@ static void find_bounds(struct mfs_plan *plan)
 	}
 }
 
-/* Load on the port that the batch has now. */
+/* Returns the load that the batch has on the port now. */
 static int64_t load_on(const struct plan_batch *batch, uint32_t port)
 {
 	uint32_t low = 0, high = batch->ports, run = high ? port - batch->row[0].port : 0;
 
-	if (run < high && batch->row[run].port == port) /* ports next to each other, as an all-to-all has */
+	if (run < high && batch->row[run].port == port) /* the ports are consecutive, as in an all-to-all */
 		return batch->row[run].busy_ns;
 	while (low < high) {
 		uint32_t middle = (low + high) / 2;
@@ -150,7 +152,7 @@ static int64_t load_on(const struct plan_batch *batch, uint32_t port)
 	return low < batch->ports && batch->row[low].port == port ? batch->row[low].busy_ns : 0;
 }
 
-/* Whether a batch of the chunk, from the request's own on, does not bear it on the port. */
+/* True if some batch of the chunk, from the request's own batch on, does not bear the load on the port. */
 static bool refused_by_batches(struct mfs_plan *plan, struct plan_out *out, const struct mfs_plan_load *load,
 			       struct plan_chunk *chunk)
 {
@@ -176,7 +178,7 @@ refused:
 	return true;
 }
 
-/* With what has come back before it in this event. */
+/* True if the request cannot return, counting those that have returned before it in this event. */
 static bool refused(struct mfs_plan *plan, struct plan_out *out)
 {
 	const struct mfs_plan_load last = {out->port, out->busy};
@@ -219,7 +221,7 @@ static bool refused(struct mfs_plan *plan, struct plan_out *out)
 	return false;
 }
 
-/* Brings back, most urgent first, what fits. */
+/* Brings back the requests that fit, most urgent first. */
 static void readmit(struct mfs_plan *plan)
 {
 	find_bounds(plan);
@@ -231,14 +233,14 @@ static void readmit(struct mfs_plan *plan)
 
 /* -- pruning */
 
-/* How long the longest port would be busy with fixed loads alone, which are added up in plan->fixed chunk by chunk. */
+/* How long the longest port would be busy with fixed loads alone. They are added up in plan->fixed, chunk by chunk. */
 struct fixed_walk {
-	uint32_t chunks;    /* that are in plan->fixed */
-	int64_t front, end; /* of the last of them */
+	uint32_t chunks;    /* number of chunks added up in plan->fixed */
+	int64_t front, end; /* longest port in front of the last of them, and behind it */
 	int64_t of_all;
 };
 
-/* Behind this batch. The later ones of its chunk are taken out for the time being. */
+/* The longest port behind this batch. The later batches of its chunk are taken out temporarily. */
 static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chunk,
 			     const struct plan_slot *slot)
 {
@@ -254,7 +256,7 @@ static int64_t fixed_longest(struct mfs_plan *plan, const struct plan_chunk *chu
 	return longest;
 }
 
-/* Variant mfs: late even with every request of all batches pruned. */
+/* Variant mfs: true if the batch is late even with every request of all batches pruned. */
 static bool is_hopeless(struct mfs_plan *plan, struct fixed_walk *walk, const struct plan_chunk *chunk,
 			const struct plan_slot *slot)
 {
@@ -273,7 +275,7 @@ static bool is_hopeless(struct mfs_plan *plan, struct fixed_walk *walk, const st
 	return walk->front > left || (walk->end > left && fixed_longest(plan, chunk, slot) > left);
 }
 
-/* The first cell of the column whose request counts; its end when none does. */
+/* Returns the first cell of the column whose request counts, or the end of the column. */
 static uint32_t first_that_counts(const struct mfs_plan *plan, struct plan_batch *batch, uint32_t k)
 {
 	uint32_t c = batch->column[k].first, end = batch->column[k + 1].begin;
@@ -284,8 +286,8 @@ static uint32_t first_that_counts(const struct mfs_plan *plan, struct plan_batch
 	return c;
 }
 
-/* The request with the most load on the port, of batches up to `last`: of equal ones the least urgent batch's, then the
- * greater number. NULL: none has any. */
+/* Returns the request with the most load on the port, among batches up to `last`. Among equal ones it is
+ * that of the least urgent batch, then the one with the greater number. NULL: none has any load there. */
 static struct plan_request *find_victim(struct mfs_plan *plan, uint32_t port, const struct plan_batch *last)
 {
 	struct plan_candidates_list *list = &plan->candidates[port];
@@ -320,7 +322,7 @@ static bool may_have_victim(const struct mfs_plan *plan, const struct plan_walk 
 	return walk->slowest != MFS_PLAN_NO_PORT && batch->red >= plan->no_victim_before[walk->slowest];
 }
 
-/* Prunes one request for the batch; false when that cannot help. */
+/* Prunes one request for the batch. Returns false if that cannot help. */
 static bool prune_one(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_batch *batch)
 {
 	uint32_t port = walk->slowest, loads;
@@ -345,13 +347,13 @@ static bool prune_one(struct mfs_plan *plan, struct plan_walk *walk, const struc
 	return true;
 }
 
-/* Walks through the chunk, and prunes while a batch of it is late. */
+/* Walks through the chunk, and prunes while one of its batches is late. */
 static void prune_chunk(struct mfs_plan *plan, struct fixed_walk *fixed, struct plan_chunk *chunk)
 {
 	struct plan_walk walk;
 
 	plan_walk_begin(plan, &walk, chunk);
-	chunk->known = true; /* unless a victim changes what was found already */
+	chunk->known = true; /* cleared if pruning a request changes what was already found */
 	for (struct plan_slot *slot = chunk->slot; slot < chunk->slot + chunk->n; slot++) {
 		plan_walk_on(plan, &walk, chunk, (uint32_t)(slot - chunk->slot));
 		if (is_late(plan, slot, walk.longest) && may_have_victim(plan, &walk, slot->batch) &&
@@ -394,7 +396,7 @@ int mfs_plan_evaluate(struct mfs_plan *plan, int64_t now_ns)
 	plan->budget =
 		(uint32_t)(((uint64_t)plan->requests * plan->config.drop_budget_ppm + 999999) / 1000000);
 	plan->budget -= plan->spent < plan->budget ? plan->spent : plan->budget;
-	if (plan->pruned.n > plan->budget) { /* the most urgent come back */
+	if (plan->pruned.n > plan->budget) { /* the most urgent ones return */
 		for (uint32_t i = 0; i < plan->pruned.n - plan->budget; i++)
 			give_back(plan, plan->pruned.at[i].request);
 		plan_tidy(plan);

@@ -1,12 +1,13 @@
-/* The batches in order of (RED, number), in chunks, and S(u), the load promised on each port, behind each chunk: so an
- * event knows S at every end of a chunk without walking there. S and the longest port M_i only grow along the order. */
+/* The batches in order of (RED, number), in chunks, and S(u), the load promised on each port, behind each
+ * chunk. An event thus knows S at the end of every chunk without walking there. S and the longest port M_i
+ * only grow along the order. */
 #include "state.h"
 
 #ifndef CHUNK_SLOTS
-#define CHUNK_SLOTS 0 /* by the number of ports */
+#define CHUNK_SLOTS 0 /* 0: chosen by the number of ports */
 #endif
 
-/* The chunk in front of this one. */
+/* Returns the chunk in front of this one. */
 const struct plan_chunk *plan_front(const struct mfs_plan *plan, const struct plan_chunk *chunk)
 {
 	return chunk->at ? plan->chunk.at[chunk->at - 1] : plan->start;
@@ -17,7 +18,7 @@ int64_t plan_greatest(const int64_t *load, uint32_t n)
 	int64_t a = 0, b = 0, c = 0, d = 0;
 	uint32_t u = 0;
 
-	for (; u + 4 <= n; u += 4) { /* four chains at a time */
+	for (; u + 4 <= n; u += 4) { /* four independent chains, so that they run in parallel */
 		a = plan_max(a, load[u]);
 		b = plan_max(b, load[u + 1]);
 		c = plan_max(c, load[u + 2]);
@@ -28,7 +29,8 @@ int64_t plan_greatest(const int64_t *load, uint32_t n)
 	return plan_max(plan_max(a, b), plan_max(c, d));
 }
 
-/* A chunk may be split: one in reserve. A chunk's sums take about as much memory as its batches. */
+/* A chunk may have to be split, so one is kept in reserve. The sums of a chunk take about as much memory
+ * as its batches. */
 int plan_order_reserve(struct mfs_plan *plan)
 {
 	uint64_t need = (uint64_t)plan->chunk.n + 1;
@@ -54,7 +56,8 @@ static void renumber(struct mfs_plan *plan, uint32_t at)
 		plan->chunk.at[at]->at = at;
 }
 
-/* Chunks from `at` on have moved by one place: what was refused at the end of one is checked there, or behind it. */
+/* Chunks from `at` on have moved by one place. Requests refused at the end of one of them are checked
+ * there next, or at the one behind it. */
 static void move_refusals(struct mfs_plan *plan, uint32_t at, int by)
 {
 	for (uint32_t i = 0; i < plan->pruned.n; i++)
@@ -62,7 +65,7 @@ static void move_refusals(struct mfs_plan *plan, uint32_t at, int by)
 			plan->pruned.at[i].chunk += (uint32_t)by;
 }
 
-/* Takes the spare chunk, empty, behind `previous`, whose sums it gets. */
+/* Inserts the spare chunk, empty, behind `previous`, and copies the sums of that. */
 static struct plan_chunk *add_chunk(struct mfs_plan *plan, const struct plan_chunk *previous)
 {
 	struct plan_chunk *chunk = plan->spare;
@@ -78,7 +81,8 @@ static struct plan_chunk *add_chunk(struct mfs_plan *plan, const struct plan_chu
 		(plan->chunk.n++ - at) * sizeof(*plan->chunk.at));
 	plan->chunk.at[at] = chunk;
 	renumber(plan, at);
-	move_refusals(plan, at ? at - 1 : 0, 1); /* those of `previous`, too: the batch may have moved */
+	/* also those refused at `previous`: the batch may have moved */
+	move_refusals(plan, at ? at - 1 : 0, 1);
 	return chunk;
 }
 
@@ -121,8 +125,9 @@ static void split(struct mfs_plan *plan, struct plan_chunk *chunk)
 	chunk->top = plan_greatest(chunk->behind, plan->config.ports);
 }
 
-/* Load comes or goes in this chunk: S changes behind it and all later ones. Of chunks in which none of these ports can be
- * the longest, since it has less behind the chunk than the longest has in front, M_i stays known. */
+/* Adds or removes load in this chunk: S changes behind it and behind all later chunks. M_i stays known in
+ * chunks in which none of these ports can be the longest, because it has less load behind the chunk than
+ * the longest has in front of it. */
 static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struct mfs_plan_load *load,
 		    uint32_t n, int sign)
 {
@@ -147,7 +152,8 @@ static void promise(struct mfs_plan *plan, struct plan_chunk *chunk, const struc
 	}
 }
 
-/* The first slot of the chunk whose batch does not go before this one; NULL: the first chunk that begins with such. */
+/* Returns the first slot of the chunk whose batch does not go before this one. With chunk NULL: the first
+ * chunk that begins with such a batch. */
 static uint32_t position(const struct mfs_plan *plan, const struct plan_chunk *chunk,
 			 const struct plan_batch *batch)
 {
@@ -165,7 +171,7 @@ static uint32_t position(const struct mfs_plan *plan, const struct plan_chunk *c
 	return low;
 }
 
-/* The last chunk that begins with a batch before this one, else the first. */
+/* Returns the last chunk that begins with a batch before this one, otherwise the first chunk. */
 static struct plan_chunk *chunk_for(const struct mfs_plan *plan, const struct plan_batch *batch)
 {
 	uint32_t behind = position(plan, NULL, batch);
@@ -173,7 +179,7 @@ static struct plan_chunk *chunk_for(const struct mfs_plan *plan, const struct pl
 	return plan->chunk.at[behind ? behind - 1 : 0];
 }
 
-/* Room was reserved. */
+/* Room must be reserved. */
 void plan_order_insert(struct mfs_plan *plan, struct plan_batch *batch)
 {
 	struct plan_chunk *chunk = plan->chunk.n ? chunk_for(plan, batch) : add_chunk(plan, plan->start);
@@ -216,14 +222,14 @@ void plan_order_remove(struct mfs_plan *plan, struct plan_batch *batch)
 	}
 }
 
-/* Begins in front of the chunk. */
+/* Begins the walk in front of the chunk. */
 void plan_walk_begin(struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk)
 {
 	memcpy(plan->load, plan_front(plan, chunk)->behind, plan->config.ports * sizeof(*plan->load));
 	plan_walk_longest(plan, walk, plan_front(plan, chunk)->top);
 }
 
-/* Finds the first port that is busy for so long, which is the longest time. */
+/* `longest` is the longest time of all ports. Finds the first port with it. */
 void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk, int64_t longest)
 {
 	*walk = (struct plan_walk){longest, 0};
@@ -232,14 +238,15 @@ void plan_walk_longest(const struct mfs_plan *plan, struct plan_walk *walk, int6
 	walk->slowest = walk->longest ? walk->slowest : MFS_PLAN_NO_PORT;
 }
 
-/* Past the batch of this slot. */
+/* Moves past the batch of this slot. */
 void plan_walk_on(const struct mfs_plan *plan, struct plan_walk *walk, const struct plan_chunk *chunk,
 		  uint32_t slot)
 {
 	const struct plan_batch *batch = chunk->slot[slot].batch;
 	struct plan_walk at = *walk;
 
-	if (slot + 2 < chunk->n) { /* into the cache: blocks begin with the row's head, and lie anywhere */
+	/* prefetch: blocks begin with the head of the row, and lie anywhere in memory */
+	if (slot + 2 < chunk->n) {
 		__builtin_prefetch(chunk->slot[slot + 2].batch);
 		for (uint32_t k = 0; k < chunk->slot[slot + 1].batch->ports; k += 4)
 			__builtin_prefetch(&chunk->slot[slot + 1].batch->row[k]);
@@ -267,7 +274,7 @@ void plan_order_learn(struct mfs_plan *plan, struct plan_chunk *chunk)
 	chunk->known = true;
 }
 
-/* Into plan->part; answers how many. */
+/* Copies the request's loads to plan->part. Returns how many there are. */
 uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *request)
 {
 	uint32_t n = 0;
@@ -278,7 +285,8 @@ uint32_t plan_request_loads(struct mfs_plan *plan, const struct plan_request *re
 	return n;
 }
 
-/* The request's loads, then in plan->part, count from now on (1), or do not any more (-1); answers how many. */
+/* Adds (sign 1) or removes (sign -1) the request's loads, and leaves them in plan->part. Returns how many
+ * there are. */
 uint32_t plan_request_count(struct mfs_plan *plan, struct plan_request *request, int sign)
 {
 	struct plan_batch *batch = request->batch;

@@ -1,7 +1,7 @@
-/* The tables of plan.h: batches come and go; mfs_plan_evaluate() decides what follows. */
+/* The calls of plan.h: batches come and go. mfs_plan_evaluate() decides what follows from that. */
 #include "state.h"
 
-/* Counts the plan's memory, or cuts it from the arena. */
+/* Counts the memory that the plan needs, or cuts it from the arena. */
 static struct mfs_plan *take_tables(struct mfs_plan *plan, struct mfs_arena *arena)
 {
 	size_t n = (size_t)plan->config.ports + 1;
@@ -34,7 +34,7 @@ int mfs_plan_create(struct mfs_plan **out, const struct mfs_plan_config *config)
 	if (!mfs_arena_map(&arena))
 		return -ENOMEM;
 	*out = take_tables(&plan, &arena);
-	plan.start->at = PLAN_NONE; /* the chunk behind it is 0 */
+	plan.start->at = PLAN_NONE; /* so the index of the chunk behind it is 0 */
 	plan.start->behind = (int64_t *)plan.start->slot;
 	**out = plan;
 	return 0;
@@ -76,8 +76,8 @@ static void count_batch(struct mfs_plan *plan, const struct plan_batch *batch, i
 	}
 }
 
-/* Whether all that is promised stays within MFS_PLAN_TIME_MAX with the batch, of which only the fixed loads are in its row
- * yet, in the place of the old one. */
+/* True if the total promised stays within MFS_PLAN_TIME_MAX when the batch replaces `old`. The row of the
+ * batch has only its fixed loads yet. */
 static bool within_limit(struct mfs_plan *plan, const struct plan_batch *old, const struct plan_batch *batch)
 {
 	bool within = true;
@@ -138,8 +138,8 @@ static void attach(struct mfs_plan *plan, struct plan_batch *batch)
 	count_batch(plan, batch, 1);
 }
 
-/* Everything that attach() and the evaluation may fill, so that they cannot fail. The lists of requests hold all of them
- * at most; `gone` what the last delta reported, which was active then. */
+/* Reserves everything that attach() and the evaluation may fill, so that they cannot fail. The lists of requests
+ * hold at most all requests. `gone` holds at most what the last delta reported, all of which was active then. */
 static int reserve(struct mfs_plan *plan, const struct plan_batch *batch)
 {
 	uint64_t requests = (uint64_t)plan->requests + batch->requests;
@@ -159,7 +159,7 @@ static int reserve(struct mfs_plan *plan, const struct plan_batch *batch)
 	return rc;
 }
 
-/* A request of a batch that is replaced stays pruned, for the reason it had. */
+/* A request of a batch that is replaced stays pruned, for the same reason. */
 static void carry(struct plan_request *request, struct plan_request *old)
 {
 	request->flags = old->flags & (PLAN_PRUNED | PLAN_REPORTED);
@@ -244,7 +244,7 @@ int64_t mfs_plan_promised(const struct mfs_plan *plan, uint32_t port, int64_t re
 
 	if (port >= plan->config.ports || !plan->chunk.n)
 		return 0;
-	while (low < high) { /* the first chunk that ends later */
+	while (low < high) { /* find the first chunk that ends later */
 		uint32_t middle = (low + high) / 2;
 		const struct plan_chunk *chunk = plan->chunk.at[middle];
 

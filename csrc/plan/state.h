@@ -1,10 +1,10 @@
-/* The tables behind plan.h, whose calls point down:
+/* The tables behind plan.h. Calls point down:
  *
  *   plan.c      batches come and go; reading
  *   evaluate.c  one event: what is infeasible, readmission, pruning
  *   order.c     the batches in order, and the load promised along it
  *   batch.c     one batch: checked, its RED, its loads
- *   delta.c     what changed since it was last asked */
+ *   delta.c     what changed since the last delta */
 #ifndef MFS_PLAN_STATE_H
 #define MFS_PLAN_STATE_H
 
@@ -20,82 +20,85 @@
 
 enum {
 	PLAN_PRUNED = 1,     /* in plan->pruned */
-	PLAN_INFEASIBLE = 2, /* cannot make its own deadline with every port to itself */
-	PLAN_REPORTED = 4,   /* the last delta has it as pruned or infeasible */
+	PLAN_INFEASIBLE = 2, /* cannot make its own deadline even with every port to itself */
+	PLAN_REPORTED = 4,   /* the last delta reported it as pruned or infeasible */
 	PLAN_CHANGED = 8,    /* in plan->changed: the next delta checks it */
 };
 
-/* What a request has on a port. */
+/* The load of a request on a port. */
 struct plan_cell {
-	int64_t busy; /* above 0 */
+	int64_t busy; /* greater than 0 */
 	uint32_t port;
-	uint32_t k;    /* of the port in the batch's row */
-	uint32_t next; /* cell of the same request; PLAN_NONE: no other */
+	uint32_t k;    /* index of the port in the batch's row */
+	uint32_t next; /* next cell of the same request; PLAN_NONE: it is the last */
 	uint32_t request;
 };
 
 struct plan_request {
-	struct mfs_plan_pruned why; /* its number and its batch's, and where it is pruned the reason */
+	struct mfs_plan_pruned why; /* its number and that of its batch; if it is pruned, also the reason */
 	int64_t deadline;
-	int64_t latest; /* the last moment at which it can still make its deadline alone */
+	int64_t latest; /* the latest time at which it can still make its deadline alone */
 	struct plan_batch *batch;
-	uint32_t cell; /* its first; PLAN_NONE: it loads no port */
+	uint32_t cell; /* its first cell; PLAN_NONE: it loads no port */
 	uint32_t changed_at;
 	uint8_t flags;
 };
 
-/* The requests' loads on one port of the row. */
+/* The loads of the batch's requests on one port of its row. */
 struct plan_column {
-	uint32_t begin;         /* in cell; the next column's is the end */
+	uint32_t begin;         /* index of the first cell; the next column's is the end */
 	uint32_t first;         /* no cell before it counts */
-	uint32_t candidates_at; /* in plan->candidates of the port; PLAN_NONE: no request loads it */
+	uint32_t candidates_at; /* index in plan->candidates of the port; PLAN_NONE: no request loads it */
 };
 
-/* One block of memory. */
+/* A batch and its arrays, in one block of memory. */
 struct plan_batch {
 	struct plan_chunk *chunk;
 	uint64_t id;
 	int64_t red, loose, compute;
-	struct mfs_plan_load
-		*row; /* L_i by ascending port: fixed loads and those of the requests that count */
+	/* L_i by ascending port: fixed loads and those of the requests that count */
+	struct mfs_plan_load *row;
 	uint32_t ports, fixed_loads, requests;
 	struct mfs_plan_load *fixed;
-	struct plan_cell *cell;     /* by port, then the greatest load, then the greatest request first */
-	struct plan_column *column; /* ports + 1 */
+	struct plan_cell *cell;     /* sorted by port, then greatest load, then greatest request number */
+	struct plan_column *column; /* ports + 1 entries */
 	struct plan_request *request;
 };
 
-/* A batch in its place, with what every event reads of it. */
+/* A batch at its place, with what every event reads of it. */
 struct plan_slot {
 	struct plan_batch *batch;
 	int64_t loose;   /* D^Lo */
 	int64_t latest;  /* D^Lo less compute */
-	int64_t longest; /* the longest port's load, where chunk->known */
+	int64_t longest; /* the load of the longest port, valid if chunk->known */
 	int64_t feasible_until,
-		infeasible_from; /* the clock between them changes no request's PLAN_INFEASIBLE */
+		/* a clock between these changes no request's PLAN_INFEASIBLE */
+		infeasible_from;
 };
 
-/* Successive batches. S(u) behind the last of them is kept up to date by all load that comes and goes in front. */
+/* Successive batches. `behind` is S(u) behind the last of them; it is updated when load in this chunk or
+ * one before it is added or removed. */
 struct plan_chunk {
-	uint32_t at; /* in plan->chunk */
+	uint32_t at; /* index in plan->chunk */
 	uint32_t n;
-	bool known;  /* slot->longest of all */
-	int64_t top; /* the greatest of `behind` */
+	bool known;  /* slot->longest of all its batches is valid */
+	int64_t top; /* the greatest value in `behind` */
 	int64_t *behind;
-	int64_t *fixed; /* by port: fixed loads of these batches */
-	/* of G_i, up to which batch i bears load on a port without losing its margin or becoming later (evaluate.c) */
-	int64_t least; /* no batch of the chunk bears less */
-	int64_t end;   /* load above it is refused by the last batch of the chunk or some batch of the next */
+	int64_t *fixed; /* by port: sum of the fixed loads of these batches */
+	/* bounds from G_i, the load up to which batch i can bear load on a port without losing its margin
+	 * or becoming later (evaluate.c) */
+	int64_t least; /* every batch of the chunk bears this much */
+	int64_t end;   /* more load is refused by the last batch of the chunk or by some batch of the next */
 	struct plan_slot slot[];
 };
 
-/* A walk along the order: S is in plan->load. */
+/* A walk along the order. S at its position is in plan->load. */
 struct plan_walk {
 	int64_t longest;  /* M_i */
-	uint32_t slowest; /* the first port with it */
+	uint32_t slowest; /* the first port with that load */
 };
 
-/* A pruned request, and the port and chunk at whose end it was refused last: where to check first. */
+/* A pruned request, and the port and chunk at whose end it was last refused, which are checked first. */
 struct plan_out {
 	struct plan_request *request;
 	int64_t busy;
@@ -105,8 +108,8 @@ struct plan_out {
 /* A batch with requests that load a port. */
 struct plan_candidates {
 	struct plan_batch *batch;
-	int64_t red; /* the batch's */
-	int64_t top; /* no request that counts has more there */
+	int64_t red; /* that of the batch */
+	int64_t top; /* no request that counts has more load there */
 	uint32_t k;
 };
 
@@ -121,37 +124,38 @@ PLAN_VECTOR(struct plan_candidates, plan_candidates_list);
 struct mfs_plan {
 	struct mfs_plan_config config;
 	int64_t now;
-	size_t bytes; /* of this and the tables by port */
+	size_t bytes; /* size of this and of the tables by port */
 
-	/* by port */
-	int64_t *total; /* promised, pruned or not */
+	/* tables by port */
+	int64_t *total; /* load promised, pruned or not */
 	int64_t *load;  /* S of the walk */
 	int64_t *fixed_total;
-	int64_t *fixed;            /* of the walk */
-	int64_t *no_victim_before; /* prune: no candidate in batches of a lesser RED */
+	int64_t *fixed;            /* fixed loads of the walk */
+	int64_t *no_victim_before; /* while pruning: batches with a smaller RED have no candidate */
 	struct plan_candidates_list *candidates;
-	int64_t *port; /* building a batch: these three */
+	int64_t *port; /* these three are used while a batch is built */
 	uint64_t *stamp;
 	uint32_t *k_of;
-	struct mfs_plan_load *part; /* loads of one request */
+	struct mfs_plan_load *part; /* the loads of one request */
 	uint64_t stamps;
 
 	uint32_t chunk_slots;
 	PLAN_VECTOR(struct plan_chunk *) chunk;
 	struct plan_chunk *spare;
-	struct plan_chunk *start; /* in front of all: empty, and nothing is promised there */
+	struct plan_chunk *start; /* in front of all others: empty, and nothing is promised there */
 	uint32_t batches, requests, infeasible;
 	uint32_t budget;
-	uint32_t spent;                      /* of it, by requests that others have pruned */
-	PLAN_VECTOR(struct plan_out) pruned; /* `sorted` of them the most urgent first, new ones behind */
+	uint32_t spent; /* part of the budget used up by requests that others have pruned */
+	/* the first `sorted` by urgency, most urgent first; new ones behind them */
+	PLAN_VECTOR(struct plan_out) pruned;
 	PLAN_VECTOR(struct plan_out) merging;
 	uint32_t sorted;
-	struct mfs_map batch_of;   /* number -> plan_batch */
-	struct mfs_map request_of; /* number -> plan_request */
+	struct mfs_map batch_of;   /* batch number -> plan_batch */
+	struct mfs_map request_of; /* request number -> plan_request */
 
 	/* since the last delta */
 	PLAN_VECTOR(struct plan_request *) changed;
-	PLAN_VECTOR(uint64_t) gone; /* reported, and no longer active */
+	PLAN_VECTOR(uint64_t) gone; /* reported before, and no longer active */
 };
 
 int plan_grow(void *vector, size_t size, uint64_t need); /* -ENOMEM */
@@ -172,7 +176,7 @@ static inline bool plan_counts(const struct mfs_plan *plan, const struct plan_re
 	return !(request->flags & (plan->config.paper ? PLAN_PRUNED : PLAN_PRUNED | PLAN_INFEASIBLE));
 }
 
-/* By place in the order. */
+/* The order of batches. */
 static inline bool plan_batch_before(const struct plan_batch *a, const struct plan_batch *b)
 {
 	return a->red != b->red ? a->red < b->red : a->id < b->id;

@@ -1,8 +1,8 @@
 /* Early stages: batches and, in them, control, collective and reuse flows.
  *
- * All reuse flows of a batch come one layer nearer when L_curr grows, so their order inside the batch stays
- * as it is and only the batch moves among the others. Inside a batch and destination the groups by layer form two heaps:
- * `ahead` (RLI > 0, or the batch is not announced) by layer, and `due` (RLI 0) by arrival. */
+ * When L_curr grows, all reuse flows of a batch come one layer nearer. Their order inside the batch does not
+ * change; only the batch moves among the others. Within a batch and destination the groups (one for each layer)
+ * form two heaps: `ahead` (RLI > 0, or the batch is not announced), by layer, and `due` (RLI 0), by arrival. */
 #include "group.h"
 #include "lone.h"
 #include "parked.h"
@@ -40,7 +40,7 @@ static uint32_t group_rli(const struct batch *batch, const struct group *group)
 	return group->layer > batch->layer_current ? group->layer - batch->layer_current : 0;
 }
 
-/* The first flow of a strand, 0 if it has none. */
+/* Returns the first flow of a strand, 0 if it has none. */
 static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand)
 {
 	uint32_t group;
@@ -53,7 +53,7 @@ static uint32_t strand_head(const struct mfs_rmlq *q, const struct batch *strand
 	return group ? group_at(q, group)->fifo.head : 0;
 }
 
-/* The facts of all that a batch has waiting; RLI and stage are a flow's. */
+/* The facts of everything that a batch has waiting. RLI and stage are those of a flow, and left out. */
 static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const struct batch *batch)
 {
 	static const uint8_t owner[] = {[0] = MFS_OWNER_UNKNOWN,
@@ -70,7 +70,7 @@ static inline struct mfs_early_facts batch_facts(const struct mfs_rmlq *q, const
 	};
 }
 
-/* What comes after RLI in its keys. */
+/* The part of its keys that follows the RLI. */
 static inline uint64_t batch_second(const struct mfs_rmlq *q, const struct batch *batch)
 {
 	const struct mfs_early_facts facts = batch_facts(q, batch);
@@ -78,7 +78,7 @@ static inline uint64_t batch_second(const struct mfs_rmlq *q, const struct batch
 	return q->rules->key_early(&q->policy, &facts);
 }
 
-/* Gives the strand the key of its first flow. */
+/* Sets the strand's key to that of its first flow. */
 static void strand_place(struct mfs_rmlq *q, const struct batch *batch, uint32_t s)
 {
 	const struct batch *strand = batch_at(q, s);
@@ -104,7 +104,7 @@ static void strand_place(struct mfs_rmlq *q, const struct batch *batch, uint32_t
 		 policy_early_key(rli, batch->second, stage), arrival, head);
 }
 
-/* Gives all that the batch has waiting its place. */
+/* Sets the place of everything that the batch has waiting. */
 static void batch_place(struct mfs_rmlq *q, uint32_t b)
 {
 	struct batch *batch = batch_at(q, b);
@@ -115,7 +115,7 @@ static void batch_place(struct mfs_rmlq *q, uint32_t b)
 		strand_place(q, batch, s);
 }
 
-/* The batch has other bytes, which may move all of it; `head`: the strand has another first flow. */
+/* The bytes of the batch have changed, which may move all of it. `head`: the strand has another first flow. */
 static inline void batch_place_at(struct mfs_rmlq *q, uint32_t b, uint32_t s, bool head)
 {
 	struct batch *batch = batch_at(q, b);
@@ -132,7 +132,7 @@ static inline void batch_place_at(struct mfs_rmlq *q, uint32_t b, uint32_t s, bo
 	}
 }
 
-/* Bytes more or (as two's complement) fewer of a waiting flow. */
+/* Adds to the bytes of a waiting flow; to subtract, pass the two's complement. */
 static void bytes_count(struct mfs_rmlq *q, const struct flow *flow, uint64_t bytes)
 {
 	uint32_t b = flow->stage == MFS_STAGE_REUSE ? group_at(q, flow->owner)->batch : flow->owner;
@@ -140,7 +140,7 @@ static void bytes_count(struct mfs_rmlq *q, const struct flow *flow, uint64_t by
 	batch_at(q, b)->bytes_waiting += bytes;
 }
 
-/* Whether the key of the flow's batch depends on bytes that changed. */
+/* True if the key of batch b changes with its bytes. */
 static bool bytes_matter(const struct mfs_rmlq *q, uint32_t b)
 {
 	const struct batch *batch = batch_at(q, b);
@@ -156,8 +156,8 @@ static uint32_t batch_take(struct mfs_rmlq *q, uint64_t key, uint32_t part)
 		return MFS_BATCH_UNNAMED;
 	b = mfs_slab_find(&q->batch, key, part);
 	if (!b) {
-		b = mfs_slab_take(&q->batch, key,
-				  part); /* there is one for every flow and every announced batch */
+		/* cannot fail: there is one for every flow and every announced batch */
+		b = mfs_slab_take(&q->batch, key, part);
 		record_clear(batch_at(q, b));
 		batch_at(q, b)->rank = MFS_RANK_NONE;
 	}
@@ -263,7 +263,7 @@ void early_submit(struct mfs_rmlq *q, uint32_t i, const struct mfs_flow *info)
 		batch_place_at(q, b, s, head);
 }
 
-/* Takes a waiting flow out of its batch. The batch may be forgotten with it unless `keep`. */
+/* Takes a waiting flow out of its batch. Unless `keep` is set, the batch may be forgotten with it. */
 static void early_detach(struct mfs_rmlq *q, uint32_t i, bool keep)
 {
 	struct flow *flow = flow_at(q, i);
@@ -340,7 +340,8 @@ void early_facts(const struct mfs_rmlq *q, const struct flow *flow, struct mfs_e
 static uint32_t alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns, enum request_kind kind)
 {
 	struct flow *flow = flow_at(q, i);
-	uint32_t r = request_take(q, 0, kind, MFS_TIER_SCAVENGER); /* there is one for every flow */
+	/* cannot fail: there is one for every flow */
+	uint32_t r = request_take(q, 0, kind, MFS_TIER_SCAVENGER);
 	struct request *request = request_at(q, r);
 
 	request->fifo.head = request->fifo.tail = i;
@@ -356,7 +357,7 @@ void early_alone(struct mfs_rmlq *q, uint32_t i, uint64_t deadline_ns)
 	alone(q, i, deadline_ns, REQUEST_BACKGROUND);
 }
 
-/* Takes the flow's own record away. Its batch, if it was set aside, is left for the caller to release. */
+/* Removes the flow's own record. If the flow was set aside, its batch is left for the caller to release. */
 static uint32_t alone_detach(struct mfs_rmlq *q, uint32_t r)
 {
 	struct request *request = request_at(q, r);
@@ -401,8 +402,9 @@ bool early_demoted(const struct mfs_rmlq *q, uint64_t request, uint32_t b)
 	return r && request_at(q, r)->pruned;
 }
 
-/* Pruning is lazy for reuse flows: they wait in their groups among others and move when their turn would
- * come. So is lateness, which time brings: it only sets back, so a load that is first and in time is rightly first. */
+/* Pruning is lazy for reuse flows: they wait in their groups among the others, and move when their turn
+ * would come. Lateness, which time brings, is lazy as well: it only moves loads back, so a load that is
+ * first and in time is rightly first. */
 uint32_t early_head(struct mfs_rmlq *q)
 {
 	const struct mfs_heap_entry *entry;
@@ -437,7 +439,7 @@ uint32_t early_head(struct mfs_rmlq *q)
 	return 0;
 }
 
-/* Back to its group, at its place by arrival: it left as the head, so few are before it. */
+/* Returns a flow to its group, to its place by arrival. It left as the first flow, so few flows are before it. */
 static void aside_return(struct mfs_rmlq *q, uint32_t r)
 {
 	uint32_t i = request_at(q, r)->fifo.head;
@@ -470,8 +472,9 @@ void early_return(struct mfs_rmlq *q, uint32_t r)
 
 void early_rate(struct mfs_rmlq *q)
 {
+	/* skips records that were given back */
 	for (uint32_t b = 1; b <= q->batch.used; b++)
-		if (batch_at(q, b)->record.key && batch_at(q, b)->needed_ns) /* not one that was given back */
+		if (batch_at(q, b)->record.key && batch_at(q, b)->needed_ns)
 			batch_place(q, b);
 }
 
@@ -487,12 +490,12 @@ static void batch_slack_place(struct mfs_rmlq *q, uint32_t b)
 		mfs_heap_remove(&q->deadline, b);
 		return;
 	}
-	/* differences of times below 2^60, shifted to sort as unsigned */
+	/* differences of times below 2^60, shifted so that they sort as unsigned */
 	mfs_heap_set(&q->slack, b, (1ULL << 63) + batch->deadline_ns - batch->compute_end_ns, b, 0);
 	mfs_heap_set(&q->deadline, b, batch->deadline_ns, b, 0);
 }
 
-/* Moves the groups whose layer has come. */
+/* Moves the groups whose layer has come from `ahead` to `due`. */
 static void strand_come_due(struct mfs_rmlq *q, uint32_t s)
 {
 	const struct batch *strand = batch_at(q, s);
@@ -506,7 +509,7 @@ static void strand_come_due(struct mfs_rmlq *q, uint32_t s)
 	}
 }
 
-/* The batch does not run any more. */
+/* The batch no longer runs: moves its due groups back to `ahead`. */
 static void strand_end_due(struct mfs_rmlq *q, uint32_t s)
 {
 	const struct batch *strand = batch_at(q, s);
@@ -540,7 +543,7 @@ void early_announce(struct mfs_rmlq *q, uint32_t b, const struct mfs_batch_conte
 	strand_come_due(q, b);
 	for (uint32_t s = batch->strands; s; s = batch_at(q, s)->strand_next)
 		strand_come_due(q, s);
-	/* it runs now: what was set aside while it did not, comes back */
+	/* it runs now: what was set aside while it did not run comes back */
 	for (r = q->rules->demotes_running ? 0 : batch->members; r;) {
 		uint32_t next = request_at(q, r)->member_next;
 

@@ -1,11 +1,11 @@
-/* The groups of a batch: its reuse flows of one layer and destination each. They are found by these, and stand in one of
- * two pairing heaps of the batch's record or strand for that destination. */
+/* The groups of a batch: its reuse flows of one layer and destination each. A group is found by these two,
+ * and stands in one of two pairing heaps in the batch's record, or strand, for that destination. */
 #ifndef MFS_RMLQ_GROUP_H
 #define MFS_RMLQ_GROUP_H
 
 #include "state.h"
 
-/* Due: by arrival of the head; ahead: by layer. */
+/* A group that is due is ordered by the arrival of its first flow, a group ahead by its layer. */
 static inline uint64_t group_order(const struct group *group)
 {
 	return group->due ? group->head_arrival : group->layer;
@@ -23,7 +23,8 @@ static inline bool group_before(const struct mfs_rmlq *q, uint32_t a, uint32_t b
 
 static const struct pairing GROUPS = {group_links, group_before};
 
-/* The second half of a group's key: the layer, above it what the first half names, above that the destination. */
+/* The second half of a group's key: in the low bits the layer, above it the part of the batch's key, above
+ * that the destination. */
 _Static_assert(MFS_DESTINATIONS_MAX <= 1u << 14, "it fits above layer and part");
 
 static inline uint32_t group_part(uint32_t batch_part, uint16_t layer, uint16_t destination)
@@ -41,9 +42,9 @@ static inline uint32_t group_find(const struct mfs_rmlq *q, uint64_t batch_key, 
 static inline uint32_t group_make(struct mfs_rmlq *q, uint32_t b, uint32_t strand, uint16_t layer)
 {
 	const struct mfs_record *of = &batch_at(q, b)->record;
+	/* cannot fail: there is one for every flow */
 	uint32_t g = mfs_slab_take(&q->group, of->key,
-				   group_part(of->part, layer,
-					      batch_at(q, strand)->destination)); /* one for every flow */
+				   group_part(of->part, layer, batch_at(q, strand)->destination));
 	struct group *group = group_at(q, g);
 
 	record_clear(group);
@@ -60,7 +61,7 @@ static inline uint32_t *group_heap(const struct mfs_rmlq *q, const struct group 
 	return group->due ? &strand->due : &strand->ahead;
 }
 
-/* Puts a group that got its first flow, or whose batch moved, into the heap where it belongs. */
+/* Inserts a group that got its first flow, or whose batch has advanced, into the heap where it belongs. */
 static inline void group_insert(struct mfs_rmlq *q, uint32_t g)
 {
 	struct group *group = group_at(q, g);
@@ -75,13 +76,13 @@ static inline void group_remove(struct mfs_rmlq *q, uint32_t g)
 	pairing_remove(&GROUPS, q, group_heap(q, group_at(q, g)), g);
 }
 
-/* The group has another first flow: the order of a group that is due changes with it. */
+/* The group has another first flow. That changes the order of a group that is due. */
 static inline void group_head_set(struct mfs_rmlq *q, uint32_t g, uint64_t arrival)
 {
 	struct group *group = group_at(q, g);
 
-	if (!group->due ||
-	    (batch_at(q, group->strand)->due == g && !group->links.child)) { /* no order, or alone */
+	/* not in that order, or alone */
+	if (!group->due || (batch_at(q, group->strand)->due == g && !group->links.child)) {
 		group->head_arrival = arrival;
 		return;
 	}

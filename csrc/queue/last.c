@@ -1,10 +1,11 @@
-/* The last stage: requests, their place, and the times at which to evaluate them again. What is decided about one is the
- * policy's. */
+/* The last stage: requests, their place, and the times at which to evaluate them again. The policy decides
+ * about each request. */
 #include "parked.h"
 #include "strand.h"
 
-/* Least laxity of the batches whose early stages would wait; INT64_MAX: none is busy. Of each it is deadline
- * - max(compute end, now), so the least is the lesser of two least values that time does not change. */
+/* Least laxity of the batches whose early stages would have to wait; INT64_MAX: no batch is busy. For each
+ * batch that is deadline - max(compute end, now). The least of all is thus the lesser of two minima,
+ * neither of which changes with time. */
 int64_t last_unit_slack_ns(const struct mfs_rmlq *q)
 {
 	int64_t slack, due;
@@ -25,7 +26,7 @@ static void timer_set(struct mfs_rmlq *q, uint32_t r, uint64_t at_ns)
 		mfs_heap_set(&q->timer, r, at_ns, r, 0);
 }
 
-/* The waiting flow of the request that arrived first, 0 if none waits. */
+/* Returns the request's waiting flow that arrived first, 0 if none waits. */
 static uint32_t request_head(const struct mfs_rmlq *q, const struct request *request)
 {
 	uint32_t head = request->fifo.head;
@@ -47,7 +48,7 @@ void last_promoted(struct mfs_rmlq *q, const struct request *request)
 			    request->critical);
 }
 
-/* All but what only an evaluation needs: the unit's slack. */
+/* All facts but the unit's slack, which only an evaluation needs. */
 static inline struct mfs_last_facts request_facts(const struct mfs_rmlq *q, const struct request *request)
 {
 	return (struct mfs_last_facts){
@@ -63,7 +64,7 @@ static inline struct mfs_last_facts request_facts(const struct mfs_rmlq *q, cons
 	};
 }
 
-/* Evaluates the request now. Answers when to evaluate it again. */
+/* Evaluates the request now. Returns when to evaluate it again. */
 static uint64_t evaluate(struct mfs_rmlq *q, struct request *request)
 {
 	const uint8_t level_before = request->level;
@@ -97,8 +98,8 @@ void last_evaluate(struct mfs_rmlq *q, uint32_t r)
 	struct request *request = request_at(q, r);
 	uint64_t next = evaluate(q, request);
 
-	/* a timer that is early is harmless: it evaluates again and is set anew, which spares moving it at every
-	 * submit */
+	/* a timer that fires too early is harmless: it evaluates and is set anew. So it need not be moved
+	 * at every submit */
 	if (next < request->timer_ns)
 		timer_set(q, r, next);
 }
@@ -111,7 +112,7 @@ static uint64_t request_high(const struct mfs_rmlq *q, const struct request *req
 	return q->rules->key_last(&q->policy, &facts, request->tier);
 }
 
-/* Gives what waits for one destination its key; `s` is the request or a strand of it. */
+/* Sets the key of what waits for one destination; `s` is the request or one of its strands. */
 static void strand_place(struct mfs_rmlq *q, const struct request *request, uint32_t s, uint64_t high)
 {
 	const struct request *strand = request_at(q, s);
@@ -179,7 +180,7 @@ void last_request_release(struct mfs_rmlq *q, uint32_t r)
 	mfs_slab_give(&q->request, r);
 }
 
-/* Those of the flow are not ahead any more; what is behind it is. */
+/* The flow's bytes are not ahead any more, but what its sender has behind it is. */
 static void ahead_count(struct request *request, const struct mfs_flow *info)
 {
 	const uint64_t before = request->bytes_ahead;

@@ -1,5 +1,5 @@
-/* Loads: reuse that came without a batch, since its request still queues. Each request's stands in a batch record of its
- * own. Such requests block no unit yet, and are ordered by how soon each could be done. */
+/* Loads: reuse without a batch, submitted while its request still queues. The load of each request stands in a
+ * batch record of its own. Such requests do not block a unit yet, and are ordered by how soon each could be done. */
 #ifndef MFS_RMLQ_LONE_H
 #define MFS_RMLQ_LONE_H
 
@@ -23,8 +23,8 @@ static inline struct split_load *split_load_find(struct mfs_rmlq *q, uint64_t re
 	return NULL;
 }
 
-/* Nothing of it waits. Where its sender asks for the next piece when the last has arrived, it is the same load that comes back;
- * the oldest of many is forgotten. */
+/* Called when nothing of a load waits. If its sender asks for the next piece when the last one has
+ * arrived, it is the same load that comes back. Only the latest SPLIT_LOADS are remembered. */
 static inline void lone_keep(struct mfs_rmlq *q, const struct batch *batch)
 {
 	struct split_load *load;
@@ -47,8 +47,9 @@ static inline uint64_t lone_recall(struct mfs_rmlq *q, const struct batch *batch
 	return bytes;
 }
 
-/* When the load must be there, and what its sender has behind this flow of it: the latest holds for all of it. The whole
- * of it is what was submitted since some of it waits, or what its sender once had left, if that is more. */
+/* Notes when the load must have arrived, and what its sender has behind this flow; the latest values count
+ * for the whole load. Its whole size is what was submitted since some of it waits or, if that is more,
+ * what its sender once had left. */
 static inline void lone_submitted(struct mfs_rmlq *q, uint32_t b, const struct mfs_flow *info)
 {
 	struct batch *batch = batch_at(q, b);

@@ -1,4 +1,4 @@
-/* What waits for closed destinations, and its return. See parked.h. */
+/* What waits for closed destinations, and how it returns. See parked.h. */
 #include "parked.h"
 
 static struct pairing_links *parked_links(const struct mfs_rmlq *q, uint32_t node)
@@ -15,7 +15,7 @@ static bool parked_before(const struct mfs_rmlq *q, uint32_t a, uint32_t b)
 
 static const struct pairing BY_KEY = {parked_links, parked_before};
 
-/* The node that stands in the tier's heap for what is parked. There is one for each destination and tier. */
+/* Returns the node that stands in the tier's heap for what is parked. There is one for each destination and tier. */
 static uint32_t stand_in(const struct mfs_rmlq *q, unsigned tier, uint16_t destination)
 {
 	return q->node_parked + tier * MFS_DESTINATIONS_MAX + destination;
@@ -30,7 +30,7 @@ static uint16_t node_destination(const struct mfs_rmlq *q, uint32_t node)
 	return request_at(q, node)->destination;
 }
 
-/* Of an open destination the best parked key is in the tier's heap, of a closed one none. */
+/* For an open destination the best parked key is in the tier's heap; for a closed one, none is. */
 static void stand_in_place(struct mfs_rmlq *q, unsigned tier, uint16_t destination)
 {
 	uint32_t best = q->destination[destination].parked[tier];
@@ -43,7 +43,7 @@ static void stand_in_place(struct mfs_rmlq *q, unsigned tier, uint16_t destinati
 		mfs_heap_remove(&q->tier[tier], stand_in(q, tier, destination));
 }
 
-/* In or out of the pairing heap alone. */
+/* Enters or leaves only the pairing heap. */
 static void enter(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination)
 {
 	pairing_insert(&BY_KEY, q, &q->destination[destination].parked[tier], node);
@@ -95,8 +95,8 @@ void parked_surface(struct mfs_rmlq *q, unsigned tier)
 			const struct parked *parked = &q->park[best];
 
 			leave(q, tier, best, destination);
-			stand_in_place(q, tier,
-				       destination); /* before: there is room for as many as have flows */
+			/* before the node is set: the heap has room only for as many entries as have flows */
+			stand_in_place(q, tier, destination);
 			mfs_heap_set(heap, best, parked->high, parked->low, parked->hint);
 		} else if (q->destination[destination].closed) {
 			mfs_heap_remove(heap, first.node);

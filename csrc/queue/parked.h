@@ -1,24 +1,25 @@
-/* Nodes in the heaps of the tiers, and out of them while their destination is closed.
+/* Nodes in the heaps of the tiers, and outside of them while their destination is closed.
  *
- * A node whose destination is closed is parked: it leaves its tier's heap when it comes first there, or never
- * enters. What is parked for one destination and tier is a pairing heap with the same keys. While a destination is
- * open, the best key that is parked for it stands in the tier's heap as a node of its own kind; when that comes
- * first, the parked node takes a place in the tier's heap, and the next best key stands for the rest. So neither
- * closing nor opening moves what waits. */
+ * A node whose destination is closed is parked: it leaves its tier's heap when it comes first there, or
+ * never enters it. What is parked for one destination and tier is a pairing heap with the same keys. While
+ * a destination is open, the best key parked for it stands in the tier's heap as a node of its own kind.
+ * When that comes first, the parked node takes a place in the tier's heap, and the next best key stands in
+ * for the rest. So neither closing nor opening moves what waits. */
 #ifndef MFS_RMLQ_PARKED_H
 #define MFS_RMLQ_PARKED_H
 
 #include "state.h"
 
-#define POSITION_PARKED UINT32_MAX /* of a node that is parked, in place of its position in a tier's heap */
+#define POSITION_PARKED UINT32_MAX /* stored for a parked node in place of its position in a tier's heap */
 
 /* parked.c */
 void parked_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination, uint64_t high,
 		uint64_t low, uint32_t hint);
 void parked_remove(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination);
-void parked_surface(struct mfs_rmlq *q, unsigned tier); /* what comes first in the tier may go */
+/* makes the first node of the tier one that may go */
+void parked_surface(struct mfs_rmlq *q, unsigned tier);
 
-/* Puts the node of a destination in, or moves it to its new key. */
+/* Inserts the node of a destination, or moves it to its new key. */
 static inline void node_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination,
 			    uint64_t high, uint64_t low, uint32_t hint)
 {
@@ -30,7 +31,7 @@ static inline void node_set(struct mfs_rmlq *q, unsigned tier, uint32_t node, ui
 		parked_set(q, tier, node, destination, high, low, hint);
 }
 
-/* Takes the node out; nothing happens when it is not in. */
+/* Removes the node; does nothing if it is not in. */
 static inline void node_remove(struct mfs_rmlq *q, unsigned tier, uint32_t node, uint16_t destination)
 {
 	if (q->tier[tier].position[node] == POSITION_PARKED)
@@ -47,7 +48,7 @@ static inline uint64_t node_high(const struct mfs_rmlq *q, unsigned tier, uint32
 	return position == POSITION_PARKED ? q->park[node].high : q->tier[tier].entry[position - 1].high;
 }
 
-/* The first node of a tier whose destination is open, NULL if there is none. */
+/* Returns the first node of a tier whose destination is open, or NULL. */
 static inline const struct mfs_heap_entry *node_first(struct mfs_rmlq *q, unsigned tier)
 {
 	if (__builtin_expect(q->apart, 0))

@@ -41,7 +41,7 @@ double mfs_policy_get(const struct mfs_policy *policy, const struct mfs_paramete
 void mfs_policy_set(struct mfs_policy *policy, const struct mfs_parameter *parameter, double value)
 {
 	const double most = parameter->kind == MFS_PARAMETER_U32 ? (double)UINT32_MAX : (double)MFS_TIME_MAX;
-	const double clipped = value > 0.0 ? value < most ? value : most : 0.0; /* of integers */
+	const double clipped = value > 0.0 ? value < most ? value : most : 0.0; /* applies to integers */
 	void *field = (char *)policy + parameter->offset;
 
 	switch (parameter->kind) {
@@ -74,7 +74,8 @@ static bool in_range(const struct mfs_policy *policy)
 	for (uint32_t i = 0; i < PARAMETERS; i++) {
 		const double value = mfs_policy_get(policy, &PARAMETER[i]);
 
-		if (!(value >= PARAMETER[i].least && value <= PARAMETER[i].most)) /* so that NaN fails */
+		/* written so that NaN fails */
+		if (!(value >= PARAMETER[i].least && value <= PARAMETER[i].most))
 			return false;
 	}
 	return true;

@@ -1,26 +1,30 @@
-/* Variant mfs: last stages go by deadline, early stages, which block a unit, by how long they block it. It
- * has no levels and asks for no load. */
+/* Variant mfs. Last stages go by deadline. Early stages, which block a unit, go by how long they block it.
+ * It has no levels and needs no measured load. */
 #include "rules.h"
 
 #define LOAD_CLASSES 4
 #define LAST_CLASSES 3
 
-/* How K classes on the wire are divided. Collectives and control are alone on the highest, what is pruned and background
- * are alone on the lowest. Between them are loads, the shortest first, and last stages, by when they are due. The
- * longest loads share one with last stages (docs/results/studies.md). */
+/* How the K wire classes are divided. Collectives and control have the highest alone; pruned requests and
+ * background have the lowest alone. Between them are loads, the shortest first, and last stages, by when
+ * they are due. The longest loads share a class with last stages (docs/results/studies.md). */
 static const struct layout {
 	uint8_t load[LOAD_CLASSES];
 	uint8_t last[LAST_CLASSES];
 } LAYOUT[MFS_CLASSES_MAX + 1] = {
-	[2] = {{0, 0, 0, 0}, {1, 1, 1}}, /* last stages with what is pruned */
-	[3] = {{0, 0, 0, 0}, {1, 1, 1}}, /* loads with collectives: what may be deferred is below what may not */
-	[4] = {{1, 1, 1, 2}, {2, 2, 2}}, [5] = {{1, 1, 1, 2}, {2, 2, 3}}, [6] = {{1, 2, 2, 3}, {3, 3, 4}},
-	[7] = {{1, 2, 2, 4}, {3, 4, 5}}, [8] = {{1, 2, 3, 5}, {4, 5, 6}},
+	[2] = {{0, 0, 0, 0}, {1, 1, 1}}, /* last stages together with what is pruned */
+	/* loads together with collectives: what may be deferred is below what may not */
+	[3] = {{0, 0, 0, 0}, {1, 1, 1}},
+	[4] = {{1, 1, 1, 2}, {2, 2, 2}},
+	[5] = {{1, 1, 1, 2}, {2, 2, 3}},
+	[6] = {{1, 2, 2, 3}, {3, 3, 4}},
+	[7] = {{1, 2, 2, 4}, {3, 4, 5}},
+	[8] = {{1, 2, 3, 5}, {4, 5, 6}},
 };
 
 /* ---- early stages -------------------------------------------------------------------------------------- */
 
-/* Whether what a request waits for before it runs can no longer be there in time, were the port its own. */
+/* True if what a request waits for before it runs cannot arrive in time any more, even alone on the port. */
 static bool late(const struct mfs_early_facts *facts)
 {
 	return facts->needed_ns &&
@@ -41,7 +45,7 @@ static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_earl
 	return second;
 }
 
-/* By how many limits a request's load takes the port longer than the shortest ones. */
+/* How many limits a request's load exceeds: 0 for the shortest loads. */
 static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {
 	const uint64_t load_ns = policy_transfer_ns(facts->bytes_class, facts->rate_bytes_per_s)
@@ -52,7 +56,7 @@ static uint32_t load_step(const struct mfs_policy *policy, const struct mfs_earl
 	       (uint32_t)(load_ns > policy->short_load_ns * MFS_LOAD_STEP);
 }
 
-/* The last class is for what is known to take the port long. */
+/* The last class is for loads that are known to take the port long. */
 static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
 {
 	const uint8_t *load = LAYOUT[policy->classes].load;
@@ -88,8 +92,7 @@ static int64_t guard(const struct mfs_policy *policy, const struct mfs_last_fact
 	return policy_budget_share_ns(facts, policy->critical_laxity_share);
 }
 
-/* A lost request is due again some budgets after its deadline: it delays no request that is due before
- * that. */
+/* A lost request is due again some budgets after its deadline, so it delays no request that is due before then. */
 static uint64_t due(const struct mfs_last_facts *facts)
 {
 	if (!facts->decision.lost)
@@ -107,14 +110,14 @@ static enum mfs_tier tier_last(const struct mfs_decision *decision)
 static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts,
 			 enum mfs_tier tier)
 {
-	/* among the early ones, before batches of its size */
+	/* among the early flows, before batches of its size */
 	if (tier == MFS_TIER_CRITICAL && policy_by_size(policy))
 		return policy_early_key(0, policy_size_second(facts->bytes, 0), STAGE_LAST);
 	return tier == MFS_TIER_LAST ? due(facts) : facts->deadline_ns;
 }
 
-/* Critical is a request that is nearly out of slack, and only where the unit that would wait has at
- * least as much left after the whole transfer. */
+/* A request becomes critical when it is nearly out of slack, and only if the unit that would have to wait
+ * has at least as much slack left after the whole transfer. */
 static bool admits(const struct mfs_last_facts *facts, int64_t laxity_ns, int64_t guard_ns, int64_t alone_ns)
 {
 	if (laxity_ns < 0 || laxity_ns >= guard_ns)
@@ -150,8 +153,8 @@ static void reasons(const struct mfs_policy *policy, const struct mfs_last_facts
 	};
 }
 
-/* Several hosts send to one port, which knows no deadlines: there the class says which last stages are due first. Of one
- * without a deadline nothing says that it is. */
+/* Several hosts may send to one port, which knows no deadlines. There the class tells which last stages
+ * are due first. A flow without a deadline is never known to be due. */
 static uint8_t class_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
 	const struct layout *layout = &LAYOUT[policy->classes];

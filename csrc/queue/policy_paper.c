@@ -1,5 +1,5 @@
-/* Variant paper: the paper's rules as written. Levels by MLU, the share of what load leaves of the port
- * that a request needs to be in time; they exist only here. */
+/* Variant paper: the paper's rules as written. Levels go by MLU: the share of a port's rate, after other
+ * load, that a request needs to be in time. Only this variant has levels. */
 #include "rules.h"
 
 static uint64_t key_early(const struct mfs_policy *policy, const struct mfs_early_facts *facts)
@@ -22,7 +22,7 @@ static uint64_t key_last(const struct mfs_policy *policy, const struct mfs_last_
 	return facts->deadline_ns | (tier == MFS_TIER_LAST ? (uint64_t)facts->decision.level << 60 : 0);
 }
 
-/* What load leaves of the port. */
+/* The rate that other load leaves of the port. */
 static uint64_t effective_rate(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
 	const double rho = facts->rho < policy->rho_max ? facts->rho : policy->rho_max;
@@ -31,7 +31,7 @@ static uint64_t effective_rate(const struct mfs_policy *policy, const struct mfs
 	return left < 1.0 ? 1 : (uint64_t)left;
 }
 
-/* The first time at which MLU reaches Q_(i+1); may be negative. */
+/* The first time at which MLU reaches Q_(i+1). May be negative. */
 static int64_t crossing_ns(const struct mfs_last_facts *facts, uint64_t rate, double threshold)
 {
 	double lead = (double)(int64_t)facts->bytes * 1e9 / ((double)rate * threshold);
@@ -49,7 +49,7 @@ static uint64_t evaluate(const struct mfs_policy *policy, struct mfs_last_facts 
 				     (int64_t)policy_transfer_ns(facts->bytes, facts->rate_bytes_per_s);
 	const uint64_t rate = effective_rate(policy, facts);
 	struct mfs_decision *decision = &facts->decision;
-	int64_t change = latest_start + 1; /* lost from here */
+	int64_t change = latest_start + 1; /* lost from this time on */
 
 	decision->lost = policy_lost(policy, facts, latest_start - now);
 	while (decision->level > 1) {
@@ -88,7 +88,7 @@ static uint8_t class_early(const struct mfs_policy *policy, const struct mfs_ear
 	return (uint8_t)(1 + policy_lesser(facts->rli, policy->classes - 3));
 }
 
-/* Critical ones are alone on the highest class; level 2 shares one with collectives. */
+/* Critical requests have the highest class alone; level 2 shares a class with collectives. */
 static uint8_t class_last(const struct mfs_policy *policy, const struct mfs_last_facts *facts)
 {
 	const uint32_t level = facts->decision.level;

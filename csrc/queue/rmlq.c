@@ -17,11 +17,12 @@ static void heap_lay(struct mfs_heap *heap, struct mfs_arena *arena, uint32_t no
 	heap->position = position;
 }
 
-/* All tables of a queue; run once to count and once to cut them out. */
+/* Lays out all tables of a queue. Runs twice: once to count, once to cut them out. */
 static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
 {
-	/* As many as are announced; and of those that have flows at most two for each: a strand with its last flow, and its
-	 * owner, which had one of its own when the strand was made. A batch may also be there for a last-stage flow */
+	/* As many as are announced, and at most two for each flow: a strand with its last flow, and its
+	 * owner, which had a flow of its own when the strand was made. A batch may also exist for a
+	 * last-stage flow only */
 	const uint32_t requests = 3 * flows_max, batches = 3 * flows_max + MFS_BATCH_UNNAMED;
 	const uint32_t nodes = requests + 1 + batches;
 	uint32_t *position;
@@ -34,7 +35,7 @@ static void lay(struct mfs_rmlq *q, struct mfs_arena *arena, uint32_t flows_max)
 	mfs_slab_lay(&q->batch, arena, sizeof(struct batch), batches, 2 * flows_max);
 	mfs_slab_lay(&q->request, arena, sizeof(struct request), requests, 2 * flows_max);
 	position = positions_lay(arena, nodes + MFS_TIERS * MFS_DESTINATIONS_MAX);
-	/* what stands in for parked nodes takes the room of one of them */
+	/* a stand-in for parked nodes takes the place of one of them */
 	for (unsigned tier = 0; tier < MFS_TIERS; tier++)
 		heap_lay(&q->tier[tier], arena, tier == MFS_TIER_EARLY ? batches : requests, position);
 	heap_lay(&q->timer, arena, requests, positions_lay(arena, requests));
@@ -81,7 +82,7 @@ void mfs_rmlq_destroy(struct mfs_rmlq *q)
 		mfs_arena_unmap(q, q->memory_bytes);
 }
 
-/* Time never goes back: a caller's older clock reading counts as the newest one. */
+/* Time never goes back: an older clock reading of a caller counts as the newest one. */
 static void now(struct mfs_rmlq *q, uint64_t now_ns)
 {
 	if (now_ns > q->now_ns)
@@ -93,7 +94,7 @@ static mfs_flow_handle handle_of(const struct mfs_rmlq *q, uint32_t i)
 	return (uint64_t)flow_at(q, i)->record.part << 32 | i;
 }
 
-/* The flow's record, 0 when the handle's flow is gone. */
+/* Returns the flow's record, 0 when the handle's flow is gone. */
 static uint32_t flow_of(const struct mfs_rmlq *q, mfs_flow_handle handle)
 {
 	uint32_t i = (uint32_t)handle;
@@ -118,7 +119,7 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *info, uint64_t no
 	now(q, now_ns);
 	flow = flow_at(q, i);
 	record_clear(flow);
-	if (++flow->record.part == 0) /* a generation of its own for every use */
+	if (++flow->record.part == 0) /* every use has a generation of its own, never 0 */
 		flow->record.part = 1;
 	flow->record.key = info->request;
 	flow->cookie = info->cookie;
@@ -142,13 +143,13 @@ int mfs_rmlq_submit(struct mfs_rmlq *q, const struct mfs_flow *info, uint64_t no
 	return 0;
 }
 
-/* The first flow in order, 0 if nothing waits that may go. */
+/* Returns the first flow in order, 0 if nothing waits that may go. */
 static uint32_t first(struct mfs_rmlq *q)
 {
 	const uint32_t i = early_head(q);
 	const struct mfs_heap_entry *entry = node_first(q, MFS_TIER_CRITICAL);
 
-	/* by size, critical requests have keys of the early tier; else they are before all of it */
+	/* by size, critical requests have keys of the early tier; otherwise they go before all of it */
 	if (!entry ||
 	    (i && policy_by_size(&q->policy) && entry->high >= q->tier[MFS_TIER_EARLY].entry[0].high)) {
 		if (i)
@@ -211,7 +212,7 @@ static void describe(const struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick
 		pick->wire_class = last_class(q, flow->owner);
 }
 
-/* Takes a flow out of the waiting set. Only a last-stage flow keeps an owner: its bytes still count. */
+/* Takes a flow out of the waiting set. Only a last-stage flow keeps its owner: its bytes still count there. */
 static void unqueue(struct mfs_rmlq *q, uint32_t i)
 {
 	struct flow *flow = flow_at(q, i);
@@ -229,7 +230,7 @@ static void unqueue(struct mfs_rmlq *q, uint32_t i)
 	flow->owner = 0;
 }
 
-/* The records of the node that is first now are fetched while the caller works on the flow it got. */
+/* Prefetches the records of the node that is first now, while the caller works on the flow that it got. */
 static void prefetch_first(const struct mfs_rmlq *q)
 {
 	for (unsigned tier = 0; tier < MFS_TIERS; tier++) {
@@ -240,7 +241,7 @@ static void prefetch_first(const struct mfs_rmlq *q)
 		__builtin_prefetch(flow_at(q, entry->hint));
 		if (entry->node >= q->node_parked)
 			return;
-		if (entry->node > q->node_batch) { /* batches are few: this one is in the cache */
+		if (entry->node > q->node_batch) { /* there are few batches: this one is in the cache */
 			const struct batch *batch = batch_at(q, entry->node - q->node_batch);
 
 			__builtin_prefetch(group_at(q, batch->due ? batch->due : batch->ahead));
@@ -263,7 +264,7 @@ int mfs_rmlq_peek(struct mfs_rmlq *q, uint64_t now_ns, struct mfs_pick *pick)
 	return 0;
 }
 
-/* The waiting flow that was described is in flight from now on. */
+/* The waiting flow that `pick` describes is in flight from now on. */
 static void fly(struct mfs_rmlq *q, uint32_t i, struct mfs_pick *pick)
 {
 	struct flow *flow = flow_at(q, i);
@@ -400,7 +401,8 @@ int mfs_rmlq_batch_end(struct mfs_rmlq *q, uint64_t key)
 	return 0;
 }
 
-/* The record of a request that is announced or pruned: it stays without flows, so these are counted. */
+/* Finds or makes the record of a request that is announced or pruned. Such a record stays without flows,
+ * so these are counted. */
 static int request_keep(struct mfs_rmlq *q, uint64_t key, uint32_t *r)
 {
 	if (!key)
@@ -547,7 +549,7 @@ uint32_t mfs_rmlq_stats_add(struct mfs_rmlq *q, uint32_t first, uint32_t n, stru
 
 	if (first >= q->flow.used)
 		return 0;
-	for (uint32_t i = first + 1; i <= end; i++) { /* record 0 is none */
+	for (uint32_t i = first + 1; i <= end; i++) { /* record 0 is never used */
 		struct mfs_pick pick;
 
 		if (flow_at(q, i)->state == MFS_FLOW_FREE || flow_at(q, i)->state == MFS_FLOW_FLIGHT)

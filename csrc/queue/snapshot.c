@@ -1,4 +1,4 @@
-/* Why a flow stands where it does: reads the queue for explanations, decides nothing. */
+/* Why a flow stands where it does. Reads the queue for explanations and decides nothing. */
 #include "lone.h"
 #include "state.h"
 

@@ -1,5 +1,6 @@
-/* Strands: what a request or batch has waiting for one destination. The first destination uses the owner's own record; a
- * strand is there only while it has flows, so an owner with flows to one destination at a time has none. */
+/* Strands: what a request or batch has waiting for one destination. The first destination uses the owner's
+ * own record. A strand exists only while it has flows, so an owner that has flows to one destination at a
+ * time has no strands. */
 #ifndef MFS_RMLQ_STRAND_H
 #define MFS_RMLQ_STRAND_H
 
@@ -19,13 +20,13 @@ static inline uint32_t batch_strand_search(const struct mfs_rmlq *q, uint32_t b,
 	return mfs_slab_find(&q->batch, of->key, strand_part(of->part, destination));
 }
 
-/* The record of a destination for which flows wait: a strand, or the batch. */
+/* Returns the record for a destination that has waiting flows: a strand, or the batch. */
 static inline uint32_t batch_strand_find(const struct mfs_rmlq *q, uint32_t b, uint16_t destination)
 {
 	return batch_at(q, b)->destination == destination ? b : batch_strand_search(q, b, destination);
 }
 
-/* The same, made where there is none. */
+/* Like batch_strand_find, but makes the record if there is none. */
 static inline uint32_t batch_strand_make(struct mfs_rmlq *q, uint32_t b, uint16_t destination)
 {
 	struct batch *batch = batch_at(q, b), *strand;
@@ -41,7 +42,8 @@ static inline uint32_t batch_strand_make(struct mfs_rmlq *q, uint32_t b, uint16_
 		batch->destination = destination;
 		return b;
 	}
-	s = mfs_slab_take(&q->batch, unnamed ? b : batch->record.key, /* there is one for every flow */
+	/* cannot fail: there is one for every flow */
+	s = mfs_slab_take(&q->batch, unnamed ? b : batch->record.key,
 			  strand_part(unnamed ? BATCH_UNNAMED : batch->record.part, destination));
 	strand = batch_at(q, s);
 	record_clear(strand);
@@ -69,8 +71,8 @@ static inline void batch_strand_release(struct mfs_rmlq *q, uint32_t s)
 	mfs_slab_give(&q->batch, s);
 }
 
-/* The record of a destination for which last-stage flows of the request wait: a strand, or the request. Only a
- * request with a key can have several. */
+/* Returns the record for a destination to which last-stage flows of the request wait: a strand, or the
+ * request. Only a request with a key can have several. */
 static inline uint32_t request_strand_find(const struct mfs_rmlq *q, uint32_t r, uint16_t destination)
 {
 	const struct request *request = request_at(q, r);
@@ -80,7 +82,7 @@ static inline uint32_t request_strand_find(const struct mfs_rmlq *q, uint32_t r,
 	return mfs_slab_find(&q->request, request->record.key, strand_part(0, destination));
 }
 
-/* The same, made where there is none. */
+/* Like request_strand_find, but makes the record if there is none. */
 static inline uint32_t request_strand_make(struct mfs_rmlq *q, uint32_t r, uint16_t destination)
 {
 	struct request *request = request_at(q, r), *strand;
@@ -96,7 +98,7 @@ static inline uint32_t request_strand_make(struct mfs_rmlq *q, uint32_t r, uint1
 		return r;
 	}
 	s = mfs_slab_take(&q->request, request->record.key,
-			  strand_part(0, destination)); /* one for every flow */
+			  strand_part(0, destination)); /* cannot fail: there is one for every flow */
 	strand = request_at(q, s);
 	record_clear(strand);
 	strand->kind = REQUEST_STRAND;
@@ -125,7 +127,7 @@ static inline void request_strand_release(struct mfs_rmlq *q, uint32_t r, uint32
 	mfs_slab_give(&q->request, s);
 }
 
-/* The request and its strands one after the other: what follows `s`, 0 after the last. */
+/* Walks the request and its strands: returns what follows `s`, 0 after the last. */
 static inline uint32_t request_strand_next(const struct mfs_rmlq *q, uint32_t r, uint32_t s)
 {
 	if (s == r)

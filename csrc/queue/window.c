@@ -8,27 +8,29 @@
 #include "../base/slab.h"
 
 #define NS_PER_S 1e9
-#define HEADERS_SHARE 0.95 /* of the rate is payload: a link is never taken to be faster than it is */
+/* share of the rate that is payload: a link is never assumed to be faster than it is */
+#define HEADERS_SHARE 0.95
 #define DRAIN_SHARE_LEAST 0.05
-#define CHARGE_NS 2e6 /* one task has the NIC for no longer, whatever size it claims */
+#define CHARGE_NS 2e6 /* the longest time for which one task counts at the NIC, whatever size it claims */
 #define PATIENCE_NS_MAX 1000000000ull
-#define IDLE_NS 1000000000ull /* what was found by trial is forgotten after so long without a task */
-#define PAUSE_NS 2000000ull   /* a pause of the sender that a trial does not bear */
+#define IDLE_NS 1000000000ull /* after this time without a task, what was found by trial is forgotten */
+#define PAUSE_NS 2000000ull   /* a pause of the sender that ends a trial */
 #define BEYOND 1.5
 #define TRIAL_TASKS 4
-#define TRIAL_WINDOWS 2 /* so many windows' bytes make a trial */
-#define REST_TRIALS 32  /* after both a smaller and a larger window were worse */
-#define GROWTH_MAX 64   /* a destination's window, in windows of the NIC */
-#define GAIN 1.1        /* in rate: less is no reason for a larger window */
-#define FULL 0.75       /* of what the link can carry: more for one would be less for others */
+#define TRIAL_WINDOWS 2 /* a trial takes this many windows of bytes */
+#define REST_TRIALS 32  /* trials without a change after both a smaller and a larger window were worse */
+#define GROWTH_MAX 64   /* limit of a destination's window, in windows of the NIC */
+#define GAIN 1.1        /* in rate: a smaller gain is no reason for a larger window */
+#define FULL 0.75 /* share of what the link can carry: beyond it, more for one would be less for others */
 
-/* A trial changes the window, lets what entered before pass (settle), and compares the rate with the one before. */
+/* A trial changes the window, waits until what entered before has passed (settle), and compares the rate
+ * with the rate before. */
 enum phase { WATCH, SETTLE_LESS, LESS, SETTLE_MORE, MORE };
 
 struct destination {
 	struct mfs_record record;
-	uint32_t pairs;   /* that have it; none: a new one */
-	uint16_t waiting; /* the first of its pairs that found it full, or MFS_DESTINATION_NONE */
+	uint32_t pairs;   /* pairs that use it; 0: it is new */
+	uint16_t waiting; /* first of the pairs that found it full, or MFS_DESTINATION_NONE */
 	uint64_t in_flight_bytes;
 	uint64_t window_bytes;
 	uint64_t idle_ns; /* when it was last left empty */
@@ -36,12 +38,14 @@ struct destination {
 	uint32_t tasks; /* completed in this trial */
 	uint64_t bytes; /* completed in this trial */
 	uint64_t begun_ns;
-	uint64_t begun_bytes; /* completed to all destinations until then */
-	uint64_t least_ns;    /* the quickest task of this trial */
+	uint64_t begun_bytes; /* bytes completed to all destinations before this trial */
+	uint64_t least_ns;    /* time of the quickest task of this trial */
 	uint64_t most_bytes,
-		most_before; /* that were in flight at once in this trial, and in the one compared with */
+		/* most bytes in flight at once in this trial, and in the trial that it is compared with */
+		most_before;
 	double rate, rate_before;
-	double share; /* of the NIC that its bytes take while they go out: what waits beyond lets others by */
+	/* share of the NIC that its bytes take while they go out: what waits beyond the NIC lets others pass */
+	double share;
 	uint64_t window_before;
 	uint64_t patience_ns;
 	uint8_t phase, rest;
@@ -53,26 +57,27 @@ struct pair {
 	struct mfs_record record;
 	uint32_t destination;
 	uint32_t users;
-	uint32_t newer, older; /* among those that are not used, by when they were given back */
+	uint32_t newer, older; /* neighbours in the list of unused pairs, by when they were given back */
 	uint32_t in_flight_tasks;
-	uint16_t waiting_next, waiting_before; /* among those that found their destination full */
+	/* neighbours in the list of those that found their destination full */
+	uint16_t waiting_next, waiting_before;
 	bool waits;
-	uint8_t waits_tier; /* of the flow that found it full */
+	uint8_t waits_tier; /* tier of the flow that found it full */
 };
 
 struct mfs_window {
 	struct mfs_window_config config;
 	uint64_t window_bytes;
 	uint64_t charge_max;
-	double drain; /* bytes a nanosecond */
-	double owed;  /* bytes that the NIC had to send at owed_ns */
+	double drain; /* bytes per nanosecond */
+	double owed;  /* bytes that the NIC still had to send at owed_ns */
 	uint64_t owed_ns;
 	uint64_t in_flight_bytes;
 	uint64_t completed_bytes;
-	uint32_t newest, oldest;                  /* pairs that are not used */
-	uint32_t waiting[MFS_TIER_SCAVENGER + 1]; /* pairs, by the tier of their flow */
+	uint32_t newest, oldest;                  /* ends of the list of unused pairs */
+	uint32_t waiting[MFS_TIER_SCAVENGER + 1]; /* number of waiting pairs, by the tier of their flow */
 	struct mfs_slab pairs, destinations;
-	struct pair *pair; /* the records of these */
+	struct pair *pair; /* the records of the two tables */
 	struct destination *destination;
 	size_t memory_bytes;
 };
@@ -97,7 +102,8 @@ static void unused_remove(struct mfs_window *w, uint32_t i)
 	*(p->older ? &w->pair[p->older].newer : &w->oldest) = p->newer;
 }
 
-/* Only what has tasks in flight waits: all that does is taken off when one of them ends, so the list is short or empty. */
+/* Only a pair whose destination has tasks in flight waits. All waiting pairs are taken off when one of
+ * these tasks ends, so the list is short or empty. */
 static void waiting_add(struct mfs_window *w, uint16_t i, enum mfs_tier tier)
 {
 	struct pair *p = &w->pair[i];
@@ -171,7 +177,7 @@ static void trial_begin(const struct mfs_window *w, struct destination *d, uint6
 	d->limited = false;
 }
 
-/* There is one for every pair. */
+/* Cannot fail: there is one for every pair. */
 static uint32_t destination_find_or_make(struct mfs_window *w, uint64_t key, uint64_t now_ns)
 {
 	uint32_t i = mfs_slab_find(&w->destinations, key, 0);
@@ -239,7 +245,8 @@ static uint64_t window_least(const struct mfs_window *w)
 							    : w->window_bytes / 2;
 }
 
-/* Even the quickest task took far more than what the NIC's own window explains: it waited for something beyond. */
+/* True if even the quickest task took far longer than the NIC's own window explains: bytes wait somewhere
+ * beyond the NIC. */
 static bool waits_beyond(const struct mfs_window *w, const struct destination *d)
 {
 	double own_ns =
@@ -248,7 +255,7 @@ static bool waits_beyond(const struct mfs_window *w, const struct destination *d
 	return (double)d->least_ns > BEYOND * own_ns;
 }
 
-/* Whether the link was full in this trial. */
+/* True if the link was full during this trial. */
 static bool link_full(const struct mfs_window *w, const struct destination *d, uint64_t now_ns)
 {
 	return (double)(w->completed_bytes - d->begun_bytes) >=
@@ -269,7 +276,8 @@ static void try_less(const struct mfs_window *w, struct destination *d)
 		try_window(d, half, SETTLE_LESS);
 }
 
-/* Twice what was in flight: of tasks that are larger than the window there is one, however large it is. */
+/* Tries a window of twice what was in flight: if tasks are larger than the window, that is one task,
+ * however large it is. */
 static bool try_more(const struct mfs_window *w, struct destination *d, uint64_t now_ns)
 {
 	uint64_t most = d->most_before > d->window_before ? d->most_before : d->window_before;
@@ -296,16 +304,17 @@ static void watched(const struct mfs_window *w, struct destination *d, bool wait
 			d->window_bytes * 2 < w->window_bytes ? d->window_bytes * 2 : w->window_bytes;
 }
 
-/* A smaller window that completes as fast as a larger one leaves more of the order to the queue. Where it does not, time
- * passes that is no queue (a program that seldom polls for completions), and a larger window may complete faster. So it
- * may where the smaller one let as much in as the larger. */
+/* Ends a trial. A smaller window that completes as fast as a larger one leaves more of the order to the
+ * queue, so it is kept. If it completes more slowly, the time was not spent in a queue (for example, the
+ * program polls for completions seldom), and a larger window may be faster. The same holds if the smaller
+ * window let in as much as the larger one. */
 static void trial_end(struct mfs_window *w, struct destination *d, uint64_t now_ns)
 {
 	bool waits = d->limited && waits_beyond(w, d);
 
 	d->rate = now_ns > d->begun_ns ? (double)d->bytes / (double)(now_ns - d->begun_ns) : 0.0;
 	if ((d->phase == SETTLE_LESS || d->phase == LESS) &&
-	    !d->limited) { /* too little was asked for to tell */
+	    !d->limited) { /* too little was submitted to tell */
 		d->window_bytes = d->window_before;
 		d->phase = WATCH;
 	}
@@ -377,8 +386,9 @@ enum mfs_room mfs_window_room(struct mfs_window *w, uint16_t i, uint64_t bytes, 
 		}
 	}
 	owed = backlog(w, now_ns);
-	/* What is larger than the window goes behind a full one: the link need not fall silent for it. But not while
-	 * something of a better tier waits for its own destination only: a completion there lets that go first. */
+	/* A task larger than the window may go behind a full one, so the link need not fall silent for it.
+	 * But not while something of a better tier waits only for its own destination: a completion there
+	 * would let that go first. */
 	if (bytes <= w->window_bytes)
 		room = (double)(w->window_bytes - bytes);
 	else
@@ -571,7 +581,8 @@ void mfs_window_snapshot(const struct mfs_window *w, uint16_t i, struct mfs_dest
 	};
 }
 
-/* As begin() would forget it with the next task: who decides by it might send none, and it would hold for ever. */
+/* Returns 0 as soon as begin() would forget the rate with the next task. A caller that decides by the rate
+ * might never send that task, and would otherwise see the old rate for ever. */
 uint64_t mfs_window_rate_to(const struct mfs_window *w, uint64_t destination_key, uint64_t now_ns)
 {
 	uint32_t i = mfs_slab_find(&w->destinations, destination_key, 0);

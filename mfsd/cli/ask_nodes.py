@@ -1,4 +1,4 @@
-"""A question to the daemons of all nodes, through the coordinator that leads."""
+"""Asks the daemons of all nodes a question, through the leading coordinator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CannotAsk(Exception):
-    """``str()`` says why."""
+    """``str()`` gives the reason."""
 
 
 class NodeAnswer(NamedTuple):
@@ -32,11 +32,12 @@ class NodeAnswer(NamedTuple):
     reply: Reply | None
     problem: str
     lost: int
-    """Answers of any node that were left out so far."""
+    """Answers of any node that were dropped so far."""
 
 
 class NodeAnswers:
-    """What the nodes say, as it comes; entered and left, so that no node answers longer than the caller reads."""
+    """The answers of the nodes as they arrive. A context manager, so that no node answers for longer than the caller
+    reads."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class NodeAnswers:
         node: str = "",
         seconds: float | None = None,
     ) -> None:
-        """seconds: for so long; None: until every node has sent its last. ConfigError or CannotAsk."""
+        """seconds: how long to read; None: until every node has sent its last answer. Raises ConfigError or
+        CannotAsk."""
         from mfsd.cli.cluster import advice, cluster_access, reach_leader
 
         addresses, self._tls = cluster_access(address, config_file)
@@ -93,7 +95,7 @@ def read(reply: pb.AskReply) -> NodeAnswer:
 def asking(
     leader: str, tls: TlsFiles | None, request: bytes, node: str, seconds: float | None
 ) -> Iterator[Iterator[pb.AskReply]]:
-    """Replies of the leader until the time is over. CannotAsk, also while they are read."""
+    """Yields the leader's replies until the time is over. Raises CannotAsk, also while they are read."""
     import grpc
 
     from mfsd.proto import mfs_pb2 as pb

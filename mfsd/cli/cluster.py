@@ -1,4 +1,4 @@
-"""From the configuration file to what coordinators, the daemon's link and mfsctl take."""
+"""Turns the configuration file into what coordinators, the daemon's link and mfsctl need."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def coordinator_settings(config: Config) -> Settings:
 
 
 def tls_files(ca: str, certificate: str, key: str, server_name: str = "") -> TlsFiles | None:
-    """None without certificates; the configuration has all three or none."""
+    """Returns the files; None without certificates. The configuration has all three or none."""
     if not ca:
         return None
     return TlsFiles(ca=Path(ca), certificate=Path(certificate), key=Path(key), server_name=server_name)
 
 
 def cluster_access(addresses: str | None, config_file: Path | None) -> tuple[Sequence[str], TlsFiles | None]:
-    """Which coordinators to ask, and with which certificates: of this configuration, else of the daemon's where there
-    is one. ConfigError."""
+    """Returns which coordinators to ask, and with which certificates: those of this configuration, else of the daemon's
+    if there is one. Raises ConfigError."""
     from mfsd.cli.daemon_call import DEFAULT_CONFIG
     from mfsd.node.config import Config
     from mfsd.node.config_file import load
@@ -66,7 +66,7 @@ def cluster_access(addresses: str | None, config_file: Path | None) -> tuple[Seq
 def ask_leader(
     addresses: Sequence[str], tls: TlsFiles | None, batches_max: int
 ) -> tuple[pb.StatusReply | None, list[str]]:
-    """The status of the leader, else of the last coordinator that answered; and what went wrong on the way."""
+    """Returns the status of the leader, else of the last coordinator that answered; and the problems on the way."""
     reply, _, problems = reach_leader(addresses, tls, batches_max)
     return reply, problems
 
@@ -74,8 +74,8 @@ def ask_leader(
 def reach_leader(
     addresses: Sequence[str], tls: TlsFiles | None, batches_max: int
 ) -> tuple[pb.StatusReply | None, str, list[str]]:
-    """As above, with the address that answered: not always the one that the coordinator advertises, which may lie
-    behind a door as that of the playground."""
+    """Like ask_leader(), with the address that answered. It may differ from the one that the coordinator advertises, as
+    behind the forwarded port of a playground."""
     waiting, asked = list(addresses), set[str]()
     best: pb.StatusReply | None = None
     answered = ""
@@ -98,7 +98,7 @@ def reach_leader(
 
 
 def advice(problems: Sequence[str]) -> str:
-    """What to look at when no coordinator has answered with these problems."""
+    """Returns advice for the case that no coordinator has answered, from the problems."""
     text = " ".join(problems).lower()
     # A server that asks for certificates closes the connection of a client that shows none.
     if any(word in text for word in ("ssl", "tls", "handshake", "certificate", "socket closed", "connection reset")):
@@ -121,8 +121,8 @@ def ask_one(
     history_max: int = 0,
     batch_id: int = 0,
 ) -> tuple[pb.StatusReply | None, str]:
-    """The status of the coordinator there, and why there is none."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is printed once, by us
+    """Returns the status of the coordinator at this address, or None and the reason."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # we print what is wrong, once
     import grpc
 
     from mfsd.proto import mfs_pb2 as pb

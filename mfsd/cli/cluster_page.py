@@ -1,4 +1,4 @@
-"""What the coordinator's page shows, from a leader's status: a verdict first, then only what fits a screen. Pure."""
+"""What the coordinator's page shows of a leader's status: a verdict first, then only what fits on a screen. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MISSED = 20
 POINTS = 8
 RATIO_WELL = 0.99
 RATIO_LEAST = 0.9
-"""As the alert MfsDeadlinesMissed has it."""
+"""The limit of the alert MfsDeadlinesMissed."""
 LATEST_NS = 20_000_000_000
-"""The history's intervals that began within it: so few that a change of mode shows soon."""
+"""Only intervals of the history that began within this time count, so few that a change of mode shows soon."""
 FULL_PERMILLE = 950
 SILENT_NS = 5_000_000_000
 TIER_NODES = 50
@@ -37,7 +37,7 @@ Fields = dict[str, Any]
 
 
 def view(reply: pb.StatusReply, seen_by: str, *, history: bool, ports_known: str) -> Fields:
-    """ports_known: the key of the ports whose names the page has."""
+    """ports_known: the key of the port names that the page already has."""
     used = [[_used(port) for port in node.ports] for node in reply.nodes]
     shown: Fields = {
         "address": reply.address,
@@ -75,8 +75,8 @@ def view(reply: pb.StatusReply, seen_by: str, *, history: bool, ports_known: str
 
 
 def verdict(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> Fields:
-    """Are requests in time, and if not, where and why: one line, and points with what to look at. used: of each node's
-    ports, in thousandths."""
+    """Returns whether requests are in time and, if not, where and why: one line, and points with what to check. used:
+    use of each node's ports, in thousandths."""
     if not reply.leads:
         named = f"{reply.leader} is said to lead and does not answer" if reply.leader else "no coordinator leads"
         text = f"{named}: look at etcd and at the other coordinators; nodes order for themselves meanwhile"
@@ -195,7 +195,7 @@ def _of_reports(reply: pb.StatusReply) -> list[Fields]:
 
 
 def _most(port: pb.PortStatus) -> str:
-    """What uses it most."""
+    """Returns what uses the port most."""
     shares = dict(zip(class_names(len(port.used.permille)), _shares(port.used), strict=True))
     name = max(shares, key=lambda n: shares[n])
     return f"most of it {name}"
@@ -209,7 +209,8 @@ def _requests(n: int) -> str:
 
 
 BYPASS = "past MFS, or posted by peers"
-"""What the port's counters show beyond what its node's programs posted; not in the sum, as peers report theirs."""
+"""Traffic in the port's counters beyond what its node's programs posted. Not in the sum, because peers report
+theirs."""
 
 
 def class_names(classes: int) -> list[str]:
@@ -290,8 +291,8 @@ def _node(node: pb.Node, busiest: int) -> Fields:
 
 
 def _ports(reply: pb.StatusReply, used: Sequence[Sequence[int]], known: str) -> Fields:
-    """By node, then as the daemon names them, so that a port keeps its place. Names only where they are new; by class
-    only the busiest."""
+    """By node, then in the daemon's order, so that a port keeps its place. Names are included only if they are new,
+    shares by class only for the busiest ports."""
     rows = [(at, port) for at, node in enumerate(reply.nodes) for port in node.ports]
     names = [port.name for _, port in rows]
     key = f"{zlib.crc32(chr(0).join([*names, *(n.node for n in reply.nodes)]).encode()):08x}"
@@ -312,7 +313,7 @@ def _tier(row: pb.RequestTier) -> Fields:
 
 
 def _tiers_by_node(reply: pb.StatusReply) -> Fields:
-    """Only those with most late requests."""
+    """Only those with the most late requests."""
     rows = [(node.node, tier) for node in reply.nodes for tier in node.tiers.tiers]
     worst = heapq.nsmallest(TIER_NODES, rows, key=lambda row: (-row[1].late, -row[1].waiting, row[0], row[1].name))
     return {
@@ -330,7 +331,7 @@ def _permille(share: float) -> int:
 
 
 def port(reply: pb.StatusReply, name: str) -> Fields | None:
-    """One port by classes, and who is given up for want of it."""
+    """Returns one port by class, and the requests that were given up because of it."""
     for node in reply.nodes:
         for row in node.ports:
             if row.name == name:
@@ -353,7 +354,7 @@ def port(reply: pb.StatusReply, name: str) -> Fields | None:
 
 
 def batch(reply: pb.StatusReply, batch_id: int) -> Fields | None:
-    """Its requests, from a status that was asked for them."""
+    """Returns the requests of a batch, from a status that was asked to include them."""
     if not reply.requests:
         return None
     pruned = {row.request_id for row in reply.pruned if row.batch_id == batch_id}
@@ -379,7 +380,8 @@ def batch(reply: pb.StatusReply, batch_id: int) -> Fields | None:
 
 
 def life(request_id: int, asked: int, answers: Sequence[NodeAnswer], problem: str) -> Fields:
-    """What each node that knows the request says of it; times are since it was first announced, over all nodes."""
+    """Returns what each node that knows the request reports of it. Times count from its first announcement on any
+    node."""
     known = [(a.node, a.reply) for a in answers if isinstance(a.reply, WhyReply) and a.reply.request is not None]
     silent = asked - len(answers)
     problems = [f"{a.node}: {a.problem}" for a in answers if a.reply is None and a.problem]
@@ -437,8 +439,8 @@ def _life(reply: WhyReply) -> Fields:
 
 
 def _history(reply: pb.StatusReply) -> Fields:
-    """Rows: seconds since it began, met, missed, pruned, infeasible, batches, requests, nodes, busiest port in
-    thousandths, then bytes per second by class, without waiting, and without a permit."""
+    """Rows: seconds since the interval began, met, missed, pruned, infeasible, batches, requests, nodes, busiest port
+    in thousandths, then bytes per second by class, without waiting, and without a permit."""
     return {
         "interval_s": reply.history.interval_ns // 1_000_000_000,
         "rows": [

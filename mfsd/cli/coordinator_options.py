@@ -1,4 +1,4 @@
-"""Options that name which coordinators to ask: by address, or by the daemon's configuration."""
+"""Options that select the coordinators to ask: by address, or by the daemon's configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def coordinator_options(condition: str = "") -> Callable[[C], C]:
-    """Gives the command `--address` and `--config`; it is called with `address` and `config_file`, as `cluster_access`
-    takes them. `condition` ends what is said of the addresses, as ", with --cluster"."""
+    """Adds `--address` and `--config` to a command, which receives them as `address` and `config_file`, the arguments
+    of `cluster_access`. `condition` ends the help text of the addresses, for example ", with --cluster"."""
 
     def give(command: C) -> C:
         address = click.option(

@@ -23,11 +23,11 @@ EXIT_CANNOT_START = 1
 
 
 class CannotShow(Exception):
-    """The web page's address cannot be listened on."""
+    """Listening on the web page's address is not possible."""
 
 
 def _observers(config: Config, log: Log) -> list[Callable[[Service], AbstractContextManager[object]]]:
-    """What the configuration asks to be served beside the coordinator's own port."""
+    """Returns what the configuration asks to serve beside the coordinator's own port."""
     listen = config.coordinator.web
     if listen is None:
         return []
@@ -49,7 +49,7 @@ def _observers(config: Config, log: Log) -> list[Callable[[Service], AbstractCon
 
 
 def serve(options: Options, config: Config) -> int:
-    """Runs until a signal; the process's exit code."""
+    """Runs until a signal; returns the process's exit code."""
     try:
         from mfsd.coordinator.process import run
         from mfsd.coordinator.service import CannotListen

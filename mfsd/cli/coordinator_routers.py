@@ -1,7 +1,8 @@
-"""What a coordinator answers routers, at its web door: `GET /v1/ports` and `POST /v1/transfer-time`.
+"""A coordinator's answers to routers, at its web address: `GET /v1/ports` and `POST /v1/transfer-time`.
 
-Only the leader knows; one that stands by names it. Everything said holds for `ttl_ms`; what is older is not to be
-believed. `GET /v1/ports?watch=1` goes on with a line for each change, until it does not lead any more.
+Only the leader knows the state; a standby answers with the leader's address. An answer is valid for `ttl_ms` and must
+not be used after that. `GET /v1/ports?watch=1` continues with a line for each change, until the coordinator no longer
+leads.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from mfsd.coordinator.service import Service
 
 PORTS_PER_PASS = 512
-"""Ports that are read in one pass of the coordinator's loop: half a millisecond or so."""
+"""Ports read in one pass of the coordinator's loop, which takes about half a millisecond."""
 WATCHERS_MAX = 16
-"""One thread each; one more is answered once."""
+"""Each takes a thread. Further watchers get a single answer."""
 GAP_S = 0.02
 TIME_SHARE = 0.05
-"""Between two lines is so long at least, and making them takes this share of the time at most."""
+"""Between two lines there is at least GAP_S, and making them takes at most this share of the time."""
 LINES = "application/x-ndjson"
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class _Elsewhere(Exception):
 
 
 def routers(service: Service, loop: asyncio.AbstractEventLoop) -> tuple[dict[str, Making], dict[str, Posting]]:
-    """What is got and what is posted, by path. To be called by other threads than the loop's."""
+    """Returns the handlers of GET and of POST requests by path. They are called by threads other than the loop's."""
 
     def of_leader(read: Callable[[Cluster], T]) -> T:
         def now() -> T:

@@ -1,7 +1,7 @@
 """What a coordinator shows to browsers and monitoring: its page, /status.json, /healthz and /metrics.
 
-One that stands by shows what the leader sees, which it asks as any client would, with its own certificate;
-without an answer it shows that it knows nothing.
+A standby shows the leader's view. It asks the leader as any client would, with its own certificate; without an answer
+it shows that it knows nothing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from mfsd.proto import mfs_pb2 as pb
 
 PAGE_BATCHES = 200
-"""Shown on the page; mfsctl coordinator status shows all."""
+"""Batches on the page; mfsctl coordinator status shows all."""
 LEADER_S = 2.0
 KEPT_S = 0.9
-"""A page asks every second; for several pages that are open there is one status."""
+"""How long a status is reused. A page asks every second, and all open pages share one status."""
 HISTORY_S = 4.0
-"""The history is longer than all the rest and changes less."""
+"""The same for the history, which is larger than all the rest and changes less."""
 ANSWERS_S = 2.0
-"""For all nodes to answer what a request did."""
+"""Time for all nodes to answer what a request did."""
 
 
 class View:
-    """The leader's status, one for all that ask within a second: this coordinator's own, or the leader's, which the
-    threads of the page of one that stands by ask."""
+    """The leader's status, cached for all who ask within a second. It is this coordinator's own or, on a standby, the
+    leader's, for which the threads of the page ask."""
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
@@ -53,14 +53,14 @@ class View:
         self._lock = threading.Lock()
         self._kept: tuple[float, pb.StatusReply, str] | None = None
         self._history_s = -math.inf
-        """When the history was taken that is kept."""
+        """When the cached history was taken."""
 
     def now(self) -> tuple[pb.StatusReply, str]:
-        """And the address of the one that stands by and shows it."""
+        """Returns the status, and the address of the standby that shows it ("" if it is the leader's own)."""
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
                 fresh = time.monotonic() - self._history_s > HISTORY_S
-                shown, by = self._look(INTERVALS if fresh else 0)
+                shown, by = self._fetch(INTERVALS if fresh else 0)
                 if fresh or self._kept is None or self._kept[2] != by:
                     self._history_s = time.monotonic() if fresh else -math.inf
                 else:
@@ -69,7 +69,7 @@ class View:
                 self._kept = (time.monotonic(), shown, by)
             return self._kept[1:]
 
-    def _look(self, history_max: int) -> tuple[pb.StatusReply, str]:
+    def _fetch(self, history_max: int) -> tuple[pb.StatusReply, str]:
         own = in_loop(lambda: self._service.seen(PAGE_BATCHES, history_max), self._loop)()
         if elsewhere(own):
             tls = self._service.settings.tls
@@ -79,7 +79,7 @@ class View:
         return own, ""
 
     def with_requests(self, batch_id: int) -> pb.StatusReply:
-        """With the requests of one batch."""
+        """Returns the status with the requests of one batch."""
         own = in_loop(lambda: self._service.seen(1, 0, batch_id), self._loop)()
         if elsewhere(own):
             found, _ = ask_one(own.leader, self._service.settings.tls, 1, LEADER_S, batch_id=batch_id)
@@ -87,7 +87,7 @@ class View:
         return own
 
     def asked(self, request: WhyRequest) -> tuple[int, list[NodeAnswer], str]:
-        """Of all nodes: how many were asked, what they say, and why none could be asked."""
+        """Asks all nodes. Returns how many were asked, their answers, and why none could be asked."""
         own = in_loop(lambda: self._service.seen(1), self._loop)()
         try:
             if elsewhere(own):
@@ -118,12 +118,12 @@ class View:
 
 
 def elsewhere(own: pb.StatusReply) -> bool:
-    """Whether another coordinator is said to lead."""
+    """Whether another coordinator is reported to lead."""
     return not own.leads and bool(own.leader) and own.leader != own.address
 
 
 def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Making]:
-    """By path. To be called by other threads than the loop's."""
+    """Returns handlers by path. They are called by threads other than the loop's."""
     bare = in_loop(lambda: service.seen(1), loop)
     leader = View(service, loop)
 
@@ -162,7 +162,7 @@ def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Maki
     def metrics(_: Query) -> Answer:
         own = bare()
         for node in own.nodes:
-            node.tiers.ClearField("tiers")  # the sums have them
+            node.tiers.ClearField("tiers")  # the sums contain them
         return Answer("200 OK", coordinator_metrics.CONTENT_TYPE, coordinator_metrics.text(plain(own)))
 
     return {
@@ -193,7 +193,7 @@ NO_NUMBER = _json({"problem": "id must be a number above 0, such as ?id=4711"}, 
 
 @contextlib.contextmanager
 def web(host: str, port: int, service: Service) -> Iterator[int]:
-    """Serves while it is entered, in the loop that runs now; the port. OSError when it cannot listen."""
+    """Serves while the context is entered, in the running loop; yields the port. Raises OSError if it cannot listen."""
     loop = asyncio.get_running_loop()
     asked, posted = routers(service, loop)
     with serve(host, port, {**answers(service, loop), **asked}, posted) as served:

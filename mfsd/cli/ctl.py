@@ -1,4 +1,4 @@
-"""``mfsctl``: shows the node daemon's state and steers it. One file a subcommand, in :mod:`mfsd.cli.commands`."""
+"""``mfsctl``: shows and controls the node daemon. Each subcommand is a file of :mod:`mfsd.cli.commands`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mfsd.node.options import Options
 
 FINDINGS_MAX = 20
-"""Of the doctor, that are sent to a caller that asks all nodes."""
+"""Limit of the doctor's findings in an answer to a caller that asks all nodes."""
 EXIT_CANNOT_START = 1
 EXIT_BAD_CONFIG = 2
 
@@ -144,7 +144,7 @@ def main(
     if config_file is None and DEFAULT_CONFIG.exists():
         config_file = DEFAULT_CONFIG
     _check_usage(coordinator, of_daemon, of_coordinator)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits for what reads the configuration again
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # stays pending for the code that reads the file again
     try:
         options = Options(
             config_file=config_file.absolute() if config_file else None,
@@ -173,12 +173,14 @@ def main(
 
 
 def _end(number: int, frame: object) -> None:
-    """Until there is more to end. Without it the first process of a container would ignore the signal."""
+    """Ends the program on a signal during the start. Without a handler the first process of a container would ignore
+    it."""
     sys.exit(0)
 
 
 def _check(options: Options) -> None:
-    """Says everything that is wrong with the configuration, and ends the program if something is. ConfigError."""
+    """Prints everything that is wrong with the configuration, and ends the program if there is anything. Raises
+    ConfigError."""
     from mfsd.node.config_file import doubts, problems, unusable_files
     from mfsd.node.wire import class_dscps
 
@@ -247,7 +249,7 @@ def _serve(options: Options, config: Config) -> int:
 
 
 def _observers(config: Config, log: Log) -> list[Callable[[Daemon], AbstractContextManager[object]]]:
-    """What the configuration asks to be served beside the sockets, the doctor, and what engines publish."""
+    """Returns what the configuration asks to serve beside the sockets, the doctor, and what engines publish."""
     listen = config.metrics.listen
     found: list[Callable[[Daemon], AbstractContextManager[object]]] = [_doctor(config)]
     if config.cluster.coordinators:
@@ -290,7 +292,7 @@ def _examined(config: Config) -> Examined:
 
 
 def _tiers(config: Config, log: Log) -> Callable[[Daemon], AbstractContextManager[object]]:
-    """For a coordinator, which is the only one that asks the daemon for it."""
+    """Tiers for the coordinator, which alone asks the daemon for them."""
 
     @contextmanager
     def tiers(daemon: Daemon) -> Iterator[None]:
@@ -323,7 +325,7 @@ def _spans(config: Config, log: Log) -> Callable[[Daemon], AbstractContextManage
             except MissingExtra as error:
                 if otlp:
                     raise OSError(f"telemetry.otlp = {otlp}: {error}") from error
-                log.warning("no-spans", asked_by="OTEL_EXPORTER_OTLP_ENDPOINT", problem=error)  # of the whole host
+                log.warning("no-spans", asked_by="OTEL_EXPORTER_OTLP_ENDPOINT", problem=error)  # set for the whole host
             else:
                 daemon.requests.ended = made.ended
                 daemon.spans = lambda: made.counts

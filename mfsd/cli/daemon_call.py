@@ -1,4 +1,4 @@
-"""Asks the daemon on behalf of a subcommand, and turns failures into one line and an exit code."""
+"""Asks the daemon for a subcommand, and turns failures into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from mfsd.node.control import Reply, Request
 from mfsd.node.control_client import Refused, Unreachable, ask
 
 ATTACH_SOCKET = "mfsd.socket"
-"""In the context's `meta`: the socket that programs attach to. Its `obj` is the one that is asked."""
+"""Key in the context's `meta` of the socket that programs attach to. The context's `obj` is the socket that is
+asked."""
 DEFAULT_CONFIG = Path("/etc/mfs/mfsd.toml")
-"""Of the daemon, where no other is named."""
+"""The daemon's configuration file if no other is named."""
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
 
@@ -25,14 +26,14 @@ R = TypeVar("R", bound=Reply)
 
 
 def plain_error(error: OSError) -> str:
-    """What the system said, without numbers."""
+    """Returns the system's message, without numbers."""
     reason = error.strerror or str(error)
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
 
 
 @contextlib.contextmanager
 def exit_without_daemon() -> Iterator[None]:
-    """Ends the program with a message where a daemon inside does not answer, or answers with an error."""
+    """Ends the program with a message if a daemon asked inside does not answer, or answers with an error."""
     try:
         yield
     except (Unreachable, Refused) as error:
@@ -41,7 +42,7 @@ def exit_without_daemon() -> Iterator[None]:
 
 
 def ask_or_exit(path: Path, request: Request, expected: type[R]) -> R:
-    """The daemon's reply; ends the program with a message when there is none or it is an error."""
+    """Returns the daemon's reply; ends the program with a message if there is none or it is an error."""
     with exit_without_daemon():
         reply = ask(path, request)
     if not isinstance(reply, expected):

@@ -15,11 +15,11 @@ DEFAULT_CONFIG: Final = Path("/etc/mfs/gateway.toml")
 EXIT_CANNOT_START: Final = 1
 EXIT_BAD_CONFIG: Final = 2
 DESCRIPTORS: Final = 65_536
-"""Two for each request that is open, the client's connection and the engine's."""
+"""Each open request takes two: the client's connection and the engine's."""
 
 
 def run(config_file: Path | None, check_config: bool, print_default_config: bool) -> int:
-    """The process's exit code."""
+    """Runs the gateway; returns the process's exit code."""
     if print_default_config:
         from mfsd.cli.gateway_reference import default_toml
 

@@ -1,6 +1,6 @@
 """Writes the gateway's default configuration and the tables of its page from the structs that read the file.
 
-``python -m mfsd.cli.gateway_reference docs/gateway.md`` brings the tables of that page up to date.
+``python -m mfsd.cli.gateway_reference docs/gateway.md`` updates the tables of that page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _rows(struct: type[Struct]) -> Iterator[tuple[Key, str]]:
 
 
 def _tables() -> Iterator[tuple[str, type[Struct]]]:
-    """Those that are there once, and their names."""
+    """Yields the tables that occur once in a file: name and struct."""
     for key in keys(GatewaySettings):
         struct = struct_of(key.type)
         if struct is not None and struct is not Tier and key.default is not NODEFAULT:

@@ -1,6 +1,6 @@
 """Writes the manual pages from the commands' own help, so that they cannot differ.
 
-``python -m mfsd.cli.manual docs/man`` brings the pages there up to date; a distribution installs them.
+``python -m mfsd.cli.manual docs/man`` updates the pages there; a distribution installs them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Page(NamedTuple):
 
 
 def pages() -> list[Page]:
-    """Every command, and every subcommand of mfsctl as a page of its own (mfsctl-status)."""
+    """Returns a page for every command, and for every subcommand of mfsctl (mfsctl-status)."""
     from mfsd.cli import ctl, daemon
     from mfsd.soft_roce import launcher
     from nccl_shim import run
@@ -73,7 +73,7 @@ def pages() -> list[Page]:
 
 
 def _configuration() -> str:
-    """mfsd.toml(5), from the structs that read the file."""
+    """Returns mfsd.toml(5), made from the structs that read the file."""
     from mfsd.node.reference import Section, sections
 
     lines = [f'.TH "MFSD.TOML" 5 "" "MFS {version("mfsd")}" "MFS Manual"', ".SH NAME"]
@@ -107,7 +107,7 @@ def _page(name: str, section: int, command: click.Command, names: dict[str, int]
     words = name.replace("mfsctl-", "mfsctl ").replace("-", " ") if name.startswith("mfsctl-") else name
     context = click.Context(command, info_name=words)
     help_text = inspect.cleandoc(command.help or "").partition("\f")[0]
-    # The date is left out: a page must not change without its text.
+    # The date is left out: a page must not change unless its text does.
     lines = [f'.TH "{name.upper()}" {section} "" "MFS {version("mfsd")}" "MFS Manual"', ".SH NAME"]
     lines += [f"{_escape(name)} \\- {_escape(_summary(help_text))}", ".SH SYNOPSIS"]
     lines += [f".B {_escape(words)}", _escape(" ".join(command.collect_usage_pieces(context))), ".SH DESCRIPTION"]
@@ -134,14 +134,14 @@ def _page(name: str, section: int, command: click.Command, names: dict[str, int]
 
 
 def _related(other: str, name: str) -> bool:
-    """The main commands, and the parent of a subcommand."""
+    """Whether the other page is a main command, or the parent of this subcommand."""
     if other == "mfsd.toml":
         return name in ("mfsd", "mfsctl-reload", "mfsctl-config-show")
     return other.count("-") == 0 or other in ("mfs-run", "mfs-soft-roce") or name.startswith(f"{other}-")
 
 
 def _summary(help_text: str) -> str:
-    """The first sentence, as a phrase."""
+    """Returns the first sentence, as a phrase."""
     first = " ".join(help_text.split("\n\n")[0].split())
     return re.split(r"(?<=[a-z)])[.:;] ?", first)[0].rstrip(".")
 
@@ -175,7 +175,7 @@ def _epilog(text: str) -> list[str]:
 
 
 def _filled(text: str) -> list[str]:
-    """One source line for each line that fits, so that a change shows where it is."""
+    """Wraps the text into source lines, so that a diff shows where it changed."""
     return [_escape(line) for line in textwrap.wrap(" ".join(text.split()), 72, break_on_hyphens=False)]
 
 

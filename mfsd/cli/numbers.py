@@ -1,4 +1,4 @@
-"""Numbers of the command line that would be refused only later, without a word for people."""
+"""Numbers of the command line that would otherwise be refused only later, without a clear message."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 from mfsd.node.control import ID_MAX
 
 ID = click.IntRange(1, ID_MAX)
-"""Of a request or a batch."""
+"""Number of a request or a batch."""
 
 
 class Seconds(click.FloatRange):
-    """A time within limits; "nan", which is in no order with them, is outside."""
+    """A time within limits. "nan", which compares with neither limit, is refused."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
         seconds: float = super().convert(value, parameter, context)

@@ -1,4 +1,4 @@
-"""What our commands have in common: a reader that goes away is no error, and the daemon's socket may be named before or
+"""What our commands have in common: a closed output pipe is no error, and the daemon's socket may be given before or
 after the subcommand."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Quiet(click.Command):
-    """Ends without a word when what it writes is not read."""
+    """A command that ends silently if its output is not read."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         with _quiet():  # --help and --version are written here
@@ -56,7 +56,7 @@ class ProgramGroup(_Quiet, click.Group):
 
 
 class Subcommands(Mapping[str, click.Command]):
-    """Commands of which each is imported when it is looked up, so that one starts without what the others need. Each is
+    """Subcommands that are imported only when looked up, so that one starts without the imports of the others. Each is
     in a module of its own name in the package."""
 
     def __init__(self, package: str, names: Sequence[str]) -> None:
@@ -76,7 +76,7 @@ class Subcommands(Mapping[str, click.Command]):
 
 
 def daemon_command(command: C) -> C:
-    """Gives the command `--socket`, too, and the path at which the daemon is asked as its first argument."""
+    """Adds `--socket` to the command, which gets the path at which the daemon is asked as its first argument."""
 
     @click.option(
         "--socket",

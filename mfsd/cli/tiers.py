@@ -1,4 +1,4 @@
-"""What engines have of each tier of requests, as the coordinator's page and `mfsctl cluster` show it."""
+"""Requests by tier, as the coordinator's page and `mfsctl cluster` show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TierLine(Struct, frozen=True, kw_only=True):
-    """Of one tier, at one node or at all of them. Requests that have ended are counted since their engines started."""
+    """One tier, at one node or at all of them. Ended requests are counted since their engines started."""
 
     tier: str
     in_time: float | None
@@ -28,7 +28,7 @@ class TierLine(Struct, frozen=True, kw_only=True):
     lost: int
     engines: int
     policies: dict[str, int]
-    """Engines by the policy that orders their requests."""
+    """Number of engines by the policy that orders their requests."""
 
 
 def tier_line(row: pb.RequestTier) -> TierLine:
@@ -51,13 +51,13 @@ def tier_line(row: pb.RequestTier) -> TierLine:
 
 
 def policies_text(policies: Mapping[str, int]) -> str:
-    """Their names, with the number of engines where they are several."""
+    """Returns their names, with the number of engines if there are several policies."""
     names = sorted(policies)
     return ", ".join(names if len(names) < 2 else (f"{name} {policies[name]}" for name in names))
 
 
 def unreadable(nodes: Iterable[pb.Node]) -> Iterable[tuple[str, str]]:
-    """Nodes that have status files which their daemons cannot read, and a sentence about them."""
+    """Yields nodes with status files that their daemons cannot read, and a sentence about them."""
     for node in nodes:
         if number := node.tiers.unreadable:
             files = "1 status file of its engines" if number == 1 else f"{number} status files of its engines"

@@ -1,6 +1,6 @@
-"""The units of systemd that come with MFS, made fit for the environment that this program runs from.
+"""Adapts the systemd units that come with MFS to the environment that this program runs from.
 
-They are files of the package (`systemd/`), with `/usr/bin/env` where the program will be.
+They are files of the package (`systemd/`), with `/usr/bin/env` in place of the program.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Literal
 
 UNITS = Path("/etc/systemd/system")
 RUNS = Path("/run/systemd/system")
-"""There when systemd is what runs this system, as sd_booted(3) asks."""
+"""Exists if systemd runs this system, as sd_booted(3) checks."""
 DAEMON, COORDINATOR = "mfsd.service", "mfsd-coordinator.service"
 HIDDEN = {"ProtectHome=yes": ("/home", "/root", "/run/user"), "PrivateTmp=yes": ("/tmp", "/var/tmp")}
-"""Setting of our units -> places that a service with it does not see."""
+"""Setting of our units -> directories that a service with it does not see."""
 _MARK = "# Written by mfsctl install systemd, which also takes it away. Changes of yours: systemctl edit {name}"
 _SHIPPED = "/usr/bin/env mfsd"
 
 
 class UnitError(Exception):
-    """Why there can be no unit; the text has the remedy."""
+    """Why a unit is not possible; the text has the remedy."""
 
 
 def program() -> Path:
-    """`mfsd` of the environment that runs this. UnitError when it has none."""
+    """Returns `mfsd` of the running environment. Raises UnitError if it has none."""
     found = Path(sysconfig.get_path("scripts")) / "mfsd"
     if not os.access(found, os.X_OK):
         raise UnitError(f"{found} is missing: run mfsctl of the environment that MFS is installed in")
@@ -36,7 +36,7 @@ def program() -> Path:
 
 
 def unit_text(name: str, mfsd: Path) -> str:
-    """The unit, starting that program."""
+    """Returns the unit, starting that program."""
     shipped = (files("mfsd.cli") / "systemd" / name).read_text()
     quoted = str(mfsd).replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
     if any(character.isspace() or character in "\"'" for character in quoted):
@@ -50,7 +50,8 @@ def ours(text: str) -> bool:
 
 
 def needed(mfsd: Path) -> Iterator[Path]:
-    """What has to be seen for it to start: the program, its Python, and the package, which may be elsewhere."""
+    """Yields what must be visible for the program to start: itself, its Python, and the package, which may be
+    elsewhere."""
     yield mfsd
     yield Path(sys.executable)
     yield Path(sys.executable).resolve()
@@ -58,7 +59,7 @@ def needed(mfsd: Path) -> Iterator[Path]:
 
 
 def check_place(name: str, paths: Iterator[Path]) -> None:
-    """UnitError when the service would not see one of these, or when its user may not."""
+    """Raises UnitError if the service would not see one of these paths, or if its user may not."""
     for path in paths:
         for setting, places in HIDDEN.items():
             for place in places:
@@ -67,7 +68,7 @@ def check_place(name: str, paths: Iterator[Path]) -> None:
                         f"{path} lies below {place}, which a service with {setting} does not see: make the "
                         "environment elsewhere, of a Python from elsewhere: /usr/bin/python3 -m venv /opt/mfs"
                     )
-        if name == COORDINATOR:  # runs as a user without rights
+        if name == COORDINATOR:  # runs as an unprivileged user
             closed = [one for one in (path, *path.parents) if not one.stat().st_mode & 0o001 and one.is_dir()]
             if closed:
                 raise UnitError(
@@ -81,7 +82,8 @@ Outcome = Literal[
 
 
 def compare(file: Path, wanted: str | None) -> Outcome:
-    """What is to be done to the file so that it has this text, or is away. UnitError when it is not MFS's."""
+    """Returns what has to be done so that the file has this text or, for None, does not exist. Raises UnitError if it
+    is not MFS's."""
     try:
         there = file.read_text()
     except FileNotFoundError:
@@ -96,7 +98,7 @@ def compare(file: Path, wanted: str | None) -> Outcome:
 
 
 def write(file: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Writes the file as a whole or not at all."""
     new = file.with_name(f".{file.name}.new")
     new.write_text(text)
     new.chmod(0o644)

@@ -1,4 +1,4 @@
-"""Engines announce here what their transfers are for, and ask for permits. See docs/api.md.
+"""Lets engines announce what their transfers are for, and ask for permits. See docs/api.md.
 
     from mfsd.client import Flow, Request, Session, Stage
 

@@ -1,4 +1,4 @@
-"""A process's connection to the daemon of its node: made, kept up and made again; no caller waits for it."""
+"""A process's connection to the daemon of its node. A thread makes and remakes it, so that no caller waits for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from mfsd.client.shim import Shim
 log = logging.getLogger("mfsd.client")
 
 RETRY_S = 0.5
-"""Between two attempts to reach a daemon that is not there, and two checks of one that does not answer."""
+"""Seconds between two attempts to reach a missing daemon, and between two checks of one that does not answer."""
 
 
 class Attachment:
-    """Holds the native client. A client that is replaced stays mapped for as long as something refers to it, so no call
-    is ever cut off. `settled.client` is the one that `client()` would answer while its daemon lives, or None: one load.
+    """Holds the native client.
+
+    A replaced client stays mapped for as long as something refers to it, so no call is ever cut off. `settled.client`
+    is a shortcut of one load: what `client()` would return while the daemon lives, or None.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class Attachment:
         attached: Callable[[Client], None],
         shim: Shim | None,
     ) -> None:
-        """`prepare` gets every new client before any other thread sees it, `attached` right after."""
+        """`prepare` gets every new client before any other thread sees it; `attached` gets it right after that."""
         self._socket_path, self._process, self._mode = socket_path, process, mode
         self._prepare, self._attached = prepare, attached
         self._shim = shim
@@ -41,10 +43,10 @@ class Attachment:
         self._wanted = threading.Event()
         self._closed = threading.Event()
         self._keeper: threading.Thread | None = None
-        self._said: str | None = None
+        self._logged: str | None = None
 
     def client(self) -> Client | None:
-        """The client while its daemon lives; two loads. None: none does, and it is being searched for."""
+        """Returns the client while its daemon lives (two loads). Otherwise returns None and starts the search."""
         client = self._client
         if client is None or not client.alive():
             self._want()
@@ -54,7 +56,7 @@ class Attachment:
         return client
 
     def try_now(self) -> None:
-        """One attempt, at most the native timeout (200 ms) long."""
+        """Tries once to attach. Takes at most the native timeout (200 ms)."""
         with self._attempt_lock:
             self._attempt()
         if self._client is None:
@@ -68,7 +70,7 @@ class Attachment:
         self._client = self.settled.client = None
 
     def forked(self) -> None:
-        """In a child: the parent's client is the parent's; this process finds one of its own when it needs it."""
+        """Drops the parent's client in a forked child. The child attaches for itself when it needs a client."""
         if self._client is not None:
             self._client.forget()
         self._client = self.settled.client = None
@@ -105,23 +107,23 @@ class Attachment:
         client, shared = self._client, self._shim.client() if self._shim is not None else None
         if client is not None and not client.hung_up() and not client.detached():
             if client.borrowed or shared is None:
-                return  # it beats again, or its daemon is stopped: the session outlives that
+                return  # the heartbeat is back, or the daemon is only stopped: the session outlives that
         else:
             self._client = self.settled.client = None
         try:
             client = self._new_client(shared)
         except OSError as error:
-            self._say(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
+            self._log_once(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
             return
         self._prepare(client)
         self._client = client
         self.settled.client = client if self._shim is None or client.borrowed else None
         self._attached(client)
         older = f" to a daemon of ABI minor {client.minor}, older than {ABI_MINOR}: used as far as it goes"
-        self._say("attached" + (older if client.minor < ABI_MINOR else ""))
+        self._log_once("attached" + (older if client.minor < ABI_MINOR else ""))
 
     def _new_client(self, shared: int | None) -> Client:
-        """The shim's, once it has one: it attaches when the program opens its first RDMA device."""
+        """Borrows the shim's client once it has one: it attaches when the program opens its first RDMA device."""
         if shared is None:
             return Client.attach(self._socket_path, process=self._process, mode=self._mode)
         client = Client.borrow(shared)
@@ -129,17 +131,17 @@ class Attachment:
             raise OSError(errno.ENOTCONN, "the preloaded shim's does not answer")
         return client
 
-    def _say(self, what: str) -> None:
-        """What repeats is logged once."""
-        if what != self._said:
+    def _log_once(self, what: str) -> None:
+        """Logs a message unless it repeats the last one."""
+        if what != self._logged:
             log.info("%s", what)
-        self._said = what
+        self._logged = what
 
 
 class Unattached(Attachment):
-    """Of a process that asks no daemon: none is looked for, no socket is opened, no thread is started."""
+    """For a process that asks no daemon: opens no socket and starts no thread."""
 
-    def __init__(self) -> None: ...  # there is nothing to keep
+    def __init__(self) -> None: ...
 
     def client(self) -> Client | None:
         return None

@@ -1,4 +1,4 @@
-"""A batch as the engine sees it: begin, layer boundaries, end."""
+"""A batch as the engine sees it: it begins, passes layer boundaries, and ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from mfsd.client.checking import Checker
 
 
 class Batch:
-    """Requests that run their layers together. Made by :meth:`mfsd.client.Session.batch`; it outlives its daemon,
-    and is announced to the next one."""
+    """Requests that run their layers together. Made by :meth:`mfsd.client.Session.batch`.
+
+    A batch outlives its daemon: the session announces it to the next one.
+    """
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class Batch:
 
     @property
     def slot(self) -> int | None:
-        """Its number in the daemon's table of this process; None while no daemon knows it."""
+        """The batch's number in the daemon's table for this process; None while no daemon knows the batch."""
         return self._slot
 
     @property
@@ -44,7 +46,7 @@ class Batch:
         return self._ended
 
     def layer(self, layer_current: int) -> None:
-        """The batch begins this layer: what is needed for later ones comes nearer. One store in shared memory."""
+        """Says that the batch begins this layer: later ones come nearer. Costs one store in shared memory."""
         layer_current = self._checker.layer(layer_current)
         self._layer = layer_current
         client, slot = self._client, self._slot
@@ -52,7 +54,7 @@ class Batch:
             client.batch_layer(slot, layer_current)
 
     def done(self, request_id: int) -> None:
-        """The request has nothing left to send, or was aborted; the batch goes on without it."""
+        """Says that a request has nothing left to send, or was aborted. The batch goes on without it."""
         with self._lock:
             self._requests.pop(request_id, None)
             slot = self._request_slots.pop(request_id, None)
@@ -60,14 +62,14 @@ class Batch:
                 _ended_before(self._client.request_end, slot)
 
     def pruned(self, request_id: int) -> bool:
-        """The daemon serves the request's last stage only when nothing else waits."""
+        """Whether the daemon has pruned the request: its last stage goes only when nothing else waits."""
         client, slot = self._client, self._request_slots.get(request_id)
         if client is None or slot is None:
             return False
         return bool(client.request_judgement(slot) & Judgement.PRUNED)
 
     def end(self) -> None:
-        """The batch and its requests have nothing left to compute or to send. May be called twice."""
+        """Ends the batch: its requests have nothing left to compute or to send. May be called twice."""
         with self._lock:
             if self._ended:
                 return
@@ -88,11 +90,11 @@ class Batch:
     # ---- for the session -------------------------------------------------------------------------
 
     def slot_at(self, client: Client) -> int | None:
-        """The slot, if it is this client that knows the batch."""
+        """Returns the slot if `client` knows the batch, else None."""
         return self._slot if self._client is client else None
 
     def announce(self, client: Client, native_nic: dict[int, int]) -> None:
-        """Begins the batch at a daemon. Too many requests: it is announced without them, with its deadline alone."""
+        """Announces the batch to a daemon; if it has too many requests, without them and by its deadline alone."""
         with self._lock:
             if self._ended or self.slot_at(client) is not None:
                 return
@@ -117,7 +119,7 @@ class Batch:
 
 
 def on_nics(request: RequestInfo, native_nic: dict[int, int]) -> RequestInfo:
-    """With the daemon's numbers of the NICs."""
+    """Returns the request with the daemon's NIC numbers in place of the session's."""
     if all(native_nic.get(d.nic, d.nic) == d.nic for d in request.demands):
         return request
     return request._replace(

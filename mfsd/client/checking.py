@@ -1,4 +1,4 @@
-"""Checks what engines announce: what cannot be is taken as unknown, with one warning; nothing is raised."""
+"""Checks what engines announce. Invalid values are taken as unknown, with one warning; nothing is raised."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAITING_LIMITS = (ID_MAX, U32_MAX, TIME_MAX_NS, U32_MAX)
 _WAITS = int(RequestFlag.WAITING)
 _WAITS_RELEGATED = _WAITS | int(RequestFlag.RELEGATED)
 _LIMITS = (FLOW_BYTES_MAX, STAGE_MAX, ID_MAX, TIME_MAX_NS, LAYERS_MAX, FLOW_BYTES_MAX)
-"""Of the numbers of a transfer."""
+"""Limits of a transfer's numbers."""
 
 
 def _within(value: object, highest: int) -> bool:
@@ -36,7 +36,7 @@ def _within(value: object, highest: int) -> bool:
 
 
 class Checker:
-    """Counts what was wrong, by kind, and logs the first of each kind."""
+    """Counts invalid values by kind, and logs the first of each kind."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class Checker:
     # ---- fields ----------------------------------------------------------------------------------
 
     def whole(self, kind: str, value: object, highest: int, remedy: str) -> int:
-        """The value when it is a whole number from 0 to `highest`, else 0."""
+        """Returns the value if it is a whole number from 0 to `highest`, else 0."""
         if isinstance(value, int) and 0 <= value <= highest:
             return int(value)
         self.refuse(kind, value, remedy)
@@ -76,7 +76,7 @@ class Checker:
         return self.whole(kind, value, FLOW_BYTES_MAX, "use 0 to 2**40 - 1")
 
     def transfer(self, transfer: Transfer) -> Transfer:
-        """The same with what cannot be taken as unknown; NIC, batch and peer are looked up by the caller."""
+        """Returns the transfer with invalid numbers taken as unknown. The caller looks up NIC, batch and peer."""
         size_bytes, stage, _, request_id, deadline_ns, _, layer, _, _, _, left_bytes = transfer
         numbers = (size_bytes, stage, request_id, deadline_ns, layer, left_bytes)
         if all(map(_within, numbers, _LIMITS)):
@@ -94,14 +94,14 @@ class Checker:
         return self.whole("nic", value, NICS_MAX - 1, "use what Session.nic answered")
 
     def stage(self, value: object) -> int:
-        """A stage that this version does not know is served as background by the daemon, so it may pass."""
+        """Returns the stage. One that this version does not know may pass: the daemon serves it as background."""
         if isinstance(value, int) and 0 <= value <= STAGE_MAX:
             return int(value)
         self.refuse("stage", value, "use mfsd.client.Stage")
         return 4
 
     def peer(self, value: object) -> bytes:
-        """The 16 bytes of a GID; empty when unknown."""
+        """Returns the 16 bytes of a GID, or b"" if unknown."""
         if value == "":
             return b""
         found = gid(value) if isinstance(value, str) else None
@@ -111,7 +111,7 @@ class Checker:
         return found
 
     def destination(self, value: object) -> int:
-        """The daemon's number of the port; 0 when unknown."""
+        """Returns the daemon's number of the port, or 0 if unknown."""
         try:
             if isinstance(value, str | bytes):
                 return destination(value)
@@ -139,7 +139,7 @@ class Checker:
         )
 
     def request(self, request: Request, merged_to: int) -> RequestInfo | None:
-        """None: it has no number by which it could be known."""
+        """Returns None for a request without a valid number: nothing could refer to it."""
         request_id = self.request_id(request.request_id)
         if request_id == 0:
             if request.request_id == 0:
@@ -155,8 +155,8 @@ class Checker:
         )
 
     def waiting(self, request: Waiting, merged_to: int) -> RequestInfo | None:
-        """None: it has no number by which it could be known."""
-        if all(map(_within, request[:4], _WAITING_LIMITS)) and request.request_id:  # one after the other is slow
+        """Returns None for a request without a valid number: nothing could refer to it."""
+        if all(map(_within, request[:4], _WAITING_LIMITS)) and request.request_id:  # field by field is slow
             flags = _WAITS_RELEGATED if request.relegated else _WAITS
             demands = merge([self.flow(flow) for flow in request.flows], merged_to)
             return RequestInfo(
@@ -174,8 +174,11 @@ class Checker:
 
 
 def merge(demands: list[DemandInfo], most: int) -> tuple[DemandInfo, ...]:
-    """At most `most` demands, by taking layers together where there are more; the last layer counts for P2D, since a
-    part cannot leave before it is made, and the first for all others, since a part may be needed then."""
+    """Returns at most `most` demands, merging the layers of each port if there are more.
+
+    The last layer counts for P2D, since a part cannot leave before it is made. The first layer counts for all other
+    stages, since a part may be needed then.
+    """
     if len(demands) <= most:
         return tuple(demands)
     by_port: dict[tuple[bytes, int, int, int], DemandInfo] = {}
@@ -191,8 +194,11 @@ def merge(demands: list[DemandInfo], most: int) -> tuple[DemandInfo, ...]:
 
 @lru_cache(maxsize=4096)
 def destination(peer: str | bytes) -> int:
-    """The number by which the daemon knows where a task goes: of an address or the 16 bytes of a GID as the shim has
-    it, of any other name one of its own. 0: not known. ValueError: bytes that are no GID."""
+    """Returns the number by which the daemon knows a destination; 0 if unknown.
+
+    For an address or the 16 bytes of a GID the number is the shim's. Any other name gets one of its own. Raises
+    ValueError for bytes that are no GID.
+    """
     if isinstance(peer, bytes):
         return peer_hash(peer) if peer else 0
     if not peer:
@@ -202,7 +208,7 @@ def destination(peer: str | bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def gid(text: str) -> bytes | None:
-    """The 16 bytes of an address; None where it is none."""
+    """Returns the 16 bytes of an address, or None if the text is no address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `mfs-run --mode mark` has put into the environment of a process that marks its transfers itself."""
+"""Reads the marks that `mfs-run --mode mark` has put into the environment of a process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ log = logging.getLogger("mfsd.client")
 
 
 def marks_of_environment() -> Marks | None:
-    """The marks of `MFS_MARK`; None outside of mode mark. Text that cannot be read marks nothing, with a warning: a
-    process in mode mark never asks a daemon."""
+    """Returns the marks of `MFS_MARK`, or None outside of mode mark.
+
+    If they cannot be read, nothing is marked and a warning is logged: a process in mode mark never asks a daemon.
+    """
     if os.environ.get("MFS_MODE") != "mark":
         return None
     try:

@@ -50,15 +50,15 @@ log = logging.getLogger("mfsd.client")
 
 NIC_NAME_BYTES_MAX = 31
 FOREVER_NS = 2**63
-ENFORCE = int(Mode.ENFORCE)  # comparing with the enumeration itself costs a transfer more than all else here
+ENFORCE = int(Mode.ENFORCE)  # comparing with the enum member costs a transfer more than all else in this module
 
 
 class Session:
-    """Announces to the daemon what this process's transfers are for, and asks it for permits.
+    """A process's connection to its node's daemon: announces what transfers are for and asks for permits.
 
-    All methods may be called from any thread. Without a daemon, or when it goes away, every task is permitted at once,
-    and the session attaches again by itself. Where the shim is preloaded its session is used, so that a process has
-    one.
+    All methods may be called from any thread. Without a daemon every task is permitted at once. When the daemon goes
+    away, the session attaches to the next one by itself. Where the shim is preloaded the session borrows the shim's
+    client, so that a process has only one.
     """
 
     def __init__(self, attachment_shim: Shim | None, socket_path: str | None, process: str | None, mode: Mode) -> None:
@@ -69,7 +69,7 @@ class Session:
         self._batch_of: dict[int, Batch] = {}
         self._waiting = WaitingRequests()
         self._watches = secrets.randbits(62) + 1
-        """The number of the first row that watches: no other process has it."""
+        """The number of the first row of :meth:`watch`. It is random, so that no other process uses it."""
         self._classes = CLASSES_WITHOUT_DAEMON
         self._settled = Settled(class_without_permit(CLASSES_WITHOUT_DAEMON))
         self._enforces = mode == Mode.ENFORCE
@@ -82,11 +82,15 @@ class Session:
 
     @classmethod
     def open(cls, *, socket_path: str | None = None, process: str | None = None, mode: Mode = Mode.ENFORCE) -> Session:
-        """Attaches, or goes on without a daemon until there is one. `socket_path` None: `$MFS_SOCKET`, else
-        `/run/mfs/mfsd.sock`; `process`: the name that `mfsctl status` shows; `mode`: the most that is allowed, OBSERVE
-        counts and never waits. Under the shim all three are the shim's; under one of another version every task is
-        permitted at once. Under `mfs-run --mode mark` no daemon is looked for: what is submitted is permitted at once,
-        in the class of its stage and size."""
+        """Opens a session and tries to attach once. Without a daemon the session keeps trying in the background.
+
+        `socket_path`: the daemon's socket; None means `$MFS_SOCKET`, else `/run/mfs/mfsd.sock`. `process`: the name
+        that `mfsctl status` shows. `mode`: the most that is allowed; OBSERVE counts and never waits.
+
+        Under the shim all three are the shim's. Under a shim of another version the session attaches to nothing and
+        every task is permitted at once. Under `mfs-run --mode mark` it looks for no daemon either: every task is
+        permitted at once, in the class of its stage and size.
+        """
         shim, foreign = None, False
         try:
             shim = Shim.find()
@@ -99,13 +103,13 @@ class Session:
         if (marks := marks_of_environment()) is not None:
             return MarkedSession(shim, marks)
         session = cls(shim, socket_path, process, mode)
-        if foreign:  # a transfer that had a permit here would wait for another one there
+        if foreign:  # a transfer with a permit from here would wait in the shim for another one
             session._attachment = Unattached()
         session._attachment.try_now()
         return session
 
     def close(self) -> None:
-        """Ends what is open here. Tasks that are not complete are dropped by the daemon."""
+        """Ends all batches and detaches. The daemon drops tasks that are not complete."""
         with self._lock:
             batches = list(self._batches)
         for batch in batches:
@@ -126,45 +130,48 @@ class Session:
 
     @property
     def scheduled(self) -> bool:
-        """A daemon lives and enforces its order; otherwise every task is permitted at once."""
+        """Whether a live daemon enforces its order. If not, every task is permitted at once."""
         client = self._attachment.client()
         return client is not None and self._enforces and client.mode() == ENFORCE
 
     @property
     def classes(self) -> int:
-        """K: classes on the wire are 0 (highest) to K-1 (the scavenger's)."""
+        """K, the number of classes on the wire: 0 is the highest, K-1 the scavenger's."""
         return self._classes
 
     @property
     def dscp(self) -> list[int | None]:
-        """DSCP of each class; None where the fabric marks none or no daemon has set it."""
+        """The DSCP of each class; None for a class that the fabric does not mark, or while no daemon has set it."""
         client = self._attachment.client()
         return client.dscp()[: self._classes] if client is not None else [None for _ in range(self._classes)]
 
     @property
     def classes_apart(self) -> frozenset[int]:
-        """Classes that the wire keeps apart from that of collectives: of another DSCP. Empty without a daemon."""
+        """The classes that the wire keeps apart from that of collectives by another DSCP. Empty without a daemon."""
         client = self._attachment.client()
         return frozenset() if client is None else frozenset(k for k in range(self._classes) if client.apart >> k & 1)
 
     def class_of(self, stage: int) -> int:
-        """The class of a connection that has one for all of a stage: a daemon would choose one for each transfer."""
+        """Class of a connection that carries all transfers of a stage. A daemon would choose one for each transfer."""
         return class_of_reads(self._classes) if stage == Stage.REUSE else class_without_permit(self._classes)
 
     @property
     def max_hold_s(self) -> float:
-        """For how long a task waits for its permit at most, from when it was submitted: as the daemon says."""
+        """How long a task waits for its permit at most, from its submission on. 0 without a daemon, which sets it."""
         client = self._attachment.client()
         return 0.0 if client is None else client.max_hold_ns / 1e9
 
     @property
     def refused(self) -> dict[str, int]:
-        """How often each kind of metadata was taken as unknown because it cannot be."""
+        """How often invalid metadata was taken as unknown, by kind."""
         return self._checker.counts
 
     def nic(self, name: str, *, guid: int = 0, rate_bytes_per_s: int = 0) -> int:
-        """The number by which this session knows a device (`ibv_devices`); it stays when the daemon is restarted. The
-        rate is believed where neither the configuration nor the host knows it."""
+        """Names a device (see `ibv_devices`) and returns the number by which this session knows it.
+
+        The number stays the same when the daemon restarts. The daemon uses `rate_bytes_per_s` where neither its
+        configuration nor the host gives a rate.
+        """
         if not 0 < len(name.encode()) <= NIC_NAME_BYTES_MAX:
             self._checker.refuse("nic", name, f"a device name has 1 to {NIC_NAME_BYTES_MAX} bytes (see ibv_devices)")
         with self._lock:
@@ -189,9 +196,12 @@ class Session:
         compute_ns: int = 0,
         deadline_ns: int = 0,
     ) -> Batch:
-        """Begins a batch of `layers` layers. `batch_id` is unique in the cluster and the same in all processes of its
-        unit; `compute_ns` is what all its layers take; `deadline_ns` only where it is known better than from the
-        requests. End it when its requests have nothing left to send, not when they have nothing left to compute."""
+        """Begins a batch of `layers` layers.
+
+        `batch_id` is unique in the cluster and the same in all processes of the unit. `compute_ns` is the compute time
+        of all layers together. Give `deadline_ns` only where you know it better than the requests say. End the batch
+        when its requests have nothing left to send, not when they have nothing left to compute.
+        """
         check = self._checker
         announced = [check.request(request, REQUEST_DEMANDS_MAX) for request in requests]
         batch = Batch(
@@ -217,18 +227,23 @@ class Session:
         return batch
 
     def waiting(self, requests: Sequence[Waiting]) -> None:
-        """All requests that still queue at this engine, in any order: those of the call before that are missing have
-        left the queue. What they will fetch counts at the ports of its owners. One that a batch of this session takes
-        on leaves by itself. Where many wait and few change, :meth:`waiting_changed` is cheaper."""
+        """Announces all requests that still queue at this engine, in any order.
+
+        Requests of the previous call that are missing here have left the queue. What a request will fetch counts at its
+        owners' ports. A request leaves the queue by itself when a batch of this session takes it. Where many requests
+        wait and few change, :meth:`waiting_changed` is cheaper.
+        """
         check = self._checker
         infos = [check.waiting(request, REQUEST_DEMANDS_MAX) for request in requests]
         self._waiting.replace([info for info in infos if info is not None])
         self._announce_waiting()
 
     def waiting_changed(self, requests: Sequence[Waiting], gone: Sequence[int] = ()) -> None:
-        """As :meth:`waiting`, by what is new: requests that have come to queue, or of which something else holds now,
-        and the numbers of those that queue no longer. All others stay as they are, also at a daemon that is started
-        again."""
+        """As :meth:`waiting`, but names only what is new.
+
+        `requests` have joined the queue or changed. `gone` are the numbers of those that have left it. All others stay
+        announced, also to a daemon that is started again.
+        """
         check = self._checker
         infos = [check.waiting(request, REQUEST_DEMANDS_MAX) for request in requests]
         self._waiting.change([info for info in infos if info is not None], gone)
@@ -242,8 +257,10 @@ class Session:
     # ---- what the network knows ------------------------------------------------------------------
 
     def pruned(self, request_id: int) -> bool:
-        """The daemon expects that the request is late, or makes others late; of any process of this node. False while
-        it is not known."""
+        """Whether the daemon has pruned a request: it would be late, or would make others late.
+
+        The request may be of any process of this node. False while nothing is known about it.
+        """
         batch = self._batch_of.get(request_id)
         if batch is not None and batch.pruned(request_id):
             return True
@@ -253,9 +270,11 @@ class Session:
         return bool(client.request_pruned(request_id))
 
     def watch(self, peers: Sequence[str], *, nic: int = 0) -> None:
-        """What is promised at the ports of these owners is known from now on, instead of those of the call before.
-        Without it the coordinator tells this node of an owner only while something here fetches from it or waits to,
-        and :meth:`fetch_ns` answers by the own port alone."""
+        """Asks to be kept informed about the load at the ports of these owners, instead of those of the previous call.
+
+        Otherwise the coordinator tells this node about an owner only while something here fetches from it or waits to,
+        and :meth:`fetch_ns` answers by this node's port alone.
+        """
         flows = [Flow(Stage.REUSE, peer, WATCHED_BYTES, nic, 0, True) for peer in peers if peer]
         rows = [
             Waiting(self._watches + at, WATCHED_RANK, flows=tuple(flows[at : at + REQUEST_DEMANDS_MAX]))
@@ -275,12 +294,17 @@ class Session:
         announced_bytes: int = 0,
         owner_bytes: int | None = None,
     ) -> int | None:
-        """How long a fetch of so many bytes from that address (or GID) takes from now on, behind what goes before it
-        at this node's port and what is promised at the owner's. `deadline_ns` 0: nothing waits for it, and it goes
-        behind all that does. `announced_bytes`: of this very fetch, what :meth:`waiting` has announced from that owner;
-        what is promised there contains it. `owner_bytes`: through the owner's port, where other NICs fetch parts of
-        the same; as many as through this one if not given. Of an owner of which nothing is known, and without one, the
-        own port alone says it. None: nothing is known of that one either; decide as without MFS."""
+        """Estimates how many ns a fetch of `size_bytes` from `peer` (an address or GID) would take from now on.
+
+        It counts what goes before the fetch at this node's port and what is promised at the owner's. Without `peer`, or
+        where nothing is known about the owner, this node's port alone decides. Returns None where nothing is known
+        about that one either: decide as without MFS.
+
+        `deadline_ns` 0: nothing waits for the fetch, so it goes behind everything that waits. `announced_bytes`: how
+        much of this fetch :meth:`waiting` has already announced; it is taken off the load at the owner, which contains
+        it. `owner_bytes`: the bytes through the owner's port, by default `size_bytes`; more where other NICs fetch
+        parts too.
+        """
         client = self._attachment.client()
         sizes = size_bytes, announced_bytes, owner_bytes or 0
         if client is None or min(sizes) < 0 or max(sizes) > FLOW_BYTES_MAX or nic not in self._settled.nics:
@@ -290,7 +314,7 @@ class Session:
         return client.fetch_ns(native, size_bytes, gid or b"", due, announced_bytes, owner_bytes)
 
     def outlook(self) -> Outlook | None:
-        """What the network knows now. None: nothing; decide as without MFS."""
+        """A copy of all that the network knows now, or None if it knows nothing: then decide as without MFS."""
         client = self._attachment.client()
         page = client.outlook() if client is not None else None
         if page is None:
@@ -327,7 +351,7 @@ class Session:
     ) -> Task:
         """Asks for a permit for one message, or for several that go together. Does not sleep.
 
-        What is not known is left out: without a request, a deadline or a batch the task goes behind those that have
+        Leave out what you do not know: without a request, a deadline or a batch the task goes behind those that have
         them. A stage that never waits (control, collective) is permitted at once and counted.
         :class:`mfsd.transfer.Transfer` explains the other arguments.
         """
@@ -350,8 +374,10 @@ class Session:
         left_bytes: int = 0,
         timeout_s: float | None = None,
     ) -> Task | Permit | None:
-        """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do: what it answers
-        is permitted, has a `wire_class`, and is to be completed or cancelled. None: nothing is scheduled."""
+        """:meth:`submit` and :meth:`Task.wait` in one call, for a thread that has nothing else to do.
+
+        The result is permitted and has a `wire_class`; complete or cancel it. None: nothing is scheduled.
+        """
         where = nic, request_id, deadline_ns, batch, layer, peer
         transfer = Transfer(size_bytes, stage, *where, class_marked, incoming, left_bytes)
         return self.permit_transfer(transfer, timeout_s)
@@ -384,7 +410,7 @@ class Session:
             ):
                 return self._ask(transfer, FOREVER_NS if timeout_s is None else int(timeout_s * 1e9))
         except (OverflowError, TypeError, ValueError, LookupError):
-            pass  # submit_transfer names the field; contextlib.suppress would take as long as all else here
+            pass  # submit_transfer names the field; contextlib.suppress would double the time of this call
         if self._attachment.client() is None or not self._enforces:
             return None
         task = self.submit_transfer(transfer)
@@ -392,8 +418,10 @@ class Session:
         return task
 
     def take_transfer(self, transfer: Transfer) -> Task | Permit | None:
-        """What :meth:`submit_transfer` would answer where the permit is there at once, on credit. None: there is none,
-        or something is odd; nothing was asked."""
+        """Takes a permit that is there at once, on credit; else returns None and has asked for nothing.
+
+        None also for a transfer with anything invalid: :meth:`submit_transfer` names what.
+        """
         settled = self._settled
         client = settled.client
         if client is None or not self._enforces:
@@ -407,7 +435,7 @@ class Session:
             return None
 
     def _ask(self, transfer: Transfer, timeout_ns: int) -> Permit | None:
-        """Without checks. OverflowError, TypeError, ValueError or LookupError for what cannot be."""
+        """Asks without checks. Raises OverflowError, TypeError, ValueError or LookupError for invalid values."""
         settled = self._settled
         client = settled.client
         if client is None or not self._enforces:
@@ -422,17 +450,17 @@ class Session:
         return permit
 
     def fast_path(self, **what: Any) -> FastPath | None:
-        """For an adapter of a library whose calls move one buffer each: :class:`mfsd._native.FastPath` with this
-        session's client. None: nothing is ever scheduled."""
+        """The :class:`mfsd._native.FastPath` of this session's client, for libraries whose calls move one buffer each.
+        None if this session never schedules anything."""
         return FastPath(self._settled, slot_of=self._slot_of, peer_of=destination, **what) if self._enforces else None
 
     def posted_path(self, **what: Any) -> PostedPath | None:
-        """For an adapter of a library whose transfers are posted and asked about: :class:`mfsd._native.PostedPath`
-        with this session's client. None: nothing is ever scheduled."""
+        """The :class:`mfsd._native.PostedPath` of this session's client, for libraries whose transfers are posted and
+        then polled. None if this session never schedules anything."""
         return PostedPath(self._settled, slot_of=self._slot_of, peer_of=destination, **what) if self._enforces else None
 
     def submitted(self, transfer: Transfer, client: Client, task_id: int, nic: int, submitted_ns: int) -> Task:
-        """The task of a message that such a path has submitted; `nic` is the client's number of it."""
+        """The task of a message that a fast or posted path has submitted; `nic` is the client's number of the NIC."""
         return Task(self, client, task_id, transfer, nic, self._settled.open_class, submitted_ns)
 
     # ---- what the shim posts ---------------------------------------------------------------------
@@ -448,9 +476,11 @@ class Session:
         layer: int = 0,
         hold_until_ns: int = 0,
     ) -> Iterator[None]:
-        """What this thread posts inside is for that stage, request, batch and layer, and none of it is held past
-        `hold_until_ns` (on the clock of time.monotonic_ns; as a lease of the memory it goes to). Nests. Does nothing
-        without the shim."""
+        """Marks what this thread posts inside as being for that stage, request, batch and layer.
+
+        None of it is held past `hold_until_ns` (by time.monotonic_ns), for instance the end of a lease on the memory
+        that it goes to. May be nested. Does nothing without the shim.
+        """
         if self._shim is None:
             yield
             return
@@ -476,8 +506,10 @@ class Session:
         layer: int = 0,
         hold_until_ns: int = 0,
     ) -> Iterator[None]:
-        """What is posted from this memory inside is for that request, by whichever thread; a library's own transfer
-        threads are reached so. Does nothing without the shim."""
+        """Marks what any thread posts from this memory inside as being for that request.
+
+        This reaches a library's own transfer threads. Does nothing without the shim.
+        """
         if self._shim is None:
             yield
             return
@@ -494,8 +526,10 @@ class Session:
 
     @contextlib.contextmanager
     def lane(self, wire_class: int) -> Iterator[None]:
-        """Devices and queue pairs that this thread opens inside carry the class, and are never held: what is sent on
-        them asks by :meth:`submit`. Does nothing without the shim."""
+        """Sets the class of devices and queue pairs that this thread opens inside, and exempts them from holding.
+
+        Call :meth:`submit` for what is sent on them. Does nothing without the shim.
+        """
         if self._shim is None:
             yield
             return
@@ -532,14 +566,14 @@ class Session:
         return batch.slot_at(client)
 
     def _prepare(self, client: Client) -> None:
-        """A daemon that knows nothing yet."""
+        """Sets up a client whose daemon knows nothing of this session yet."""
         self._classes = client.classes or CLASSES_WITHOUT_DAEMON
         self._settled.open_class = class_without_permit(self._classes)
         for number in range(len(self._nics)):
             self._name_nic(client, number)
 
     def _announce_batches(self, client: Client) -> None:
-        """Those that this client does not know yet."""
+        """Announces the waiting requests and batches that this client does not know yet."""
         self._waiting.announce(client, self._settled.nics)
         with self._lock:
             for batch in self._batches:
@@ -561,11 +595,13 @@ class Session:
 
 
 class MarkedSession(Session):
-    """Session's calls, for a process that only marks (`mfs-run --mode mark`): it asks no daemon, and each task is
-    permitted at once, in the class of its stage and size."""
+    """A session for a process that only marks (`mfs-run --mode mark`).
+
+    It asks no daemon. Each task is permitted at once, in the class of its stage and size.
+    """
 
     piece_bytes = 1 << 62
-    """Nothing waits for a permit, so that an adapter cuts nothing: a transfer's class is that of its whole size."""
+    """So large that adapters cut no transfer: nothing waits for a permit, and a class goes by the whole size."""
 
     def __init__(self, shim: Shim | None, marks: Marks) -> None:
         super().__init__(shim, None, None, Mode.OBSERVE)
@@ -575,7 +611,7 @@ class MarkedSession(Session):
 
     @property
     def scheduled(self) -> bool:
-        """As far as an adapter is concerned: it is to ask for the class of each transfer."""
+        """True: adapters are to ask for the class of each transfer."""
         return True
 
     @property
@@ -587,11 +623,11 @@ class MarkedSession(Session):
         return 0.0
 
     def class_of(self, stage: int) -> int:
-        """The class of what has this stage, if its size is not known."""
+        """The class of a stage's transfers whose size is not known."""
         return self.marks.wire_class(stage)
 
     def submit_transfer(self, transfer: Transfer) -> Task:
-        """A task that is permitted; only its stage and size matter here."""
+        """Returns a task that is already permitted. Only the stage and size of the transfer matter."""
         transfer = self._checker.transfer(transfer)
         wire_class = self.marks.wire_class(transfer.stage, max(transfer.size_bytes, transfer.left_bytes))
         return Task(self, None, None, transfer, transfer.nic, wire_class)

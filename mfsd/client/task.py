@@ -1,4 +1,4 @@
-"""One task: asked for, permitted, complete."""
+"""One task: submitted, permitted, then completed or cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mfsd.transfer import Transfer
 
 
 class Pruned(Protocol):
-    """The session, as far as a task needs it."""
+    """The part of a session that a task needs."""
 
     def pruned(self, request_id: int) -> bool: ...
 
@@ -21,9 +21,9 @@ class Pruned(Protocol):
 class Task:
     """Permission to send `size_bytes`. Made by :meth:`mfsd.client.Session.submit`.
 
-    `wait` (or `ready` until it is true), send on the lane of that class, then `complete`; or `cancel`. As a context
-    manager it waits on entry, and completes on exit or, after an exception, cancels. Every method may be called twice
-    and from any thread.
+    Call `wait` (or `ready` until it is true), send on the lane of that class, then call `complete`. Call `cancel` if it
+    will not be sent. As a context manager a task waits on entry and completes on exit; after an exception it cancels.
+    Every method may be called twice and from any thread.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Task:
         open_class: int,
         submitted_ns: int | None = None,
     ) -> None:
-        """`nic`: the client's number of it. `task_id` None: no daemon is asked, the task is permitted. `submitted_ns`
+        """`nic` is the client's number. `task_id` None: no daemon is asked and the task is permitted. `submitted_ns`
         None: now."""
         self.size_bytes = transfer.size_bytes
         self.request_id = transfer.request_id
@@ -53,16 +53,16 @@ class Task:
 
     @property
     def wire_class(self) -> int | None:
-        """The priority on the wire, 0 highest; None until it is permitted."""
+        """The priority on the wire, 0 highest; None until the task is permitted."""
         return self._class
 
     @property
     def pruned(self) -> bool:
-        """The daemon thinks that its request cannot be in time: the engine may defer it."""
+        """Whether the daemon expects the request to be late: the engine may defer it."""
         return self._session.pruned(self.request_id)
 
     def ready(self) -> bool:
-        """Whether it may be sent now. Does not sleep."""
+        """Returns whether the task may be sent now. Does not sleep."""
         if self._class is None and not self._over:
             client, task_id = self._client, self._task_id
             assert client is not None and task_id is not None
@@ -76,9 +76,11 @@ class Task:
         return self._class is not None
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Sleeps until it may be sent, and answers its class on the wire. After `timeout_s`, `max_hold` after it was
-        submitted (so what is submitted together shares that), or when the daemon goes away, it may be sent too: behind
-        what is scheduled."""
+        """Sleeps until the task may be sent and returns its class on the wire.
+
+        The task may also be sent, in a class behind what is scheduled, when `timeout_s` is over, when the daemon goes
+        away, or `max_hold` after it was submitted. Tasks that are submitted together share that time.
+        """
         if self._class is None and not self._over:
             client, task_id = self._client, self._task_id
             assert client is not None and task_id is not None
@@ -96,17 +98,17 @@ class Task:
         return self._open_class if self._class is None else self._class
 
     async def permitted(self, timeout_s: float | None = None) -> int:
-        """`wait` for asyncio: the loop goes on meanwhile."""
+        """`wait` for asyncio; does not block the event loop."""
         if self.ready():
             return self.wait()
         return await asyncio.to_thread(self.wait, timeout_s)
 
     def complete(self) -> None:
-        """The bytes have arrived (or the NIC has reported so)."""
+        """Reports that the bytes have arrived, or that the NIC says so."""
         self._end(complete=True)
 
     def cancel(self) -> None:
-        """It will not be sent."""
+        """Reports that the task will not be sent."""
         self._end(complete=False)
 
     def __enter__(self) -> Task:
@@ -120,7 +122,7 @@ class Task:
 
     def __del__(self) -> None:
         if not getattr(self, "_over", True):
-            self._end(complete=False)  # forgotten: it must not fill the window
+            self._end(complete=False)  # a forgotten task must not fill the window
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Task:
             self._count("posted")
 
     def _open(self, why: Open) -> None:
-        """Goes without a permit."""
+        """Lets the task go without a permit."""
         client, task_id = self._client, self._task_id
         if client is not None and task_id is not None:
             client.count_open(why)
@@ -139,7 +141,7 @@ class Task:
         self._permitted(self._open_class)
 
     def _count(self, what: str) -> None:
-        """Under the shim it is the shim that counts what the NIC is given."""
+        """Counts in the client. Under the shim does nothing, since the shim counts what the NIC is given."""
         client = self._client
         if client is None or client.borrowed:
             return

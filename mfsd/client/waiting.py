@@ -1,4 +1,4 @@
-"""Requests that still queue at the engine, as the daemon knows them: the difference from call to call."""
+"""Requests that still queue at the engine: keeps the daemon's view up to date by the difference from call to call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from mfsd.client.batch import on_nics
 
 
 class WaitingRequests:
-    """Wanted and announced. A full table, or a daemon that does not know of such requests, leaves the rest unannounced:
-    then their loads are not counted before they run, as without this."""
+    """The requests that are to be announced, and those that are.
+
+    A full table, or a daemon that does not know waiting requests, leaves the rest unannounced. Their loads then count
+    only once they run.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,12 +24,12 @@ class WaitingRequests:
         self._announced: dict[int, int] = {}
         """Request -> its slot at the daemon."""
         self._unannounced: dict[int, None] = {}
-        """Wanted, and not announced as they are wanted now; the first of them have waited for longest."""
+        """Requests to be announced, new or changed. The first have waited for the longest time."""
         self._watching: frozenset[int] = frozenset()
-        """Those wanted that are no requests: they keep the daemon speaking of ports."""
+        """Rows that are no requests: they make the daemon report on ports."""
 
     def replace(self, requests: Iterable[RequestInfo]) -> None:
-        """These, and no others."""
+        """Sets the waiting requests to exactly these. Rows of `watch` stay."""
         wanted = {request.request_id: request for request in requests}
         with self._lock:
             for request_id in self._wanted.keys() - wanted.keys() - self._watching:
@@ -35,7 +38,7 @@ class WaitingRequests:
                 self._put(request)
 
     def watch(self, rows: Iterable[RequestInfo]) -> None:
-        """These rows stay, whatever queues, and none of those of the call before."""
+        """Sets the watching rows to exactly these. They stay until the next call, whatever queues."""
         watching = {row.request_id: row for row in rows}
         with self._lock:
             for request_id in self._watching - watching.keys():
@@ -45,7 +48,7 @@ class WaitingRequests:
                 self._put(row)
 
     def change(self, requests: Iterable[RequestInfo], gone: Iterable[int]) -> None:
-        """These beside those of before, or instead of what held of them; the latter not any more."""
+        """Adds or replaces `requests`, and removes the numbers in `gone`."""
         with self._lock:
             for request_id in gone:
                 self._drop(request_id)
@@ -53,13 +56,13 @@ class WaitingRequests:
                 self._put(request)
 
     def begun(self, request_ids: Iterable[int]) -> None:
-        """They run from now on: a batch has them."""
+        """Removes requests that run from now on: their batch announces them."""
         with self._lock:
             for request_id in request_ids:
                 self._drop(request_id)
 
     def announce(self, client: Client, native_nic: dict[int, int]) -> None:
-        """Tells this client what it does not know."""
+        """Tells this client what it does not know yet."""
         with self._lock:
             if client is not self._client:
                 self._client, self._announced = client, {}

@@ -1,7 +1,7 @@
 """The leader's state: who reports which batches, their order, and what each daemon has still to be sent.
 
-Pure: events go in, each with the time; `take` gives what one daemon must be sent. No I/O and no clock. Every bad input
-has one answer, counted in `oddities` (docs/internals/coordinator.md).
+Pure, without I/O and clock: events come in with their times, and `take` returns what one daemon must be sent. Every bad
+input has one answer, counted in `oddities` (docs/internals/coordinator.md).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ RESOURCES_MIN = 1_024
 NO_DEADLINE_NS = 3_600_000_000_000
 """A batch without any deadline is ordered as if due in an hour."""
 REFUSALS_MAX = 1_024
-"""Refused batches that are to be reported to a daemon: more only wait when it does not read."""
+"""Limit of the refused batches kept for a daemon's report. More would only pile up if the daemon does not read."""
 RECKONED_PER_TICK = 1_000
-"""Batches that are reckoned anew in one tick: some ten microseconds each."""
+"""Batches recomputed in one tick: some ten microseconds each."""
 TICK_NS = 250_000_000
-"""Between two ticks, while there is something for them to do."""
+"""Interval of ticks while there is work for them."""
 LATE_TICK_NS = 2_000_000_000
-"""A tick that is this late means that this process was stopped: daemons had no chance to come back meanwhile."""
+"""A tick this late means that this process was stopped, so daemons had no chance to reconnect meanwhile."""
 
 
 class Cluster:
     def __init__(
         self, policy: PolicyConfig, rate_default_bytes_per_s: int, grace_ns: int, past: History | None = None
     ) -> None:
-        """grace_ns: how long the batches of a lost daemon stay. past: what is remembered of former leaders."""
+        """grace_ns: how long the batches of a lost daemon stay. past: the history taken over from former leaders."""
         self.past = past or History()
         self.policy = policy
         self.grace_ns = grace_ns
@@ -79,7 +79,7 @@ class Cluster:
         self._spent = 0
         self._now_ns = 0
         self._lost: dict[str, None] = {}
-        """Nodes whose grace runs."""
+        """Nodes whose grace period is running."""
         self._tick_ns = 0
         self._planned_ns = 0
         """When the core last evaluated everything."""
@@ -91,7 +91,7 @@ class Cluster:
     # ---- daemons come and go ---------------------------------------------------------------------
 
     def connect(self, name: str, ports: Mapping[str, int], now_ns: int) -> None:
-        """A daemon says hello; its snapshot follows. PortsExhausted."""
+        """A daemon says hello; its snapshot follows. Raises PortsExhausted."""
         self._time(now_ns)
         numbers = tuple(self.ports.declare(port, rate) for port, rate in ports.items())
         node = self.nodes.setdefault(name, Node(name))
@@ -102,10 +102,11 @@ class Cluster:
         self.tiers.forget(name)
 
     def synchronise(self, name: str, now_ns: int) -> None:
-        """The daemon's snapshot is complete: what it did not name is gone, and everything is sent to it."""
+        """The daemon's snapshot is complete. Batches that it did not contain are removed, and everything is sent to the
+        daemon."""
         now_ns = self._time(now_ns)
         node = self.nodes[name]
-        node.verdicts.clear()  # all of them follow
+        node.verdicts.clear()  # all of them are sent anyway
         for batch_id in list(node.unconfirmed):
             self._withdraw(node, batch_id, now_ns)
         node.unconfirmed.clear()
@@ -115,7 +116,7 @@ class Cluster:
         self.dirty.add(name)
 
     def disconnect(self, name: str, now_ns: int) -> None:
-        """The daemon's stream has ended. Its batches stay for the grace."""
+        """The daemon's stream has ended. Its batches stay for the grace period."""
         node = self.nodes.get(name)
         if node is not None:
             node.connected, node.synchronised, node.lost_ns = False, False, self._time(now_ns)
@@ -126,17 +127,18 @@ class Cluster:
                 self.ports.ports[number].use = IDLE  # its daemon no longer reports it
 
     def due_ns(self) -> int | None:
-        """When `tick` has something to do next; None: not before something is reported or a daemon is lost.
+        """Returns when `tick` next has something to do; None: not before a report or the loss of a daemon.
 
-        Graces and reckoning go on from tick to tick. Batches alone need one only when no event has evaluated them for
-        as long: time makes requests late."""
+        Grace periods and recomputation go on from tick to tick. Batches alone need a tick only if no event has
+        evaluated them for that long, because requests become late as time passes.
+        """
         if self._lost or self._to_reckon or self._rates_changed or self.ports.changed:
             return self._tick_ns + TICK_NS
         return max(self._tick_ns, self._planned_ns) + TICK_NS if self.batches else None
 
     def tick(self, now_ns: int) -> None:
-        """Ends graces, reckons anew with rates that came later than loads, judges what is late by now. To be called
-        when it is due."""
+        """Ends grace periods, recomputes batches whose rates came later than their loads, and finds what is late by
+        now. To be called when it is due."""
         now_ns = self._time(now_ns)
         held = self._held
         self.hold()
@@ -150,9 +152,9 @@ class Cluster:
         gap_ns = now_ns - self._tick_ns
         for node in [self.nodes[name] for name in self._lost]:
             if gap_ns > LATE_TICK_NS:
-                node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # one that was lost just now waits no longer
+                node.lost_ns = min(node.lost_ns + gap_ns, now_ns)  # a node lost just now waits no longer than usual
             if now_ns - node.lost_ns >= self.grace_ns:
-                node.verdicts.clear()  # each batch that ends would look through all of them
+                node.verdicts.clear()  # otherwise each batch that ends would search them all
                 for batch_id in list(node.batches):
                     self._withdraw(node, batch_id, now_ns)
                 self.history.forget(node.name)
@@ -161,8 +163,8 @@ class Cluster:
                 del self.nodes[node.name], self._lost[node.name]
 
     def hold(self) -> None:
-        """From here on what is reported is taken without planning, until `release` plans once for all of it: while much
-        is reported, batches wait for their judgement together instead of one after the other."""
+        """From now on reports are recorded without planning, until `release` plans once for all of them. Under many
+        reports batches then wait for one evaluation instead of one each."""
         if not self._held:
             self._held = True
             self.planner.hold()
@@ -176,21 +178,21 @@ class Cluster:
     # ---- what daemons report ---------------------------------------------------------------------
 
     def arrive(self, name: str, report: BatchReport, now_ns: int) -> None:
-        """A batch begins at this node. One that has begun already is updated."""
+        """A batch begins at this node. A batch that has already begun is updated."""
         node = self.nodes[name]
         if report.batch_id in node.batches and report.batch_id not in node.unconfirmed:
             self.oddities["duplicate arrival: taken as update"] += 1
         self._put(node, report, self._time(now_ns))
 
     def update(self, name: str, report: BatchReport, now_ns: int) -> None:
-        """What is left of a batch. One that has not begun, begins."""
+        """Updates what is left of a batch. A batch that has not begun, begins."""
         node = self.nodes[name]
         if report.batch_id not in node.batches:
             self.oddities["update of an unknown batch: taken as arrival"] += 1
         self._put(node, report, self._time(now_ns))
 
     def depart(self, name: str, batch_id: int, now_ns: int) -> None:
-        """A batch has ended at this node. One that is unknown is ignored."""
+        """A batch has ended at this node. An unknown batch is ignored."""
         now_ns = self._time(now_ns)
         node = self.nodes[name]
         if batch_id not in node.batches:
@@ -200,7 +202,7 @@ class Cluster:
         self._withdraw(node, batch_id, now_ns)
 
     def waits(self, name: str, report: WaitingReport, now_ns: int) -> None:
-        """A request queues at an engine of this node, or something about it has changed."""
+        """A request waits at an engine of this node, or something about it has changed."""
         if not self.waiting.put(name, report, self._time(now_ns)):
             self.oddities["more waiting requests of one node than are counted: ignored"] += 1
         self._spend()
@@ -217,7 +219,7 @@ class Cluster:
         self.ports.ports[port].use = use if use.total() or use.bypass else IDLE
 
     def has_tiers(self, name: str, found: NodeTiers, sent: bytes) -> None:
-        """What the engines of this node publish, instead of what they did before. Nothing is planned by it."""
+        """Replaces what the engines of this node publish about their tiers. Planning does not use it."""
         if self.tiers.put(name, found, sent):
             self.oddities["more tiers of requests than are counted: ignored"] += 1
 
@@ -228,7 +230,7 @@ class Cluster:
             self.past.ended(request_id, met, counted, name)
 
     def remember(self, now_ns: int) -> None:
-        """Notes how things are for the history. To be called a few times in each of its intervals."""
+        """Records the current state in the history. To be called a few times in each of its intervals."""
         interval = self.past.at(self._time(now_ns))
         through = moved(self.ports.ports)
         interval.batches, interval.requests = len(self.batches), len(self._owner)
@@ -239,7 +241,7 @@ class Cluster:
         self.past.given_up(len(self._pruned), len(self._infeasible), self._now_ns)
 
     def odd(self, name: str, batch_id: int, reason: str) -> None:
-        """A report that cannot be read: nothing changes, and the daemon gets the reason."""
+        """A report could not be read: nothing changes, and the daemon is sent the reason."""
         self.oddities["batch refused"] += 1
         node = self.nodes[name]
         node.refused[batch_id] = reason
@@ -250,7 +252,8 @@ class Cluster:
     # ---- what daemons are sent -------------------------------------------------------------------
 
     def take(self, name: str) -> Delta | None:
-        """What has not been sent to this daemon yet; None when there is nothing, or its snapshot is not complete."""
+        """Returns what has not been sent to this daemon yet; None if there is nothing or its snapshot is not
+        complete."""
         node = self.nodes.get(name)
         if node is None or not node.synchronised:
             return None
@@ -280,30 +283,30 @@ class Cluster:
         return delta
 
     def order(self) -> list[Active]:
-        """All batches, first served first."""
+        """All batches, the first to be served first."""
         return sorted(self.batches.values(), key=lambda active: (active.key_ns, active.batch_id))
 
     def pruned(self) -> list[Entry]:
-        """By the order or by their engines."""
+        """Requests pruned by the order or by their engines."""
         relegated = (self._owner[number] for number in self._relegated)
         return sorted([*map(self._entry, self._pruned.values()), *(Entry(b, r, b, RELEGATED) for b, r in relegated)])
 
     def owed_ns(self, port: int) -> int:
-        """How long the port needs for all that is promised there, and that waiting requests will fetch."""
+        """Returns the time that the port needs for all that is promised there and that waiting requests will fetch."""
         return self.planner.promised_ns(port) + self.ports.time_ns(port, self.waiting.size_bytes(port))
 
     def owed_before_ns(self, port: int, deadline_ns: int) -> int:
-        """Of it, what goes before something that is due then."""
+        """The part of `owed_ns` that goes before something with this deadline."""
         waiting = self.waiting.size_bytes_before(port, deadline_ns)
         return self.planner.promised_ns(port, deadline_ns) + self.ports.time_ns(port, waiting)
 
     def infeasible(self) -> list[tuple[int, int]]:
-        """Batch, request."""
+        """Returns (batch, request) of each infeasible request."""
         return sorted(self._owner[number] for number in self._infeasible)
 
     def requests_of(self, batch_id: int) -> list[tuple[int, int | None, int, int, int]]:
-        """Of one batch, the first to be late first: request, deadline, bytes still to move, and the port on which that
-        takes longest, and how long."""
+        """Returns the requests of one batch by deadline: request, deadline, bytes still to move, the port on which they
+        take longest, and the time there."""
         active = self.batches.get(batch_id)
         merged: dict[int, tuple[int | None, dict[int, int]]] = {}
         for reported in active.reported.values() if active is not None else ():
@@ -323,26 +326,26 @@ class Cluster:
         return len(self._owner)
 
     def advance(self, now_ns: int) -> None:
-        """What is asked from here on is answered as of that time."""
+        """Sets the time as of which the following questions are answered."""
         self._time(now_ns)
 
     @property
     def now_ns(self) -> int:
-        """Of the latest event, tick or advance."""
+        """Time of the latest event, tick or advance."""
         return self._now_ns
 
     def red_left_ns(self, active: Active) -> int:
         return active.key_ns - self._now_ns
 
     def replace_policy(self, policy: PolicyConfig, now_ns: int) -> None:
-        """Orders everything afresh under another policy; an epoch of its own."""
+        """Orders everything anew under another policy, in an epoch of its own."""
         self.policy = policy
         self._rebuild(self._time(now_ns))
 
     # ---- inside ----------------------------------------------------------------------------------
 
     def _time(self, now_ns: int) -> int:
-        """Time never runs back here, whatever the caller's clock does."""
+        """Advances the time, which never goes back here, whatever the caller's clock does."""
         self._now_ns = max(self._now_ns, now_ns)
         return self._now_ns
 
@@ -380,7 +383,7 @@ class Cluster:
         count(node, active.reported[node.name], 1)
         if active.batch_id not in node.batches:
             node.batches[active.batch_id] = node.keys[active.batch_id] = None
-            for request_id, number in active.numbers.items():  # others may have reported it before
+            for request_id, number in active.numbers.items():  # other nodes may have reported it before
                 if number in self._pruned or number in self._infeasible or number in self._relegated:
                     node.verdicts[active.batch_id, request_id] = None
             self._mark(node)
@@ -388,8 +391,9 @@ class Cluster:
         self._settle(active, key_ns, numbers, change)
 
     def _reckon(self, now_ns: int) -> None:
-        """Batches are often reported before the daemons at the other ends of their flows: all of them are, to a new
-        leader. Not too many at once: the lease of the leader waits meanwhile."""
+        """Recomputes batches after rates of ports have changed: batches are often reported before the daemons at the
+        other ends of their flows, and to a new leader all are. Limited for each tick, because the lease of the leader
+        waits meanwhile."""
         changed = self.ports.take_changed()
         self._rates_changed |= changed
         self.touched |= changed
@@ -406,14 +410,14 @@ class Cluster:
             batch, key_ns, numbers = self._merged(active, now_ns)
             try:
                 change = self.planner.update(batch, now_ns)
-            except ValueError:  # more than the core can count: it stays as it was taken
+            except ValueError:  # more than the core can count: the batch stays as it was
                 self.oddities["slower port: the batch is kept as it was"] += 1
                 continue
             self.touched |= self._reckoned_for
             self._settle(active, key_ns, numbers, change)
 
     def _withdraw(self, node: Node, batch_id: int, now_ns: int) -> None:
-        """This node has nothing of the batch any more. The last one to leave ends it."""
+        """Removes the batch from this node. It ends with the last node that leaves it."""
         for pending in (node.batches, node.unconfirmed, node.keys):
             pending.pop(batch_id, None)
         for verdicts in [j for j in node.verdicts if j[0] == batch_id]:
@@ -439,14 +443,14 @@ class Cluster:
             self.touched.update(reported.collectives, *(demands for _, demands in reported.requests.values()))
 
     def _spend(self) -> None:
-        """Engines and the order have one drop budget."""
+        """Passes on how much of the drop budget the engines have spent: they share it with the order."""
         spent = len(self._relegated) + self.waiting.relegated
         if spent != self._spent:
             self._spent = spent
             self.planner.spend(spent)
 
     def _settle(self, active: Active, key_ns: int, numbers: dict[int, int], change: Change) -> None:
-        """The core has taken the batch as it is now: notes what that means, for each daemon."""
+        """Records, for each daemon, what follows from the core's acceptance of the batch as it is now."""
         self.epoch += 1
         for request_id, number in active.numbers.items():
             if request_id not in numbers:
@@ -475,9 +479,9 @@ class Cluster:
         self._spend()
 
     def _merged(self, active: Active, now_ns: int) -> tuple[Batch, int, dict[int, int]]:
-        """The batch as the core takes it, its RED, and its requests' numbers there, which those that stay keep.
-        Demands add up; the earliest deadline and the longest compute hold. A request without a deadline counts as
-        its batch's last."""
+        """Returns the batch as the core takes it, its RED, and the numbers of its requests in the core, which remaining
+        requests keep. Demands add up; the earliest deadline and the longest compute time count. A request without a
+        deadline has the latest one of its batch."""
         deadlines: dict[int, int | None] = {}
         loads: dict[int, dict[int, int]] = {}
         time_ns = self.ports.time_ns
@@ -491,7 +495,7 @@ class Cluster:
                     amounts[port] = amounts.get(port, 0) + time_ns(port, size)
         for reported in active.reported.values():
             for request_id in reported.relegated:
-                loads[request_id] = {}  # pruned already
+                loads[request_id] = {}  # already pruned
         given = [d for d in deadlines.values() if d is not None]
         latest_ns = max(given) if given else now_ns + NO_DEADLINE_NS
         numbers = {r: active.numbers.get(r) or self._new_number() for r in deadlines}
@@ -509,8 +513,8 @@ class Cluster:
         return self._numbers_given
 
     def _collectives(self, active: Active, compute_ns: int) -> dict[int, int]:
-        """Time on each port of what pruning cannot take away: as declared, else as the unit's history says of the
-        part that is still to compute."""
+        """Returns the time on each port of traffic that pruning cannot remove: as declared, else as the unit's history
+        predicts for the part that is still to compute."""
         total: dict[int, int] = {}
         for reported in active.reported.values():
             for port, size in reported.collectives.items():
@@ -538,17 +542,17 @@ class Cluster:
             self.past.given_up(len(self._pruned), len(self._infeasible), self._now_ns)
 
     def _acquit(self, number: int) -> bool:
-        """The request is no longer pruned or infeasible, if it was."""
+        """Clears the verdict of a request; returns whether it was pruned or infeasible."""
         infeasible = number in self._infeasible
         self._infeasible.discard(number)
         return self._pruned.pop(number, None) is not None or infeasible
 
     def _verdict_changed(self, batch_id: int, request_id: int) -> None:
-        """The nodes of this batch must be sent whether the request is pruned."""
+        """Marks the request's verdict as to be sent to the nodes of this batch."""
         for name, reported in self.batches[batch_id].reported.items():
             self.nodes[name].verdicts[batch_id, request_id] = None
             self._mark(self.nodes[name])
-            if request_id in reported.requests:  # it is promised, or not any more
+            if request_id in reported.requests:  # its demands are promised now, or no longer
                 self.touched.update(reported.requests[request_id][1])
 
     def _entry(self, pruned: Pruned) -> Entry:
@@ -556,14 +560,14 @@ class Cluster:
         return Entry(batch_id, request_id, pruned.for_batch, pruned.resource)
 
     def _make_room(self, now_ns: int) -> None:
-        """For ports that were spoken of since the core was made."""
+        """Makes a larger core if ports were named since the core was made."""
         if len(self.ports) > self._resources:
             while self._resources < len(self.ports):
                 self._resources *= 2
             self._rebuild(now_ns)
 
     def _rebuild(self, now_ns: int) -> None:
-        """A new core from what the nodes have reported: for more ports, or another policy."""
+        """Makes a new core from what the nodes have reported, for more ports or another policy."""
         had_verdicts = [self._owner[number] for number in (*self._pruned, *self._infeasible)]
         self.planner = new_planner(self.policy, self._resources)
         self.planner.spend(self._spent)

@@ -1,8 +1,8 @@
-"""Who leads: a key in etcd, created by the winner and bound to its lease (design, faults 6 to 8).
+"""Elects the leader by a key in etcd, created by the winner and bound to its lease (design, faults 6 to 8).
 
-The term is the key's create revision: etcd gives each revision once, so every leader has a greater term than all
-before it. A leader believes in its lease only until `valid` says no, which by its own clock is always before etcd
-can end it: the time to live is counted from before the renewal was sent, less a margin.
+The term is the key's create revision: etcd assigns each revision once, so every leader has a greater term than all
+before it. A leader believes in its lease only while `valid` returns True. By the leader's own clock that always ends
+before etcd can end the lease: the time to live is counted from before the renewal was sent, less a margin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Logger(Protocol):
 
 
 class Electorate(Protocol):
-    """Where a coordinator's role comes from."""
+    """Determines a coordinator's role."""
 
     role: Role
 
@@ -50,20 +50,20 @@ class Electorate(Protocol):
         """Whether this coordinator may decide right now."""
 
     def outbid(self, authority: str, term: int) -> bool:
-        """A daemon has followed this term. True: the own term has been raised above it."""
+        """A daemon has followed this term. Returns True if our own term has been raised above it."""
 
     async def run(self, changed: Callable[[Role], None]) -> None:
-        """Calls `changed` with every new role, until cancelled; then gives the lead up."""
+        """Calls `changed` with every new role, until cancelled; then gives up the lead."""
 
 
 def boot_clock_ns() -> int:
-    """Goes on while the host sleeps, as etcd's leases do."""
+    """A clock that also runs while the host sleeps, as etcd's leases do."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Alone:
-    """A lone coordinator leads from start to end. Its term is the wall clock at its start; where that has gone
-    back, daemons tell of the greater term that they have followed, and it goes above it."""
+    """A lone coordinator, which leads from start to end. Its term is the wall clock at its start. If that clock has
+    gone back, daemons report the greater term that they have followed, and the coordinator raises its term above it."""
 
     def __init__(self, address: str, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.role = Role(True, address, "alone", max(1, wall_clock_ns()))
@@ -87,7 +87,7 @@ class Alone:
 
 
 class Election:
-    """A coordinator among several."""
+    """One of several coordinators."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Election:
         return self.role.leads and self._clock_ns() < self._valid_until_ns
 
     def outbid(self, authority: str, term: int) -> bool:
-        return False  # only etcd gives terms
+        return False  # only etcd assigns terms
 
     async def run(self, changed: Callable[[Role], None]) -> None:
         self._changed = changed
@@ -140,7 +140,7 @@ class Election:
                     return
                 continue
             if leader.value == self._address:
-                # a former life of this process: its lease ends by itself
+                # the key of an earlier run of this process, whose lease ends by itself
                 self._become(Role(False, "", _authority(leader.cluster_id), leader.create_revision))
             else:
                 self._become(Role(False, leader.value, _authority(leader.cluster_id), leader.create_revision))
@@ -155,14 +155,14 @@ class Election:
             if ttl_s == 0:
                 return False
         mine = await self._etcd.create(KEY, self._address, self._lease) or await self._etcd.get(KEY)
-        if mine is None or mine.lease != self._lease:  # it is this one's where an earlier answer was lost
+        if mine is None or mine.lease != self._lease:  # the key is ours if an earlier answer was lost
             return False
         self._valid_until_ns = sent_ns + _believed_ns(ttl_s)
         self._become(Role(True, self._address, _authority(mine.cluster_id), mine.create_revision))
         return True
 
     async def _renewed(self) -> int:
-        """0: the lease has ended."""
+        """Renews the lease; returns its time to live in seconds, 0 if it has ended."""
         assert self._lease is not None
         try:
             return await self._etcd.renew(self._lease)
@@ -171,12 +171,12 @@ class Election:
             return 0
 
     async def _lead(self) -> None:
-        """Returns when the lead is lost. Between two renewals nothing needs etcd."""
+        """Returns when the lead is lost. Nothing needs etcd between two renewals."""
         why = "the lease was not renewed in time"
         pause_s = interval_s = self._lease_ttl_s / RENEWALS_PER_TTL
         while self.valid():
             await asyncio.sleep(pause_s)
-            pause_s = LOOK_S  # until it succeeds
+            pause_s = LOOK_S  # until a renewal succeeds
             if not self.valid():
                 break
             sent_ns = self._clock_ns()
@@ -198,7 +198,7 @@ class Election:
         await self._release()
 
     async def _release(self) -> None:
-        """Ends the lease, so that another may lead at once."""
+        """Ends the lease, so that another coordinator can lead at once."""
         lease, self._lease = self._lease, None
         if lease is not None:
             with contextlib.suppress(EtcdError):  # it ends by itself

@@ -1,8 +1,8 @@
 """The few calls of etcd that an election needs, over gRPC, with several endpoints.
 
-Facts of etcd's v3 API used here: a transaction's revision is the create revision of a key that it creates; a key
-with a lease goes when the lease ends; a lease never ends before its time to live has passed since the last renewal
-reached etcd.
+They rely on these facts of etcd's v3 API: a transaction's revision is the create revision of a key that it creates; a
+key with a lease is deleted when the lease ends; a lease does not end before its time to live has passed since the last
+renewal reached etcd.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mfsd.proto.certificates import Certificates, Pem, client_credentials
 from mfsd.proto.wire import CHANNEL_OPTIONS
 
 CALL_S = 0.5
-"""How long one endpoint may take before the next is asked."""
+"""How long one endpoint may take before the next one is tried."""
 
 R = TypeVar("R", bound=Message)
 
 
 class EtcdError(Exception):
-    """No endpoint answers, or the request is refused. ``str()`` says which and why."""
+    """No endpoint answers, or the request is refused. ``str()`` gives the endpoint and the reason."""
 
 
 class LeaseLost(EtcdError):
@@ -58,7 +58,7 @@ class Etcd:
         return [grpc.secure_channel(e, credentials, options=CHANNEL_OPTIONS) for e in self._endpoints]
 
     async def _renew_certificates(self) -> None:
-        """A channel keeps for life what it was made with."""
+        """Opens new channels if the certificates have changed: a channel keeps those that it was made with."""
         if self._certificates is not None and self._certificates.current() is not self._shown:
             old, self._channels = self._channels, self._connect()
             for channel in old:
@@ -69,7 +69,8 @@ class Etcd:
             channel.close()
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
-        """A new lease; its number and the time to live that etcd gave it, which may be longer (s)."""
+        """Creates a lease; returns its number and the time to live in seconds that etcd gave it, which may be
+        longer."""
         reply = await self._call(
             "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest(TTL=ttl_s), pb.LeaseGrantResponse
         )
@@ -79,7 +80,7 @@ class Etcd:
         await self._call("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease), pb.LeaseRevokeResponse)
 
     async def renew(self, lease: int) -> int:
-        """The time to live from now (s). LeaseLost."""
+        """Renews a lease; returns the time to live from now in seconds. Raises LeaseLost."""
         request = pb.LeaseKeepAliveRequest(ID=lease)
         reply = await self._call("/etcdserverpb.Lease/LeaseKeepAlive", request, pb.LeaseKeepAliveResponse, stream=True)
         if reply.TTL <= 0:
@@ -93,7 +94,7 @@ class Etcd:
         return None
 
     async def create(self, key: str, value: str, lease: int) -> Key | None:
-        """Creates the key unless it exists; None when it does."""
+        """Creates the key unless it exists; returns None if it does."""
         name = key.encode()
         put = pb.RequestOp(request_put=pb.PutRequest(key=name, value=value.encode(), lease=lease))
         absent = pb.Compare(target=pb.Compare.CREATE, result=pb.Compare.EQUAL, key=name, create_revision=0)
@@ -116,8 +117,8 @@ class Etcd:
         raise EtcdError("; ".join(problems))
 
     async def _ask(self, channel: grpc.Channel, path: str, request: Message, answer: type[R], stream: bool) -> R:
-        """In a thread of its own: on the loop a call is some twenty passes one after the other, and while much is
-        reported each of them takes milliseconds, so that a leader would lose its lease by its own work."""
+        """Makes the call in a thread of its own. On the loop a call takes about twenty passes, each of which takes
+        milliseconds under many reports, so that a leader would lose its lease by its own work."""
         return await asyncio.to_thread(_ask, channel, path, request, answer, stream)
 
 

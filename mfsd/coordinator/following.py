@@ -1,4 +1,4 @@
-"""One that stands by asks the leader for what it remembers, so that the history outlives the leader."""
+"""Copies the leader's history to a standby coordinator, so that the history outlives the leader."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 ASK_S = 5.0
 ANSWER_S = 2.0
 LATEST = 3
-"""Intervals that may have changed since the last answer."""
+"""Number of intervals that may have changed since the last answer."""
 
 
 async def follow(service: Service) -> None:
-    """For as long as the service runs."""
+    """Runs for as long as the service runs."""
     followed = ("", 0)
     while True:
         role = service.role
@@ -44,7 +44,7 @@ async def _ask(leader: str, tls: TlsFiles | None, intervals: int) -> pb.StatusRe
             else grpc.aio.insecure_channel(leader, options=options)
         )
     except TlsError:
-        return None  # said by the server, which uses the same files
+        return None  # reported by the server, which uses the same files
     async with channel:
         call = channel.unary_unary(
             STATUS,

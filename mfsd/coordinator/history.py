@@ -1,7 +1,7 @@
-"""The last hour in intervals of ten seconds: a ring of fixed size, whatever happens.
+"""The last hour in intervals of ten seconds, in a ring of fixed size.
 
-Intervals are numbered on this coordinator's own clock. One that stands by takes over what the leader remembers, so that
-the next leader's history goes on where the last one's ended. Pure: no I/O, no clock.
+Intervals are numbered on this coordinator's own clock. A standby copies the leader's history, so that the next leader's
+history continues where the last one's ended. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from msgspec.structs import replace
 INTERVAL_NS = 10_000_000_000
 INTERVALS = 360
 MISSED_MAX = 100
-"""Requests that missed their deadline, by number: the latest of them."""
+"""Number of requests kept that missed their deadline: the latest ones."""
 
 
 class Interval(Struct):
     met: int = 0
     missed: int = 0
     pruned: int = 0
-    """The most at a time, as the next."""
+    """The maximum within the interval, as for the next field."""
     infeasible: int = 0
     batches: int = 0
-    """At its end, as all that follow."""
+    """At the end of the interval, as for all fields below."""
     requests: int = 0
     nodes: int = 0
     bytes_per_s: Sequence[int] = ()
@@ -50,15 +50,15 @@ class Recent(NamedTuple):
 class History:
     def __init__(self) -> None:
         self._ring: dict[int, Interval] = {}
-        """By number."""
+        """Intervals by number."""
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
         """Oldest first."""
         self._followed = ("", 0, 0)
-        """Leader and term that were followed last, and where in ours its intervals begin: an interval must not wander
-        because one message took longer than another."""
+        """Leader and term that were last followed, and the offset of its intervals in ours. It is kept so that an
+        interval does not shift because one message took longer than another."""
 
     def at(self, now_ns: int) -> Interval:
-        """The interval of that time. Until a new one is noted, things are as at the end of the one before."""
+        """Returns the interval of that time. A new one starts with the values at the end of the one before."""
         number = now_ns // INTERVAL_NS
         found = self._ring.get(number)
         if found is None:
@@ -68,7 +68,7 @@ class History:
         return found
 
     def ended(self, request_id: int, met: bool, counts: tuple[int, bool], node: str) -> None:
-        """counts: as :meth:`mfsd.policy.attainment.Attainment.judge` says."""
+        """counts: the result of :meth:`mfsd.policy.attainment.Attainment.judge`."""
         at_ns, was_met = counts
         interval = self.at(at_ns)
         interval.met += met
@@ -84,14 +84,14 @@ class History:
         interval.infeasible = max(interval.infeasible, infeasible)
 
     def recent(self, window_ns: int, now_ns: int) -> Recent:
-        """Of the intervals that began within the window."""
+        """Sums up the intervals that began within the window."""
         shown = [interval for age_ns, interval in self.latest(INTERVALS, now_ns) if age_ns <= window_ns]
         return Recent(sum(i.met for i in shown), sum(i.missed for i in shown))
 
     def latest(self, count: int, now_ns: int) -> Iterator[tuple[int, Interval]]:
-        """The last so many of the last hour, oldest first, each with the time since it began."""
+        """Yields the last `count` intervals of the last hour, oldest first, each with the time since it began."""
         for number in sorted(self._ring)[-count:] if count else ():
-            age_ns = max(0, now_ns - number * INTERVAL_NS)  # the state's clock never runs back, others' may
+            age_ns = max(0, now_ns - number * INTERVAL_NS)  # the state's clock never goes back, other clocks may
             if age_ns < INTERVALS * INTERVAL_NS:
                 yield age_ns, self._ring[number]
 
@@ -102,7 +102,7 @@ class History:
         missed: Iterable[Missed],
         now_ns: int,
     ) -> None:
-        """Takes over what the leader (address, term) remembers: intervals by the time since they began."""
+        """Copies the history of the leader (address, term); intervals come with the time since they began."""
         if intervals:
             first_ns = now_ns - intervals[0][0]
             if self._followed[:2] != leader:

@@ -1,4 +1,4 @@
-"""Whose certificate a daemon shows: a node's name is as good as the certificate that carries it."""
+"""Checks a daemon's certificate: a node's name is only as trustworthy as the certificate that carries it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ COMMON_NAME = "x509_common_name"
 
 
 def certified_names(properties: Mapping[str, Iterable[bytes]]) -> list[str]:
-    """Names in the certificate of the other end, as gRPC's `auth_context` has them: alternative names (DNS, IP, URI),
+    """Returns the names in the other end's certificate from gRPC's `auth_context`: alternative names (DNS, IP, URI),
     then the common name."""
     found = [*properties.get(SAN, ()), *properties.get(COMMON_NAME, ())]
     return list(dict.fromkeys(name.decode(errors="replace") for name in found))
 
 
 def identity_problem(node: str, properties: Mapping[str, Iterable[bytes]]) -> str | None:
-    """Why the holder of this certificate cannot be that node; None when it can."""
+    """Returns why the holder of this certificate cannot be that node; None if it can."""
     names = certified_names(properties)
     if node in names:
         return None

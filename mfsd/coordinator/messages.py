@@ -1,4 +1,4 @@
-"""Between the wire's messages and the state's records."""
+"""Converts between the messages on the wire and the records of the state."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ else:
 PERMILLE_MAX = 60_000
 REQUESTS_SHOWN = 200
 SIZE_MAX = 2**63
-"""Sums of sizes that no request has are cut, so that they fit on the wire."""
+"""Sums are capped here, far above the size of any request, so that they fit on the wire."""
 
 
 def demands(row: pb.Batch | pb.Request | pb.Routing | pb.Waiting, ports: Sequence[int]) -> dict[int, int]:
-    """Port of the cluster -> bytes. ValueError when the lists do not fit, or a number was never given."""
+    """Returns port of the cluster -> bytes. Raises ValueError if the lists do not match or a port number was never
+    defined."""
     numbers, sizes = row.port, row.size_bytes
     if len(numbers) != len(sizes):
         raise ValueError(f"it has {len(numbers)} ports and {len(sizes)} sizes: they must be as many")
@@ -44,7 +45,7 @@ def demands(row: pb.Batch | pb.Request | pb.Routing | pb.Waiting, ports: Sequenc
 
 
 def batch_report(row: pb.Batch, ports: Sequence[int], waited_ns: int = 0) -> BatchReport:
-    """waited_ns: since it came. ValueError says what is wrong with it."""
+    """waited_ns: time since the message arrived. Raises ValueError with what is wrong in it."""
     if not is_name(row.unit):
         raise ValueError(f"its unit's name has more than {NAME_LENGTH_MAX} characters, or some that cannot be printed")
     return BatchReport(
@@ -65,7 +66,7 @@ def batch_report(row: pb.Batch, ports: Sequence[int], waited_ns: int = 0) -> Bat
 
 
 def waiting_report(row: pb.Waiting, ports: Sequence[int], waited_ns: int = 0) -> WaitingReport:
-    """waited_ns: since it came. ValueError says what is wrong with it."""
+    """waited_ns: time since the message arrived. Raises ValueError with what is wrong in it."""
     return WaitingReport(
         row.request_id,
         row.budget_left_ns - waited_ns if row.HasField("budget_left_ns") else None,
@@ -77,7 +78,7 @@ def waiting_report(row: pb.Waiting, ports: Sequence[int], waited_ns: int = 0) ->
 
 
 def order(delta: Delta, term: int, ports: PortTable) -> bytes:
-    """The message that tells a daemon what is new."""
+    """Returns the message that sends a daemon what is new."""
     message = pb.ToNode()
     row = message.order
     row.SetInParent()
@@ -98,7 +99,7 @@ def order(delta: Delta, term: int, ports: PortTable) -> bytes:
 
 
 def attainment(cluster: Cluster) -> pb.Attainment:
-    """What is recent comes from the history where that knows more: from a former leader."""
+    """Counts of the recent past come from the history if that has more, from a former leader."""
     counts, window_ns = cluster.attainment.counts(cluster.now_ns), cluster.attainment.window_ns
     past = cluster.past.recent(window_ns, cluster.now_ns)
     if past.met + past.missed > counts.recent_met + counts.recent_missed:
@@ -107,7 +108,7 @@ def attainment(cluster: Cluster) -> pb.Attainment:
 
 
 def used(row: pb.Load) -> Use:
-    """What a daemon tells of a port; numbers that no port can have are cut."""
+    """Reads a daemon's report of a port. Numbers that no port can have are capped."""
     own = row.used
     permille = tuple(min(value, PERMILLE_MAX) for value in own.permille[:CLASSES_MAX])
     others = (own.unscheduled_permille, own.passed_permille, own.bypass_permille)
@@ -115,7 +116,8 @@ def used(row: pb.Load) -> Use:
 
 
 def node_tiers(row: pb.Tiers) -> NodeTiers:
-    """What a daemon tells of its engines; numbers beyond any count are cut. ValueError says what is wrong with it."""
+    """Reads a daemon's report of its engines. Numbers beyond any count are capped. Raises ValueError with what is
+    wrong."""
     if len(row.tiers) > TIERS_MAX:
         raise ValueError(f"it has {len(row.tiers)} tiers: a node has at most {TIERS_MAX}")
     found: dict[str, TierReport] = {}
@@ -154,7 +156,7 @@ def fill_history(reply: pb.StatusReply, past: History, intervals_max: int, now_n
 
 
 def follow_history(past: History, reply: pb.StatusReply, now_ns: int) -> None:
-    """Takes over what the leader remembers."""
+    """Copies the leader's history."""
     past.follow(
         (reply.address, reply.term),
         [(row.age_ns, _interval(row)) for row in reply.history.intervals],
@@ -180,7 +182,7 @@ def fill_requests(reply: pb.StatusReply, cluster: Cluster, batch_id: int) -> Non
 
 
 def fill_status(reply: pb.StatusReply, cluster: Cluster, batches_max: int) -> None:
-    """Everything that an operator sees of the cluster's state; 0: all batches."""
+    """Fills in everything that an operator sees of the cluster's state. batches_max 0: all batches."""
     reply.epoch = cluster.epoch
     reply.events = cluster.events
     reply.oddities.update(cluster.oddities)

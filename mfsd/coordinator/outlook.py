@@ -1,4 +1,4 @@
-"""What routers ask of the leader: what ports owe, and how long a transfer will take. Pure."""
+"""Answers routers' questions to the leader: what ports owe, and how long a transfer will take. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mfsd.policy.outlook import PortAhead, transfer_forecast
 PRUNED_MAX = 1_024
 """As many as a node's outlook page holds."""
 BYTES_MAX = 2**53
-"""What JSON numbers carry exactly."""
+"""The largest integer that JSON numbers represent exactly."""
 DEADLINE_MAX_MS = 10**9
 
 
@@ -22,11 +22,11 @@ class PortOutlook(Struct, frozen=True):
     name: str
     rate_bytes_per_s: int
     owed_ns: int
-    """How long it needs for all that is promised there and that waiting requests will fetch."""
+    """Time that the port needs for all that is promised there and that waiting requests will fetch."""
     waiting_bytes: int
-    """The part of it of requests that still queue."""
+    """The part of it that belongs to requests still waiting at engines."""
     bypass_bytes_per_s: int = 0
-    """What its counters show of late and its node's programs did not post."""
+    """Recent traffic in the port's counters that programs of its node did not post."""
 
 
 class TransferQuestion(Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -42,17 +42,17 @@ class TransferAnswer(Struct, frozen=True):
     bytes_ahead: int
     """At the port that decides."""
     time_ns: int
-    """From now until the last byte is there."""
+    """From now until the last byte has arrived."""
     in_time: bool | None
     """None: no deadline was given."""
 
 
 class UnknownPort(LookupError):
-    """``str()`` says which field names it, and what to do."""
+    """``str()`` gives the field that names the port, and the remedy."""
 
 
 def ports(cluster: Cluster, first: int, most: int) -> list[PortOutlook]:
-    """Of the next `most` ports of the table, those that are declared or owe something."""
+    """Returns those of the next `most` ports of the table that are declared or owe something."""
     found = []
     for number, port in enumerate(cluster.ports.ports[first : first + most], first):
         owed_ns = cluster.owed_ns(number)
@@ -64,12 +64,12 @@ def ports(cluster: Cluster, first: int, most: int) -> list[PortOutlook]:
 
 
 def pruned(cluster: Cluster) -> list[int]:
-    """Requests, by the order or by their engines."""
+    """Returns the requests that are pruned by the order or by their engines."""
     return sorted({entry.request_id for entry in cluster.pruned()})[:PRUNED_MAX]
 
 
 def question(body: bytes) -> TransferQuestion:
-    """ValueError names the field and what it must be."""
+    """Parses a question. Raises ValueError with the field and what it must be."""
     try:
         return msgspec.json.decode(body, type=TransferQuestion)
     except msgspec.DecodeError as error:
@@ -77,9 +77,9 @@ def question(body: bytes) -> TransferQuestion:
 
 
 def passing_by_bytes_per_s(cluster: Cluster, port: Port) -> int:
-    """What goes through the port without any daemon's order, such as all-to-alls that GPUs post: those send as much as
-    they receive. The rest of what bypasses MFS at a NIC is mostly what peers read from it or write to it: that is owed,
-    and counts there."""
+    """Returns the traffic through the port that no daemon orders, such as all-to-alls that GPUs post, which send as
+    much as they receive. Other traffic that bypasses MFS at a NIC is mostly what peers read from it or write to it;
+    that is owed, and counted as such."""
     name, _, direction = port.name.rpartition("/")
     other = cluster.ports.find(f"{name}/{'in' if direction == 'out' else 'out'}")
     if other is None:
@@ -88,7 +88,7 @@ def passing_by_bytes_per_s(cluster: Cluster, port: Port) -> int:
 
 
 def transfer(cluster: Cluster, asked: TransferQuestion) -> TransferAnswer:
-    """UnknownPort."""
+    """Estimates a transfer. Raises UnknownPort."""
     ahead = []
     for field, name, direction in (("from", asked.source, "out"), ("to", asked.to, "in")):
         number = cluster.ports.find(name if name.endswith(("/in", "/out")) else f"{name}/{direction}")

@@ -1,4 +1,4 @@
-"""What a scheduling core changes from event to event: the coordinator sends nothing else."""
+"""What a scheduling core changes from one event to the next, which is all that the coordinator sends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mfsd.policy.result import Batch, Pruned
 class Change(NamedTuple):
     pruned: tuple[Pruned, ...]
     infeasible: tuple[int, ...]
-    """Requests that would be late with every port to themselves, and are not pruned."""
+    """Requests that would be late even with every port to themselves, and are not pruned."""
     restored: tuple[int, ...]
-    """Requests that are neither any more."""
+    """Requests that are neither pruned nor infeasible any more."""
 
 
 class Planner(Protocol):
-    """A core together with what changes. A refused event (ValueError) changes nothing. Loads are nanoseconds of their
-    port: ports can come, and change their rates, without a new core."""
+    """A core that reports what changes. A refused event (ValueError) changes nothing. Loads are in nanoseconds of their
+    port, so ports can be added and change their rates without a new core."""
 
     name: str
 
@@ -27,22 +27,23 @@ class Planner(Protocol):
     def update(self, batch: Batch, now_ns: int) -> Change: ...
     def depart(self, batch_id: int, now_ns: int) -> Change: ...
     def hold(self) -> None:
-        """Events are taken and change nothing yet, until `release`: thousands cost little more than one."""
+        """Events are recorded without effect until `release`, so thousands cost little more than one."""
 
     def release(self, now_ns: int) -> Change: ...
     def drop_budget(self) -> int: ...
     def spend(self, requests: int) -> None:
-        """So many are pruned by their engines: they spend the drop budget from the next event on."""
+        """Sets how many requests are pruned by their engines. They spend the drop budget from the next event on."""
 
     def promised_ns(self, port: int, red_ns: int | None = None) -> int:
-        """For how long the port is busy with batches of this RED and before (None: all), without pruned requests."""
+        """Returns how long the port is busy with batches of this RED and before (None: all), without pruned
+        requests."""
 
 
 NOTHING = Change((), (), ())
 
 
 class NativePlanner:
-    """The incremental core in C: tells what an event changed without evaluating everything."""
+    """The incremental core in C, which reports what an event changed without evaluating everything."""
 
     name = "native"
 
@@ -88,5 +89,5 @@ class NativePlanner:
 
 
 def new_planner(config: PolicyConfig, resources: int) -> Planner:
-    """A core for resources numbered from 0."""
+    """Makes a core for resources numbered from 0."""
     return NativePlanner(config, resources)

@@ -12,11 +12,11 @@ from mfsd.policy.estimate import transfer_ns
 
 PORTS_MAX = 65_536
 TIME_MAX_NS = 10_000_000_000_000
-"""Nearly three hours of one port for one request: more is cut, so that no sum of a core overflows."""
+"""Nearly three hours of one port for one request: more is capped, so that no sum in a core overflows."""
 UNITS_MAX = 4_096
-"""Units whose history is kept; the one not heard of for longest goes first."""
+"""Limit of the units whose history is kept. The unit that has been silent for longest is dropped first."""
 HISTORY_WEIGHT = 0.25
-"""Of the latest batch in the moving estimate: the last four or so count most."""
+"""Weight of the latest batch in the moving estimate, so that about the last four count most."""
 
 
 class PortsExhausted(ValueError):
@@ -24,14 +24,14 @@ class PortsExhausted(ValueError):
 
 
 class Use(NamedTuple):
-    """What was really used of a port of late, in thousandths of its rate."""
+    """Recent measured use of a port, in thousandths of its rate."""
 
     permille: tuple[int, ...] = ()
     """By class."""
     unscheduled: int = 0
     passed: int = 0
     bypass: int = 0
-    """Also what peers posted for the port, which they report: not in the total."""
+    """Includes what peers posted for the port. Peers report that, so the total does not contain it."""
 
     def total(self) -> int:
         return sum(self.permille) + self.unscheduled + self.passed
@@ -40,34 +40,35 @@ class Use(NamedTuple):
 IDLE = Use()
 CLASSES_MAX = 8
 MOVED_MAX = 2**63
-"""Rates that no port has are cut, so that sums of them fit on the wire."""
+"""Rates above this, which no port has, are capped, so that their sums fit on the wire."""
 
 
 class Port(Struct):
     name: str
     rate_bytes_per_s: int
     declared: bool = False
-    """Its own daemon has reported the rate."""
+    """Whether its own daemon has reported the rate."""
     rho: float = 0.0
-    """Measured by its daemon; shown, and not used in the estimate, because it counts the batches' own bytes."""
+    """Measured by its daemon. Only shown: the estimate does not use it, because it includes the batches' own bytes."""
     use: Use = IDLE
 
 
 class PortTable:
-    """Ports get their numbers in the order in which they are first spoken of, and keep them."""
+    """Numbers ports in the order in which they are first named. A port keeps its number."""
 
     def __init__(self, rate_default_bytes_per_s: int) -> None:
         self._rate_default_bytes_per_s = rate_default_bytes_per_s
         self._number: dict[str, int] = {}
         self.ports: list[Port] = []
         self.changed: set[int] = set()
-        """Ports that have another rate than loads may have been converted with, since the last `take_changed`."""
+        """Ports whose rate has changed since the last `take_changed`, so loads may have been converted with another
+        one."""
 
     def __len__(self) -> int:
         return len(self.ports)
 
     def number(self, name: str) -> int:
-        """A port that no daemon has declared has the default rate. PortsExhausted."""
+        """Returns the port's number. A port that no daemon has declared has the default rate. Raises PortsExhausted."""
         number = self._number.get(name)
         if number is None:
             if len(self.ports) >= PORTS_MAX:
@@ -80,7 +81,7 @@ class PortTable:
         return self._number.get(name)
 
     def declare(self, name: str, rate_bytes_per_s: int) -> int:
-        """A daemon's own port. Loads that are converted from now on use the new rate; rate 0 means unknown."""
+        """Declares a daemon's own port. Loads converted from now on use this rate; rate 0 means unknown."""
         spoken_of = name in self._number
         number = self.number(name)
         port = self.ports[number]
@@ -96,11 +97,11 @@ class PortTable:
         return changed
 
     def time_ns(self, number: int, size_bytes: int) -> int:
-        """Time that the bytes take on the port alone, at most `TIME_MAX_NS`."""
+        """Returns the time that the bytes take on the port alone, at most `TIME_MAX_NS`."""
         return min(transfer_ns(size_bytes, self.ports[number].rate_bytes_per_s), TIME_MAX_NS)
 
     def load(self, number: int, rho: float) -> bool:
-        """False, and nothing changes, when rho is not a number that a load can be."""
+        """Sets the port's rho. Returns False and changes nothing if rho is not a valid load."""
         if not (math.isfinite(rho) and rho >= 0.0):
             return False
         self.ports[number].rho = rho
@@ -117,7 +118,8 @@ class Moved(NamedTuple):
 
 
 def moved(ports: Iterable[Port]) -> Moved:
-    """What all ports together moved of late. What never waits is counted in both directions and taken once."""
+    """Sums up what all ports moved recently. Traffic that never waits is reported in both directions and counted
+    once."""
     classes, unscheduled, passed, busiest = [0] * CLASSES_MAX, 0, 0, 0
     for port in ports:
         use = port.use
@@ -135,15 +137,15 @@ def moved(ports: Iterable[Port]) -> Moved:
 
 
 class RoutingHistory:
-    """A moving estimate of what one batch of a unit moves through each port in collectives, from what its last
-    batches moved (expert routing changes slowly). Each node of the unit tells its own part."""
+    """A moving estimate of the bytes that collectives of one batch of a unit move through each port, from its last
+    batches (expert routing changes slowly). Each node of the unit reports its own part."""
 
     def __init__(self) -> None:
         self._units: dict[str, dict[str, dict[int, float]]] = {}
         """Unit -> node -> port -> bytes."""
 
     def observe(self, unit: str, node: str, moved: Mapping[int, int]) -> None:
-        """moved: port number -> bytes of one batch through this node. A first batch is taken as it is."""
+        """moved: port number -> bytes of one batch through this node. The first batch is the initial estimate."""
         nodes = self._units.pop(unit, {})
         old = nodes.get(node)
         if old is None:
@@ -161,7 +163,7 @@ class RoutingHistory:
             del self._units[next(iter(self._units))]
 
     def estimate(self, unit: str) -> Mapping[int, float]:
-        """Port number -> bytes."""
+        """Returns port number -> bytes."""
         total: dict[int, float] = {}
         for moved in self._units.get(unit, {}).values():
             for port, size in moved.items():

@@ -18,12 +18,12 @@ from mfsd.proto.certificates import Certificates
 
 STOP_S = 0.5
 GC_THRESHOLDS = (50_000, 20, 100)
-"""Tens of thousands of batches are hundreds of thousands of objects, none of them in cycles: looking through all of
-them every few thousand allocations, as the default does, would be the longest pause of all."""
+"""Tens of thousands of batches are hundreds of thousands of objects, none of them in cycles. Searching all of them
+every few thousand allocations, as by default, would cause the longest pause of all."""
 
 
 class Notifier(Protocol):
-    """What this needs of :class:`mfsd.node.notify.Notifier`."""
+    """The part of :class:`mfsd.node.notify.Notifier` that is needed here."""
 
     watchdog_interval_s: float | None
 
@@ -40,10 +40,10 @@ async def run(
     reload: Callable[[], Settings | None],
     observers: Sequence[Callable[[Service], AbstractContextManager[object]]] = (),
 ) -> None:
-    """Serves until SIGTERM or SIGINT. CannotListen or TlsError when it cannot start.
+    """Serves until SIGTERM or SIGINT. Raises CannotListen or TlsError if it cannot start.
 
-    reload: called on SIGHUP; the settings to go on with, or None when the new ones are bad. observers: entered once
-    there is something to see, left at the end.
+    reload: called on SIGHUP; returns the settings to go on with, or None if the new ones are bad. observers: entered
+    once the service exists, left at the end.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -66,7 +66,7 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangup)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one may wait since the configuration was read
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one may be pending since the configuration was read
     tasks = [
         asyncio.create_task(service.beat(), name="beat"),
         asyncio.create_task(service.tick(), name="tick"),

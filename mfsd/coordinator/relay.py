@@ -1,6 +1,6 @@
-"""Operators' questions to daemons: the leader passes them on and the answers back, and reads neither.
+"""Operators' questions to daemons. The leader passes them on, and the answers back, and reads neither.
 
-So many bytes of answers wait for the caller; what comes faster than it goes is lost and counted.
+A limited number of bytes of answers is buffered for the caller. Answers beyond that are dropped and counted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from mfsd.proto import mfs_pb2 as pb
 REQUEST_BYTES_MAX = 4_096
 OPEN_MAX = 16
 WAITING_BYTES_MAX = 2 << 20
-"""Of answers that one reader has not taken."""
+"""Limit of the answers that one reader has not taken."""
 REPLY_BYTES_MAX = 512 << 10
 REPLY_BYTES = 64
 """What an answer without content counts for."""
 
 
 class Daemon(Protocol):
-    """A stream, by what is needed of it."""
+    """The part of a stream that is needed here."""
 
     @property
     def node(self) -> str: ...
@@ -32,7 +32,7 @@ class Daemon(Protocol):
 
 
 class NotAsked(Exception):
-    """``str()`` says why."""
+    """``str()`` gives the reason."""
 
 
 class _Question:
@@ -42,10 +42,10 @@ class _Question:
         self._bytes = self.lost = 0
         self._come = asyncio.Event()
         self.open: set[str] = set()
-        """Nodes that have more to say."""
+        """Nodes that have more to answer."""
 
     def put(self, reply: pb.AskReply) -> None:
-        """The last answer of a node is never left out: the reader waits for it."""
+        """Adds an answer. A node's last one is never dropped, because the reader waits for it."""
         size = REPLY_BYTES + len(reply.reply)
         if self._bytes + size > WAITING_BYTES_MAX:
             self.lost += 1
@@ -73,13 +73,14 @@ class _Question:
 
 class Questions:
     def __init__(self, daemons: Callable[[], Iterable[Daemon]]) -> None:
-        """daemons: those that follow this leader now."""
+        """daemons: returns those that follow this leader now."""
         self._daemons = daemons
         self._open: dict[int, _Question] = {}
         self._given = 0
 
     async def ask(self, request: pb.AskRequest) -> AsyncGenerator[pb.AskReply, None]:
-        """Answers until every node has said its last; the first reply says how many were asked. NotAsked."""
+        """Yields answers until every node has sent its last one. The first reply has the number of nodes asked. Raises
+        NotAsked."""
         if len(request.request) > REQUEST_BYTES_MAX:
             raise NotAsked(f"the question has {len(request.request)} bytes: at most {REQUEST_BYTES_MAX}")
         if len(self._open) >= OPEN_MAX:
@@ -100,7 +101,7 @@ class Questions:
                     daemon.send(pb.ToNode(question=pb.Question(id=question.number, end=True)))
 
     def joined(self, daemon: Daemon) -> None:
-        """A daemon has come (back): what is open is asked of it, too."""
+        """A daemon has connected (again): all open questions are passed to it, too."""
         for question in self._open.values():
             if question.node in daemon.node:
                 self._pass_on(question, daemon)
@@ -112,7 +113,7 @@ class Questions:
                 question.put(pb.AskReply(node=node, last=True, problem="its daemon is not connected any more"))
 
     def answered(self, node: str, answer: pb.Answer) -> None:
-        """Answers that no caller waits for are ignored."""
+        """Passes an answer on. An answer that no caller waits for is ignored."""
         question = self._open.get(answer.id)
         if question is None or node not in question.open:
             return

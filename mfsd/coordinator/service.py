@@ -1,7 +1,7 @@
 """The gRPC service: streams of daemons on one side, the cluster's state on the other.
 
-All of it runs on one asyncio loop, so an event is handled whole before the next one. A stream's writer takes what
-the state has for its daemon when the stream is ready for it; what happens meanwhile is summed up.
+Everything runs on one asyncio loop, so an event is handled completely before the next one. A stream's writer takes what
+the state has for its daemon when the stream is ready; changes in between are merged.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from mfsd.proto.wire import (
 HELLO_S = 5.0
 SILENT_HEARTBEATS = 3
 SILENT_MIN_NS = 1_000_000_000
-"""A daemon that says nothing for so many heartbeats, and so long, is taken for lost."""
+"""A daemon that is silent for this many heartbeats, and for this long, counts as lost."""
 WAITING_PER_STEP = 64
 PROMISES_S = 0.02
 PROMISES_SHARE = 0.05
-"""What is promised is told after so long at the soonest, and takes this share of the time at most."""
+"""Promises are sent at most every PROMISES_S, and take at most this share of the time."""
 REMEMBER_S = 5.0
-"""Between two samples for the history."""
+"""Interval of the samples for the history."""
 
 Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
 
 
 class Refused(Exception):
-    """The stream must end, with this reason."""
+    """Ends the stream with this reason."""
 
     def __init__(self, code: pb.Refusal.Code, reason: str) -> None:
         self.code = code
@@ -72,19 +72,19 @@ class Session:
         """The stream's port numbers -> the cluster's."""
         self.wake = asyncio.Event()
         self.control: list[pb.ToNode] = []
-        """To be sent before any order."""
+        """Messages to be sent before any order."""
         self.welcomed_term = 0
         """0: standing by."""
         self.reader: asyncio.Task[None] | None = None
         self.waits_for_it = False
-        """Whether its next message is waited for: nothing of it is in work."""
+        """Whether the reader waits for the next message, so that none is being processed."""
         self.unanswered = 0
         """Heartbeats that have become due since its last message."""
         self.received_ns = 0
         self.lag_ns = 0
         self.epoch_applied = 0
         self.epoch_sent = 0
-        """Of the last order that was written."""
+        """Epoch of the last order that was written."""
         self.refused: Refused | None = None
         self.promises = PromisesOf()
 
@@ -114,22 +114,22 @@ class Service:
         self._turns = Turns()
         self._judging = False
         self._promises_wanted = asyncio.Event()
-        """What is owed at some port may have changed."""
+        """Set when what is owed at some port may have changed."""
         self.watchers: set[Callable[[], object]] = set()
-        """Are told the same, and of a new role."""
+        """Called on the same occasion, and on a new role."""
         self._ticks_wanted = asyncio.Event()
-        """Something has happened after which a tick may be due."""
+        """Set when something has happened after which a tick may be due."""
         self.sessions: dict[str, Session] = {}
         self.cluster: Cluster | None = None
-        """None while another leads."""
+        """None while another coordinator leads."""
         self.past = History()
-        """The last hour, also while another leads."""
+        """The last hour, also while another coordinator leads."""
         self.questions = Questions(lambda: [s for s in self.sessions.values() if s.welcomed_term])
 
     # ---- roles -----------------------------------------------------------------------------------
 
     def role_changed(self, role: Role) -> None:
-        """The election's answer. A new leader starts without batches: every daemon tells its own."""
+        """Called by the election. A new leader starts without batches: every daemon reports its own."""
         if role.leads:
             self._log.info("leads", term=role.term, authority=role.authority)
             settings = self.settings
@@ -138,7 +138,7 @@ class Service:
             if self.cluster is not None or role.leader:
                 self._log.info("stands-by", leader=role.leader or "unknown", term=role.term)
             self.cluster = None
-        self._tell_watchers()
+        self._notify_watchers()
         for session in self.sessions.values():
             self._greet(session)
 
@@ -188,7 +188,7 @@ class Service:
             tasks = [session.reader, asyncio.create_task(self._write(session))]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                if not task.cancelled():  # as one is that waits for a daemon that is silent
+                if not task.cancelled():  # a reader that waits for a silent daemon is cancelled
                     task.result()
         except Refused as refused:
             name = session.node if session else "unknown"
@@ -201,7 +201,7 @@ class Service:
                 task.cancel()
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
-            finally:  # the call may be cancelled while this waits
+            finally:  # the call may be cancelled during this wait
                 if session is not None:
                     self._remove(session)
 
@@ -231,7 +231,7 @@ class Service:
             problem = identity_problem(hello.node, context.auth_context())
             if problem is not None:
                 raise Refused(pb.Refusal.HELLO, problem)
-        _check_ports(hello.ports, 0)  # now: what is wrong with one stream must not surface in a change of roles
+        _check_ports(hello.ports, 0)  # now, because an error in one stream must not surface in a change of roles
         return Session(hello, context.peer(), context)
 
     def _add(self, session: Session) -> None:
@@ -282,8 +282,8 @@ class Service:
             session.ports.append(number)
 
     def _while_followed(self, session: Session, cluster: Cluster, report: pb.Report) -> Iterator[None]:
-        """The report's events, for as long as this is the node's stream and what it tells is for this leader. All
-        events of one pass of the loop are planned together when it has ended."""
+        """Yields the events of the report for as long as this is the node's current stream and the report is for this
+        leader. All events of one pass of the loop are planned together at its end."""
         for _ in self.events(session, cluster, report, session.received_ns):
             yield
             if (
@@ -307,14 +307,14 @@ class Service:
     def _owes_another(self) -> None:
         """What is owed at some port may have changed."""
         self._promises_wanted.set()
-        self._tell_watchers()
+        self._notify_watchers()
 
-    def _tell_watchers(self) -> None:
+    def _notify_watchers(self) -> None:
         for changed in self.watchers:
             changed()
 
     def events(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
-        """Applies one report that came at that time, an event with each step."""
+        """Applies one report that arrived at that time, one event in each step."""
         yield
         now_ns = self._clock_ns()
         _check_ports(report.ports, len(session.ports))
@@ -359,7 +359,7 @@ class Service:
             cluster.synchronise(session.node, now_ns)
 
     def _waiting(self, session: Session, cluster: Cluster, report: pb.Report, received_ns: int) -> Iterator[None]:
-        """The report's requests that queue, many with each step: none of them is planned."""
+        """Applies the report's waiting requests, many in each step, because they cause no planning."""
         for at, request_id in enumerate(report.waits_no_more):
             cluster.waits_no_more(session.node, request_id)
             if at % WAITING_PER_STEP == WAITING_PER_STEP - 1:
@@ -393,7 +393,7 @@ class Service:
             if cluster is None or session.welcomed_term == 0:
                 continue
             if not self._electorate.valid() or session.welcomed_term != self._electorate.role.term:
-                continue  # what it decides is void, and is kept: a lease that is renewed late makes it valid again
+                continue  # its decisions are void but kept: a late renewal of the lease makes them valid again
             delta = cluster.take(session.node)
             if delta is None:
                 continue
@@ -402,7 +402,7 @@ class Service:
             await session.context.write(order)
 
     async def tick(self) -> None:
-        """Ticks of the cluster whenever one is due, for as long as the service runs. At rest there are none."""
+        """Ticks the cluster whenever a tick is due, for as long as the service runs. An idle cluster has no ticks."""
         while True:
             await self._ticks_wanted.wait()
             self._ticks_wanted.clear()
@@ -417,22 +417,22 @@ class Service:
                         self._owes_another()
 
     async def promise(self) -> None:
-        """Tells daemons what is promised at the ports that they speak of, for as long as the service runs: at rest
-        nothing, else so seldom that it takes a small share of the time."""
+        """Sends daemons what is promised at the ports that they have named, for as long as the service runs. Sends
+        nothing when idle, and otherwise so seldom that it takes a small share of the time."""
         while True:
             await self._promises_wanted.wait()
             self._promises_wanted.clear()
             spent_s = 0.0
             cluster = self.cluster
             if cluster is not None and not self._electorate.valid():
-                self._promises_wanted.set()  # until it is again, or leads no more
+                self._promises_wanted.set()  # set until it is valid again or no longer leads
             elif cluster is not None:
                 touched = cluster.touched | cluster.waiting.touched
                 cluster.touched, cluster.waiting.touched = set(), set()
                 for session in list(self.sessions.values()):
                     begun_s = time.monotonic()
                     if session.control:
-                        session.promises.later(touched)  # it does not even take what it has
+                        session.promises.later(touched)  # it does not even take what was sent before
                     elif session.welcomed_term and session.hello.outlook and self.cluster is cluster:
                         message = session.promises.take(cluster, touched, session.welcomed_term)
                         if message is not None:
@@ -440,18 +440,18 @@ class Service:
                         if session.promises.waits:
                             self._promises_wanted.set()
                     spent_s += time.monotonic() - begun_s
-                    await asyncio.sleep(0)  # one daemon in a pass of the loop
+                    await asyncio.sleep(0)  # one daemon in each pass of the loop
             await asyncio.sleep(max(PROMISES_S, spent_s / PROMISES_SHARE))
 
     async def remember(self) -> None:
-        """Keeps the history, for as long as the service runs."""
+        """Samples the history, for as long as the service runs."""
         while True:
             if self.cluster is not None and self.cluster.nodes:
                 self.cluster.remember(self._clock_ns())
             await asyncio.sleep(REMEMBER_S)
 
     async def beat(self) -> None:
-        """Heartbeats, for as long as the service runs."""
+        """Sends heartbeats, for as long as the service runs."""
         while True:
             await asyncio.sleep(self.settings.heartbeat_ns / 1e9)
             self._heartbeat()
@@ -463,7 +463,7 @@ class Service:
             if session.welcomed_term and leads:
                 self._count_silence(session)
             if session.control:
-                continue  # it does not even take what it has
+                continue  # it does not even take what was sent before
             if session.welcomed_term == 0:
                 session.send(standby)
             elif leads and self.cluster is not None:
@@ -471,7 +471,8 @@ class Service:
                 session.send(pb.ToNode(heartbeat=beat))
 
     def _count_silence(self, session: Session) -> None:
-        """Heartbeats that it has not answered, not time: while this process was stopped there were none."""
+        """Counts the heartbeats that the daemon has not answered. Time would not do: while this process was stopped
+        there were no heartbeats."""
         if not session.waits_for_it:
             return
         session.unanswered += 1
@@ -499,7 +500,8 @@ class Service:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
     def seen(self, batches_max: int, history_max: int = 0, batch_id: int = 0) -> pb.StatusReply:
-        """What operators are shown: at most so many batches (0: all) and intervals, and the requests of one batch."""
+        """Returns what operators are shown: at most this many batches (0: all) and intervals, and the requests of one
+        batch."""
         role = self._electorate.role
         now_ns = self._clock_ns()
         reply = pb.StatusReply(
@@ -530,7 +532,7 @@ class Service:
         return reply
 
     def leading(self) -> Cluster | None:
-        """The state as of now; None while another leads."""
+        """Returns the state as of now; None while another coordinator leads."""
         if self.cluster is None or not self._electorate.valid():
             return None
         self.cluster.advance(self._clock_ns())
@@ -541,17 +543,17 @@ class Service:
         return self._electorate.role
 
     def leader_elsewhere(self) -> str:
-        """Address of another coordinator that leads as far as this one knows."""
+        """Returns the address of another coordinator that leads, as far as this one knows."""
         leader = self._electorate.role.leader
         return leader if self.cluster is None and leader != self.settings.advertise else ""
 
     def take_history(self, reply: pb.StatusReply) -> None:
-        """What the leader remembers, for the time when this one leads."""
+        """Stores the leader's history, for the time when this coordinator leads."""
         if self.cluster is None and reply.leads:
             messages.follow_history(self.past, reply, self._clock_ns())
 
     def reconfigure(self, new: Settings) -> None:
-        """Takes over what can change in a living coordinator."""
+        """Applies the settings that can change in a running coordinator."""
         old = self.settings
         self.settings = msgspec.structs.replace(old, policy=new.policy, grace_ns=new.grace_ns)
         if self.cluster is not None:
@@ -568,7 +570,7 @@ class Service:
 
 
 def _check_ports(ports: messages.Ports, first: int) -> None:
-    """Refused when they do not count up from `first`, or have no proper name."""
+    """Raises Refused if the ports do not count up from `first` or have no valid name."""
     for number, port in enumerate(ports, first):
         if port.number != number:
             raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is this another protocol?")
@@ -577,11 +579,11 @@ def _check_ports(ports: messages.Ports, first: int) -> None:
 
 
 class CannotListen(Exception):
-    """``str()`` names the address and the remedy."""
+    """``str()`` gives the address and the remedy."""
 
 
 def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger) -> tuple[grpc.aio.Server, int]:
-    """A server, not started, and the port that it is bound to. CannotListen or TlsError."""
+    """Returns a server, not started, and the port that it is bound to. Raises CannotListen or TlsError."""
     server = grpc.aio.server(options=(*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Link": grpc.stream_stream_rpc_method_handler(service.link, request_deserializer=pb.FromNode.FromString),

@@ -20,8 +20,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_ttl_s: int = 2
     heartbeat_ns: int = 1_000_000_000
     grace_ns: int = 5_000_000_000
-    """How long the batches of a daemon that is gone stay in the order."""
+    """How long the batches of a lost daemon stay in the order."""
     rate_default_bytes_per_s: int = 12_500_000_000
-    """Of a port that no daemon has declared."""
+    """Rate of a port that no daemon has declared."""
     tls: TlsFiles | None = None
     etcd_tls: TlsFiles | None = None

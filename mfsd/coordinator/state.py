@@ -1,4 +1,4 @@
-"""The records of the leader's state: what a node reports, what is kept of it, and what is refused."""
+"""Records of the leader's state: what a node reports, what is kept of it, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mfsd.proto.wire import (
 
 RELEGATED = -1
 DEADLINE_JITTER_NS = 10_000_000
-"""Deadlines are reckoned from remaining budgets, which messages delay by differing times. A new value this close to
-the old one is the same deadline, and the earlier of the two is nearer to the truth."""
+"""Deadlines are computed from remaining budgets, which messages delay by differing times. A new value this close to the
+old one is the same deadline, and the earlier of the two is more exact."""
 BUDGET_MAX_NS = 1_000_000_000_000_000
-"""Eleven days: longer budgets and computes are cut, so that no sum of a core overflows."""
+"""Eleven days: longer budgets and compute times are capped, so that no sum in a core overflows."""
 
 
 class RequestReport(NamedTuple):
@@ -29,11 +29,11 @@ class RequestReport(NamedTuple):
     demands: Mapping[int, int]
     """Port number -> bytes."""
     relegated: bool = False
-    """Its engine has put it behind the others."""
+    """Whether its engine has put it behind the others."""
 
 
 class BatchReport(NamedTuple):
-    """What one node says of one batch."""
+    """One node's report of one batch."""
 
     batch_id: int
     unit: str
@@ -43,27 +43,27 @@ class BatchReport(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One pruned request, and why."""
+    """One pruned request, and the reason."""
 
     batch_id: int
     request_id: int
     for_batch: int
     port: int
-    """RELEGATED: its engine has put it behind the others, for no batch and no port."""
+    """RELEGATED if its engine has put it behind the others, for no batch and no port."""
 
 
 class Delta(NamedTuple):
-    """What one daemon has not heard yet. `snapshot`: it is everything."""
+    """What one daemon has not been sent yet. `snapshot`: it is complete."""
 
     epoch: int
     snapshot: bool
     keys: list[tuple[int, int]]
-    """Batch, key: smaller first, then by batch."""
+    """(batch, key): ordered by key, smaller first, then by batch."""
     pruned: list[Entry]
     infeasible: list[tuple[int, int]]
-    """Batch, request."""
+    """(batch, request)."""
     restored: list[tuple[int, int]]
-    """Batch, request: neither pruned nor infeasible any more."""
+    """(batch, request): neither pruned nor infeasible any more."""
     refused: list[tuple[int, str]]
 
 
@@ -76,16 +76,16 @@ class Node(Struct):
     ports: tuple[int, ...] = ()
     batches: dict[int, None] = {}
     unconfirmed: dict[int, None] = {}
-    """Reported before the reconnection and not since."""
+    """Batches reported before the reconnection and not since."""
     synchronised: bool = False
-    """Its snapshot is complete, so it can be sent the order."""
+    """Whether its snapshot is complete, so that it can be sent the order."""
     snapshot: bool = False
     keys: dict[int, None] = {}
     verdicts: dict[tuple[int, int], None] = {}
     refused: dict[int, str] = {}
     requests: int = 0
     demands: int = 0
-    """Of all its batches."""
+    """Number of demands of all its batches."""
 
 
 class Reported(NamedTuple):
@@ -106,12 +106,12 @@ class Reported(NamedTuple):
 
 
 class Active(Struct):
-    """One batch, and what each node says of it."""
+    """One batch, and each node's report of it."""
 
     batch_id: int
     reported: dict[str, Reported] = {}
     numbers: dict[int, int] = {}
-    """Request -> its number in the core: a request may be in two batches at once, between two chunks."""
+    """Request -> its number in the core. A request may be in two batches at once, between two chunks."""
     key_ns: int = 0
     compute_first_ns: int = 0
 
@@ -121,7 +121,7 @@ class Active(Struct):
 
 
 def problem(report: BatchReport) -> str | None:
-    """Why a report cannot be taken."""
+    """Returns why a report cannot be accepted; None if it can."""
     if not report.requests:
         return "it has no requests: report at least one, or let the batch depart"
     if len(report.requests) > REQUESTS_PER_BATCH_MAX:
@@ -132,7 +132,7 @@ def problem(report: BatchReport) -> str | None:
 
 
 def beyond_limits(node: Node, batches: Mapping[int, Active], report: BatchReport) -> str | None:
-    """Why a daemon that has so much in the order already may not have this, too."""
+    """Returns why the report would exceed the daemon's limits in the order; None if it does not."""
     active = batches.get(report.batch_id)
     before = active.reported.get(node.name) if active is not None else None
     had, demanded = (len(before.requests), before.demands()) if before is not None else (0, 0)

@@ -1,7 +1,7 @@
-"""What engines have of each tier of requests, by node and over all of them. Pure.
+"""What engines report of each tier of requests, by node and summed over all nodes. Pure.
 
-The sums are kept up to date with each report, so that who is shown them does not add up a cluster each time. A node's
-part goes with its stream: nothing older than its daemon's last word is shown.
+The sums are updated with each report, so that a reader need not add up a cluster each time. A node's part is removed
+with its stream: nothing older than its daemon's last report is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from mfsd.policy.request_tiers import NodeTiers, TierReport, added
 
 NAMES_MAX = 256
-"""Tiers with a name of their own in a cluster: they are labels of metrics."""
+"""Limit of the tiers with a name of their own in a cluster, because names are labels of metrics."""
 
 
 class TierTable:
@@ -20,14 +20,14 @@ class TierTable:
         self.sums: dict[str, TierReport] = {}
         """By tier, over all nodes."""
         self.nodes_with: Counter[str] = Counter()
-        """Nodes that have the tier."""
+        """Number of nodes that have the tier."""
         self.shown: dict[str, bytes] = {}
-        """By node: what its daemon has sent, for those who are shown it; no node that has sent none."""
+        """The daemon's message by node, to pass on to readers; without nodes that have sent none."""
         self._taken: dict[str, Mapping[str, TierReport]] = {}
         """By node: its part of the sums."""
 
     def put(self, node: str, found: NodeTiers, sent: bytes) -> int:
-        """Instead of what the node reported before. How many of its tiers the sums leave out: the cluster has too
+        """Replaces the node's report. Returns how many of its tiers the sums leave out because the cluster has too
         many."""
         self.forget(node)
         taken: dict[str, TierReport] = {}
@@ -42,7 +42,7 @@ class TierTable:
         return len(found.tiers) - len(taken)
 
     def forget(self, node: str) -> None:
-        """Its daemon is gone, or begins anew."""
+        """Its daemon is gone, or starts anew."""
         self.shown.pop(node, None)
         for name, report in self._taken.pop(node, {}).items():
             self.nodes_with[name] -= 1

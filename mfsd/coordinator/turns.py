@@ -1,7 +1,7 @@
-"""Work in turns: nothing holds the loop for long, however much there is to do.
+"""Work in turns, so that nothing holds the loop for long, however much there is to do.
 
-The loop renews the lease, beats the heart and answers operators. A new leader of a large cluster gets thousands of
-batches at once; handled as they come, they would keep it from its own lease until that ends, and the next leader, too.
+The loop renews the lease, sends heartbeats and answers operators. A new leader of a large cluster receives thousands of
+batches at once. Handled in one go, they would keep it, and then the next leader, from renewing the lease in time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 
 SLICE_S = 0.005
-"""Work in one pass of the loop."""
+"""Time for work in one pass of the loop."""
 PAUSE_S = 0.001
-"""After it, for everything else. One pass would not do: a call of etcd's is some twenty passes one after the other."""
+"""Pause after that, for everything else. A single pass is not enough: a call to etcd takes about twenty, one after the
+other."""
 
 
 class Turns:
-    """Steps of several tasks, one task after the other, so many in one pass of the loop as its slice has time for.
-    A task that has more to do than that goes to the end of the queue."""
+    """Runs steps of several tasks, one task after the other, as many in a pass of the loop as fit in its slice. A task
+    that has more to do goes to the end of the queue."""
 
     def __init__(self, slice_s: float = SLICE_S, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._slice_s = slice_s
@@ -27,12 +28,12 @@ class Turns:
         self._lock = asyncio.Lock()
 
     async def take(self, steps: Iterator[object]) -> None:
-        """Goes through `steps`; each is done whole."""
+        """Runs all `steps`; each step is done as a whole."""
         while not await self._turn(steps):
             pass
 
     async def _turn(self, steps: Iterator[object]) -> bool:
-        """Whether that was all."""
+        """Runs one slice; returns whether all steps are done."""
         async with self._lock:
             if self._left_s <= 0:
                 await self._pause()

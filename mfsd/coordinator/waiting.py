@@ -1,6 +1,6 @@
-"""Requests that still queue at engines, and what is owed for them at the ports of the owners of their KV. Pure.
+"""Requests that still wait at engines, and what is owed for them at the ports of the owners of their KV. Pure.
 
-Only who reads knows of a read, so the sum over all nodes is made here and nowhere else.
+Only the reading node knows of a read, so the sum over all nodes is made here and nowhere else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WaitingRequests:
     def __init__(self) -> None:
         self._nodes: dict[str, dict[int, _Waiting]] = {}
         self._unconfirmed: dict[str, set[int]] = {}
-        """Reported before the reconnection and not since."""
+        """Requests reported before the reconnection and not since."""
         self._bytes: dict[int, int] = {}
         """Port -> bytes."""
         self._at: dict[int, dict[tuple[str, int], int]] = {}
@@ -48,7 +48,7 @@ class WaitingRequests:
         return sum(map(len, self._nodes.values()))
 
     def put(self, node: str, report: WaitingReport, now_ns: int) -> bool:
-        """False: this node has too many already."""
+        """Adds or replaces a request. Returns False if this node has too many already."""
         requests = self._nodes.setdefault(node, {})
         if report.request_id not in requests and len(requests) >= WAITING_PER_NODE_MAX:
             return False
@@ -56,7 +56,7 @@ class WaitingRequests:
         deadline_ns = None
         if report.budget_left_ns is not None:
             deadline_ns = now_ns + min(max(-BUDGET_MAX_NS, report.budget_left_ns), BUDGET_MAX_NS)
-        # a relegated one is fetched from the scavenger: it delays no other
+        # a relegated request is fetched by the scavenger and delays no other
         demands = {} if report.relegated else {port: size for port, size in report.demands.items() if size}
         self._nodes.setdefault(node, {})[report.request_id] = _Waiting(
             deadline_ns, report.rank, report.engine, report.relegated, demands
@@ -69,7 +69,7 @@ class WaitingRequests:
         return True
 
     def remove(self, node: str, request_id: int) -> None:
-        """One that is unknown is ignored."""
+        """Removes a request. An unknown one is ignored."""
         requests = self._nodes.get(node, {})
         self._unconfirmed.get(node, set()).discard(request_id)
         found = requests.pop(request_id, None)
@@ -90,7 +90,7 @@ class WaitingRequests:
         self._unconfirmed[node] = set(self._nodes.get(node, ()))
 
     def synchronise(self, node: str) -> None:
-        """What its snapshot did not name is gone."""
+        """Removes what the node's snapshot did not contain."""
         for request_id in list(self._unconfirmed.pop(node, ())):
             self.remove(node, request_id)
 
@@ -100,11 +100,12 @@ class WaitingRequests:
             self.remove(node, request_id)
 
     def size_bytes(self, port: int) -> int:
-        """Owed at the port, all together."""
+        """Returns the bytes owed at the port."""
         return self._bytes.get(port, 0)
 
     def size_bytes_before(self, port: int, deadline_ns: int) -> int:
-        """Of it, what is needed by then: each load no later than any request that its engine serves after it is due."""
+        """The part of `size_bytes` that is needed by the deadline. Each load is needed no later than any request that
+        its engine serves after it is due."""
         due: dict[tuple[str, int], dict[int, int | None]] = {}
         size = 0
         for (node, request_id), part in self._at.get(port, {}).items():

@@ -1,7 +1,7 @@
-"""Versions of the shared memory's layout: what a program and a daemon of different minor versions do without.
+"""Versions of the shared memory layout: what a program and a daemon of different minor versions do without.
 
-Major versions do not understand each other. Of two minor versions the older one counts: a new field takes reserved
-bytes or the segment's end (csrc/include/mfs/abi.h), so a program that does not know it leaves it alone.
+Major versions do not understand each other. Of two minor versions the older counts. A new field takes reserved bytes or
+the segment's end (csrc/include/mfs/abi.h), so a program that does not know it leaves it alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ADDED = {
     7: "a time of their own for pruned requests",
     8: "what a sender has behind a message",
 }
-"""What each minor version has brought."""
+"""What each minor version has added."""
 
 
 def skewed(versions: Iterable[str], daemon: str = DAEMON) -> dict[str, int]:
-    """How many speak each version that is not the daemon's, lowest first; those that did not say are left out."""
+    """How many speak each version other than the daemon's, lowest first. Those that name no version are left out."""
     counted = Counter(version for version in versions if version and version != daemon)
     return {version: counted[version] for version in sorted(counted, key=_minor)}
 

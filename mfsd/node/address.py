@@ -1,12 +1,12 @@
-"""The daemon's two sockets: where they lie, one living daemon a path, and a dead one's leftovers taken over.
+"""The daemon's two sockets. Each path has one living daemon at most, and what a dead one left is taken over.
 
-Programs attach at one socket, whose folder containers mount. mfsctl asks at the other, whose folder none may
-mount: root in a container is root to a unix socket, and could switch the node's mode.
+Programs attach at one socket, whose folder containers mount. mfsctl asks at the other, whose folder none may mount:
+root in a container is root to a unix socket, and could switch the node's mode.
 
-The owner holds a lock (``flock``) on ``CONTROL.lock`` for its whole life. The kernel drops the lock with the
-process, however it dies, so there is no guessing from a pid file or from a connect that might hang. It lies beside
-the control socket: a process that may open a lock file for reading, as every container could, can take the lock.
-Daemons with control sockets of their own may still want one attach socket: who listens there already keeps it.
+The owner holds a lock (``flock``) on ``CONTROL.lock`` for its whole life. The kernel drops the lock with the process,
+however it dies, so nothing has to be guessed from a pid file or from a connect that might hang. The lock lies beside
+the control socket because a process that may open it for reading can take it, as any container could. Daemons with
+different control sockets may still want the same attach socket: the one that listens there already keeps it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMEDY = (
 
 
 def control_beside(path: Path) -> Path:
-    """Where a daemon that serves ``path`` is asked by mfsctl, unless `socket.control` says otherwise."""
+    """The control socket of a daemon that serves ``path``, unless `socket.control` names another."""
     return Path(f"{path.absolute().parent}{CONTROL_FOLDER_SUFFIX}") / path.name
 
 
@@ -37,7 +37,7 @@ class AddressError(Exception):
 
 
 class _Bound(NamedTuple):
-    """A socket of ours, and which file it is: one that another has put in its place stays."""
+    """A socket of this process, and which file it is, so that a file put in its place by another process stays."""
 
     path: Path
     device: int
@@ -51,11 +51,13 @@ class _Bound(NamedTuple):
 
 
 class Address:
-    """Both socket paths while this process owns them: :meth:`listen` creates a socket, :meth:`release` removes
-    them."""
+    """Both socket paths while this process owns them.
+
+    :meth:`listen` creates a socket, :meth:`release` removes both.
+    """
 
     def __init__(self, path: Path, control: Path) -> None:
-        """Takes the lock. AddressError when another daemon lives there or a folder cannot be used."""
+        """Takes the lock. Raises AddressError if another daemon lives there or a folder cannot be used."""
         self.path = path
         self.control = control
         self._lock_path = Path(f"{control}.lock")
@@ -74,7 +76,7 @@ class Address:
             raise AddressError(f"{error.filename or control}: cannot be created: {error.strerror}; {REMEDY}") from error
 
     def listen(self, kind: socket.SocketKind, path: Path, mode: int, group: int | None) -> socket.socket:
-        """A listening, non-blocking unix socket at one of the two paths, with these permissions."""
+        """Returns a listening, non-blocking unix socket at one of the two paths, with these permissions."""
         listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -110,14 +112,13 @@ class Address:
         return listener
 
     def release(self) -> None:
-        """Removes the sockets and gives the paths up. The attach folder stays: containers that have it mounted find the
-        next daemon there."""
+        """Removes the sockets and gives up the paths. The attach folder stays, for containers that have mounted it."""
         for bound in self._bound:
             bound.remove()
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
         if self._made_folder:
-            with contextlib.suppress(OSError):  # other files are in it
+            with contextlib.suppress(OSError):  # the folder has other files
                 self.control.parent.rmdir()
         os.close(self._lock)
 
@@ -146,7 +147,7 @@ class Address:
 
 
 def _make_folder(folder: Path) -> bool:
-    """True when it was not there. All whom the sockets let in must reach them, whatever the umask."""
+    """Makes a folder that all may enter, whatever the umask: the sockets decide who gets in. True if it is new."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -161,8 +162,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _listened_on(kind: socket.SocketKind, path: Path) -> bool:
-    """Whether a living process listens there: a dead one's socket refuses. Never waits: a full backlog is a life
-    sign."""
+    """Whether a living process listens there; a dead one's socket refuses. Never waits: a full backlog means yes."""
     with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as caller:
         try:
             caller.connect(str(path))

@@ -1,4 +1,4 @@
-"""By which names the cluster knows this node's ports: the addresses that peers reach them by."""
+"""The cluster's names for this node's ports: the addresses by which peers reach them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def address_of_gid(gid: bytes) -> str:
-    """The address as text, IPv4 where the GID holds one; "" for none (all zero)."""
+    """The address as text, IPv4 if the GID holds one; "" for no address (all zero)."""
     address = ipaddress.IPv6Address(gid)
     if int(address) == 0:
         return ""
@@ -23,8 +23,8 @@ def address_of_gid(gid: bytes) -> str:
 class PortNames:
     """Cluster-wide names of ports and directions: ``ADDRESS/in`` and ``ADDRESS/out``.
 
-    A NIC's own address comes from the configuration, else from its GID table; one without any is known by the node's
-    and its own name, so that its load is still its own.
+    A NIC's address comes from the configuration, else from its GID table. A NIC without one is named by its node and
+    device, so that its load is still its own.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PortNames:
         config: Mapping[str, NicConfig],
         gid_address: Callable[[str], str] | None = None,
     ) -> None:
-        """gid_address: a device's address from its GID table; "" for none."""
+        """`gid_address`: returns a device's address from its GID table; "" if it has none."""
         self._node = node
         self._config = config
         self._gid_address = gid_address or read_gid_address
@@ -45,7 +45,7 @@ class PortNames:
             configured = self._config[nic].address if nic in self._config else None
             found = str(configured) if configured else self._gid_address(nic)
             if not found:
-                return f"{self._node}:{nic}"  # perhaps it has one later
+                return f"{self._node}:{nic}"  # it may get an address later
             self._known[nic] = found
         return self._known[nic]
 
@@ -57,8 +57,10 @@ class PortNames:
 
 
 def read_gid_address(device: str, sysfs: Path = SYSFS) -> str:
-    """The address in the device's GID table that peers use: IPv4, else a routable IPv6 one, else link-local; the first
-    port's first. "" where there is none or it cannot be read."""
+    """The address in the device's GID table that peers use: IPv4, else a routable IPv6 one, else link-local.
+
+    Of several the first port's counts. "" if there is none or it cannot be read.
+    """
     found: list[tuple[int, str]] = []
     for port in sorted((sysfs / device / "ports").glob("*")):
         for path in sorted((port / "gids").glob("*"), key=lambda p: int(p.name) if p.name.isdigit() else 0):

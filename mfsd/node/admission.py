@@ -1,4 +1,4 @@
-"""Who may attach, and how much of the daemon one container or user may take. Pure decisions: no socket, no clock."""
+"""Who may attach, and how many clients a container or user may have. Pure decisions: no socket, no clock."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mfsd.node.config import SocketConfig
 
 
 class Peer(Struct, frozen=True):
-    """The process at the other end of a unix socket, as the kernel tells it."""
+    """The process at the other end of a unix socket, according to the kernel."""
 
     pid: int
     uid: int
     gids: frozenset[int]
-    """The primary and the supplementary groups."""
+    """The primary group and the supplementary groups."""
     container: str = ""
     """Pod, container or pid namespace (:mod:`mfsd.node.container`); empty: none."""
 
     @property
     def payer(self) -> str:
-        """Whose quota it counts against. In a container its users do not count: root there may become any of them."""
+        """Whose quota it counts against. In a container its users do not matter: root there may become any of them."""
         return self.container or f"uid {self.uid}"
 
 
@@ -35,17 +35,17 @@ class Refusal(Struct, frozen=True):
 
 
 class Admission:
-    """Keeps the number of connections and the recent attach requests of each container, or user outside of them."""
+    """Keeps the connections and recent attach requests of each container, and of each user outside of containers."""
 
     def __init__(self, config: SocketConfig, room: int | None = None) -> None:
-        """room: so many clients fit into memory; None: all."""
+        """`room`: how many clients fit into memory; None: all."""
         self.config = config
         self.room = room
         self._connections: Counter[str] = Counter()
         self._spent: dict[str, tuple[float, float]] = {}
 
     def admit(self, peer: Peer, now_s: float) -> Refusal | None:
-        """None: the connection counts against its container or user until :meth:`release`."""
+        """Returns a refusal, or None: the connection then counts against its container or user until it is released."""
         if peer.pid <= 0:
             return Refusal(errno.EACCES, "your pid is not visible: run mfsd in the host's pid namespace")
         if not self._allowed(peer):
@@ -82,13 +82,13 @@ class Admission:
         return peer.uid in (uids or ()) or not peer.gids.isdisjoint(gids or ())
 
     def _take_token(self, payer: str, now_s: float) -> bool:
-        """A bucket of one second's attaches for each container or user, spent ones given back steadily."""
+        """A bucket of one second's attaches for each container or user. Spent ones come back steadily."""
         rate = self.config.attaches_per_s
         spent, at_s = self._spent.get(payer, (0.0, now_s))
         spent = max(0.0, spent - (now_s - at_s) * rate)
         if spent + 1 > rate:
             return False
-        if len(self._spent) > 1024:  # those that have paid everything back need no entry
+        if len(self._spent) > 1024:  # full buckets need no entry
             self._spent = {p: (s, at) for p, (s, at) in self._spent.items() if s > (now_s - at) * rate}
         self._spent[payer] = (spent + 1, now_s)
         return True

@@ -1,8 +1,8 @@
-"""The batches of this node: what engines announce becomes summaries for the coordinator, what it decides reaches the
-arbiter.
+"""This node's batches: sums up what engines announce for the coordinator, and gives its decisions to the arbiter.
 
-The arbiter rings when contexts have changed; nothing here runs otherwise. Batches of several processes with one number
-are one batch. Without a coordinator, or cut off from it, batches are ordered here by RED and no request is pruned.
+The arbiter rings when contexts have changed; nothing here runs otherwise. Batches of several processes with the same
+number are one batch. Without a coordinator, or cut off from it, batches are ordered here by RED and no request is
+pruned.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mfsd.policy import Variant
 Place = tuple[int, int]
 """(client id, slot) of a batch in one process."""
 Changed = tuple[int, int, BatchSnapshot | None]
-"""A place and what is there now; None: nothing any more."""
+"""A place and the batch that is there now, or None if there is none any more."""
 
 
 class Contexts(Protocol):
-    """The part of the arbiter that is needed here."""
+    """The part of the arbiter that this module needs."""
 
     def notice_fd(self) -> int: ...
     def changed(self) -> list[Changed]: ...
@@ -43,7 +43,7 @@ class Contexts(Protocol):
 
 
 class Reports(Protocol):
-    """The part of the link to the coordinator that is needed here."""
+    """The part of the link to the coordinator that this module needs."""
 
     def arrived(self, batch: BatchSummary) -> None: ...
     def updated(self, batch: BatchSummary) -> None: ...
@@ -52,7 +52,7 @@ class Reports(Protocol):
 
 
 class Outlook(Protocol):
-    """The part of the outlook page that is needed here."""
+    """The part of the outlook page that this module needs."""
 
     def flows(self, owner: Hashable, fars: frozenset[Far]) -> None: ...
     def pruned(self, requests: Collection[int]) -> None: ...
@@ -66,7 +66,7 @@ class Waiting(Protocol):
 
 
 class OrderSource(Struct, frozen=True):
-    """Who has made the order in force."""
+    """Who made the order in force."""
 
     by: Literal["local", "coordinator"]
     term: int = 0
@@ -74,7 +74,7 @@ class OrderSource(Struct, frozen=True):
 
 
 class Batches:
-    """Owned by the daemon's loop. It is the link's listener."""
+    """This node's batches. Owned by the daemon's loop; it is the link's listener."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Batches:
         outlook: Outlook | None = None,
         waiting: Waiting | None = None,
     ) -> None:
-        """nic_names: device by index; unit_of: a client's unit; collectives: what its batches moved in stage 2;
-        noticed: called too when the arbiter has rung; outlook: learns of far ports and pruned requests; waiting: is
-        told first when the arbiter has rung."""
+        """`nic_names`: devices by index. `unit_of`: a client's unit. `collectives`: counts what batches move in stage
+        2. `outlook` learns of far ports and pruned requests. When the arbiter rings, `waiting` is called first,
+        `noticed` last."""
         self._outlook = outlook
         self._waiting = waiting
         self._contexts = contexts
@@ -108,22 +108,22 @@ class Batches:
         self._snapshots: dict[Place, BatchSnapshot] = {}
         self._members: defaultdict[int, dict[Place, None]] = defaultdict(dict)
         self._ranks_sent: dict[Place, int] = {}
-        """Ranks that the arbiter has been given."""
+        """Ranks that the arbiter has."""
         self._red: dict[int, int | None] = {}
         self._unit: dict[int, str] = {}
         self._source = OrderSource("local")
         self.orders_lost = 0
-        """How often the coordinator's order was no longer confirmed."""
+        """How often the coordinator's order ceased to be confirmed."""
         self._ranks: dict[int, int] = {}
-        """The coordinator's; empty while the order is local."""
+        """The coordinator's ranks; empty while the order is local."""
         self._pruned: set[int] = set()
         self._infeasible: set[int] = set()
         self._relegated: dict[Place, frozenset[int]] = {}
-        """What the engines have put behind the others themselves: it is served as what the coordinator prunes."""
+        """Requests that their engines have put behind the others: served like those that the coordinator prunes."""
         self._fd = -1
 
     def start(self, loop: asyncio.AbstractEventLoop, reports: Reports | None = None) -> None:
-        """`reports`: the link, which gets every batch from now on."""
+        """Starts reading the arbiter's notices. `reports` is the link, which gets every batch from now on."""
         self._reports = reports
         self._fd = self._contexts.notice_fd()
         loop.add_reader(self._fd, self._noticed)
@@ -138,7 +138,7 @@ class Batches:
         return self._source
 
     def red_ns(self, batch_id: int) -> int | None:
-        """None: not known, or nothing about it is due."""
+        """RED of a batch. None: not known, or the batch has no deadline."""
         return self._red.get(batch_id)
 
     def rank(self, batch_id: int) -> int | None:
@@ -146,7 +146,7 @@ class Batches:
 
     @property
     def ranked(self) -> int:
-        """So many batches have a rank."""
+        """Number of batches with a rank."""
         return len(self._order())
 
     # ---- from the arbiter ------------------------------------------------------------------------
@@ -161,21 +161,21 @@ class Batches:
             self._also_noticed()
 
     def refresh(self, changed: Sequence[Changed]) -> None:
-        """Takes over what has changed and reports it to whom it concerns."""
+        """Takes over the changes and reports them."""
         touched: dict[int, None] = {}
         for client_id, slot, snapshot in changed:
             for batch_id in self._put((client_id, slot), snapshot):
                 touched[batch_id] = None
-        self._tell(touched)
+        self._report_changed(touched)
 
     def client_gone(self, client_id: int) -> None:
-        """The client has ended, and its batches with it."""
+        """Forgets a client that has ended, and its batches."""
         gone = [place for place in self._snapshots if place[0] == client_id]
         touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
-        self._tell(touched, whole=False)
+        self._report_changed(touched, whole=False)
 
     def _put(self, place: Place, snapshot: BatchSnapshot | None) -> Iterator[int]:
-        """Answers which batches changed: the one that is there, and one that was there before."""
+        """Yields the batches that changed: the one that is there now, and the one before it if that is another."""
         before = self._snapshots.get(place)
         if before is not None and (snapshot is None or snapshot.batch_id != before.batch_id):
             yield from self._forget(place)
@@ -187,7 +187,7 @@ class Batches:
             self._outlook.flows(place, fars_of(d for r in snapshot.requests for d in r.demands))
         self._members[snapshot.batch_id][place] = None
         if snapshot.rank == RANK_NONE:
-            self._ranks_sent.pop(place, None)  # a new life of the batch in the arbiter
+            self._ranks_sent.pop(place, None)  # the arbiter has begun the batch anew
         yield snapshot.batch_id
 
     def _forget(self, place: Place) -> Iterator[int]:
@@ -199,8 +199,8 @@ class Batches:
         del self._members[snapshot.batch_id][place]
         yield snapshot.batch_id
 
-    def _tell(self, touched: Mapping[int, None], *, whole: bool = True) -> None:
-        """whole: a batch that has ended moved all that it had to."""
+    def _report_changed(self, touched: Mapping[int, None], *, whole: bool = True) -> None:
+        """Reports the batches. `whole`: a batch that has ended moved all that it had to."""
         for batch_id in touched:
             members = [self._snapshots[place] for place in self._members.get(batch_id, ())]
             known = batch_id in self._red
@@ -223,7 +223,7 @@ class Batches:
         if self._reports is None:
             return
         if not any(snapshot.requests for snapshot in members):
-            return  # by its deadline alone it can be ordered here, but not weighed against others
+            return  # with only a deadline it can be ordered here, but not weighed against others
         summary = self.summary(batch_id, members)
         (self._reports.updated if known else self._reports.arrived)(summary)
 
@@ -237,8 +237,11 @@ class Batches:
         self._reports.departed(batch_id)
 
     def _routes(self, moved: Mapping[int, int]) -> list[PortDemand]:
-        """As much comes in as goes out: rings pass on what they take, all-to-alls are balanced by what they are called
-        with, and the combination of experts' results brings back what their dispatch sent."""
+        """The bytes that a batch has moved, by port.
+
+        As much comes in as goes out. Rings pass on what they take, all-to-alls are balanced in what they are called
+        with, and combining the experts' results brings back what their dispatch sent.
+        """
         names = self._nic_names()
         return [
             PortDemand(f"{self._ports.own(names[nic])}/{direction}", size)
@@ -248,7 +251,7 @@ class Batches:
         ]
 
     def summary(self, batch_id: int, members: Sequence[BatchSnapshot]) -> BatchSummary:
-        """What is left of the batch in all of this node's processes."""
+        """What is left of the batch over all of this node's processes."""
         now_ns = self._clock_ns()
         requests: dict[int, list[RequestSnapshot]] = {}
         for snapshot in members:
@@ -284,7 +287,7 @@ class Batches:
     # ---- from the coordinator --------------------------------------------------------------------
 
     def order(self, change: OrderChange) -> None:
-        """A decision of the leader; applied without stopping the arbiter."""
+        """Applies a decision of the leader without stopping the arbiter."""
         if self._source.by == "local":
             self._log.info("order", by="coordinator", term=change.term, epoch=change.epoch)
         self._source = OrderSource("coordinator", change.term, change.epoch)
@@ -297,7 +300,7 @@ class Batches:
         self._apply_pruned(self._snapshots)
 
     def order_lost(self) -> None:
-        """The order is not confirmed any more."""
+        """Falls back to the local order, because the coordinator's is no longer confirmed."""
         if self._source.by == "coordinator":
             self._log.warning("order", by="local", remedy="see mfsctl coordinator status")
             self.orders_lost += 1
@@ -322,8 +325,11 @@ class Batches:
                 self._ranks_sent[place] = rank
 
     def _apply_pruned(self, places: Iterator[Place] | Mapping[Place, BatchSnapshot]) -> None:
-        """Variant mfs leaves infeasible requests to the queue: it serves what it finds lost after those that can make
-        it, and knows better, since layers that are done are sent while later ones compute."""
+        """Tells the arbiter which requests are pruned.
+
+        Variant mfs leaves infeasible requests to the queue. It serves lost requests after those that can be in time,
+        and knows better, since finished layers are sent while later ones compute.
+        """
         scavenged = self._pruned.union(*self._relegated.values())
         if self._waiting is not None:
             scavenged |= self._waiting.relegated()
@@ -346,7 +352,7 @@ class Batches:
 
 @contextlib.contextmanager
 def _gone_is_fine() -> Iterator[None]:
-    """A client or batch may end between a snapshot and what follows from it; the next snapshot shows it."""
+    """Ignores that a client or batch has ended between a snapshot and its consequence; the next snapshot shows it."""
     try:
         yield
     except OSError as error:

@@ -1,11 +1,11 @@
-"""What a port carried less what programs with the shim gave to it: traffic past MFS, by direction and priority (pure).
+"""Traffic past MFS by direction and priority: what a port carried, less what programs with the shim posted (pure).
 
-A port counts a byte when it is on the wire, a program when it posts it. So what is posted is owed by the port until it
-has been carried, at most as much as is posted and not complete: what bypasses is found a little late, never too early
-and never below zero. The headers of packets and acknowledgements are allowed for.
+A port counts a byte when it is on the wire, a program when it posts it. So the port owes what is posted until it has
+carried it, but never more than is posted and not complete. That finds bypass traffic a little late, but never too early
+and never below zero. Packet headers and acknowledgements are allowed for.
 
 A port cannot tell who posted. What peers read from here goes out, and what they write here comes in, without a program
-of this node: it counts as bypass here, though their daemons know it.
+of this node. It counts as bypass here, though the peers' daemons know it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from mfsd._native import NicCounted
 from mfsd.fabric.port_moved import Moved
 
 HEADERS_SHARE = 16
-"""Packets of 1,024 bytes carry one part in so many beside what was posted; larger ones less."""
+"""Headers add one part in so many to what was posted in packets of 1,024 bytes, and less in larger packets."""
 ANSWERS_SHARE = 64
-"""What comes in is acknowledged, and what goes out: one part in so many in the other direction."""
+"""Acknowledgements, in either direction, are one part in so many of the bytes in the other."""
 LEAST_SHARE = 0.01
-"""Of the rate: less is noise, such as CTS messages and datagrams of daemons."""
+"""Share of the rate below which traffic is noise, such as CTS messages and datagrams of daemons."""
 TIME_CONSTANT_NS = 250_000_000
 UNKNOWN = "unknown"
-"""The priority where the driver counts none, or none is configured for the classes of MFS."""
+"""The priority if the driver counts none, or none is configured for the classes of MFS."""
 
 
 class BypassAccount:
-    """Of one NIC, from reading to reading. Directions: out, in."""
+    """The account of one NIC, from reading to reading. Directions: out, in."""
 
     def __init__(self) -> None:
         self.bytes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
@@ -44,13 +44,17 @@ class BypassAccount:
 
     @property
     def load_bytes_per_s(self) -> tuple[int, int]:
-        """What is taken for load before last stages: what goes out, and of what comes in as much as goes out, as an
-        all-to-all does. More of it is what peers write here, which their daemons order."""
+        """The bypass traffic that counts as load before last stages: all that goes out, and at most as much of what
+        comes in.
+
+        An all-to-all brings in as much as it sends. More than that are peers' writes, which their daemons order.
+        """
         sent, received = self.rates_bytes_per_s
         return sent, min(sent, received)
 
     def add(self, moved: Moved, counted: NicCounted, rate_bytes_per_s: int, priorities: Sequence[int] = ()) -> None:
-        """`counted` is read after the port's counters. `priorities`: of each class of MFS; empty: not known."""
+        """Adds a reading. `counted` is read after the port's counters. `priorities`: of MFS's classes, empty if
+        unknown."""
         before, self._before = self._before, counted
         if before is None or moved.elapsed_ns <= 0:
             return
@@ -69,7 +73,7 @@ class BypassAccount:
 
     def _found(self, direction: int, moved: Moved, counted: NicCounted, before: NicCounted) -> int:
         carried, other = moved.bytes[direction], moved.bytes[1 - direction]
-        if carried is None:  # not believed: nothing is owed from before
+        if carried is None:  # unbelievable counters: forget what was owed
             self._owed[direction] = 0
             return 0
         posted = max(0, counted.posted_bytes[direction] - before.posted_bytes[direction])
@@ -82,7 +86,7 @@ class BypassAccount:
 def _by_priority(
     direction: int, moved: Moved, counted: NicCounted, before: NicCounted, priorities: Sequence[int]
 ) -> dict[str, float]:
-    """Shares of what bypassed, as each priority carried more than MFS gave to it; what never waits has class 0."""
+    """Shares of bypass traffic, as each priority carried more than MFS gave it. What never waits counts in class 0."""
     carried = list(moved.priority_bytes[direction])
     if counted.posted_bytes[direction] > before.posted_bytes[direction] and not priorities:
         return {UNKNOWN: 1.0}

@@ -1,5 +1,7 @@
-"""What the collectives of a unit's batches moved through this node's ports: the history that the coordinator estimates
-later batches by. Pure."""
+"""Measures what the collectives of a unit's batches move through this node's ports. Pure.
+
+The coordinator estimates later batches by this history.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 Counters = Mapping[int, int]
-"""NIC index -> bytes of stage 2 that have left by it since some start."""
+"""NIC index -> bytes of stage 2 that have left through it since some start."""
 
 
 class Collectives:
-    """Reads counters that only grow when a batch begins and ends.
+    """Reads growing counters when a batch begins and when it ends.
 
-    Batches of a unit may overlap: each takes what has moved since the last one ended, so their sum is right. What moves
+    Batches of a unit may overlap. Each takes what has moved since the last one ended, so their sum is right. What moves
     while a unit has no batch (warm-up, health checks) belongs to no batch.
     """
 
     def __init__(self, moved: Callable[[str], Counters]) -> None:
-        """moved: a unit's counters, summed over its processes on this node."""
+        """`moved` returns a unit's counters, summed over its processes on this node."""
         self._moved = moved
         self._open: Counter[str] = Counter()
         self._counted: dict[str, dict[int, int]] = {}
@@ -29,7 +31,7 @@ class Collectives:
         self._open[unit] += 1
 
     def ended(self, unit: str) -> dict[int, int]:
-        """NIC index -> bytes of the batch that ended; empty when nothing moved, or its processes are gone."""
+        """NIC index -> bytes of the batch that ended. Empty if nothing moved, or if its processes are gone."""
         before, now = self._counted[unit], self._moved(unit)
         self._open[unit] -= 1
         if self._open[unit]:

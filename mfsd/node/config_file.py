@@ -1,5 +1,4 @@
-"""Reads a configuration file, strictly: an error is one line with the file, the key, its value and what is
-allowed."""
+"""Reads a configuration file, strictly. An error is one line with the file, the key, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from mfsd.proto.wire import TlsError, TlsFiles, read_pem
 from mfsd.text import one_line, parse_toml
 
 NAME_BYTES_MAX = 31
-"""Names cross the shared-memory ABI in 32 bytes with their end."""
+"""Names take 32 bytes in shared memory, including their end."""
 ERRORS_MAX = 20
-"""Shown at once."""
+"""Errors shown at once."""
 SOCKET_PATH_BYTES_MAX = 99
 """A unix socket path holds 107 bytes; the control socket's folder adds a suffix."""
 
@@ -54,7 +53,7 @@ class ConfigError(Exception):
 
 
 def load(path: Path) -> Config:
-    """Reads and checks the file. ConfigError on anything wrong with it, also when it cannot be read."""
+    """Reads and checks the file. Raises ConfigError if anything is wrong with it, or if it cannot be read."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -78,7 +77,7 @@ def parse(text: str, file: str) -> Config:
 
 
 def problems(path: Path) -> list[ConfigError]:
-    """Everything that is wrong with the file; :func:`load` raises the first of it."""
+    """Returns everything that is wrong with the file; :func:`load` raises the first of it."""
     try:
         text = path.read_bytes().decode()
         raw = parse_toml(text)
@@ -92,8 +91,10 @@ def problems(path: Path) -> list[ConfigError]:
 
 
 def _checked(raw: dict[str, Any], file: str, most: int) -> tuple[Config | None, list[ConfigError]]:
-    """The configuration, None when some of it cannot be read, and what is wrong with it. What cannot be read is left
-    out and the rest is read again."""
+    """Returns the configuration, or None if some of it cannot be read, and everything that is wrong with it.
+
+    Leaves out what cannot be read and reads the rest again.
+    """
     errors: list[ConfigError] = []
     rest = copy.deepcopy(raw)
     gone: list[list[str | int]] = []
@@ -115,13 +116,13 @@ def _checked(raw: dict[str, Any], file: str, most: int) -> tuple[Config | None, 
             gone.append(_as_written(removed, gone))
     if config is not None:
         for at, why in _contradictions(config):
-            if _as_written(at, gone) not in gone:  # it is there, and what is wrong with it has been said
+            if _as_written(at, gone) not in gone:  # else its error is in the list already
                 note(at, why)
     return (None if errors else config), errors[:most]
 
 
 def _leave_out(raw: Any, path: list[str | int]) -> list[str | int] | None:
-    """Removes what is at the path, or the entry that lacks it; the path of what is gone, None when nothing is."""
+    """Removes what is at the path, or else the entry around it. Returns the path of what was removed, or None."""
     for length in range(len(path), 0, -1):
         place, step = _lookup(raw, path[: length - 1]), path[length - 1]
         if isinstance(place, dict) and step in place:
@@ -134,7 +135,7 @@ def _leave_out(raw: Any, path: list[str | int]) -> list[str | int] | None:
 
 
 def _as_written(path: list[str | int], gone: list[list[str | int]]) -> list[str | int]:
-    """The path with the numbers that entries of lists have in the file; earlier ones may have been left out."""
+    """The path with the numbers that list entries have in the file, since earlier entries may have been left out."""
     found: list[str | int] = []
     for step in path:
         if isinstance(step, int):
@@ -145,7 +146,7 @@ def _as_written(path: list[str | int], gone: list[list[str | int]]) -> list[str 
 
 
 def socket_path_problem(path: str) -> str | None:
-    """Why the path cannot be a socket's; None when it can."""
+    """Why the path cannot be a socket's; None if it can."""
     if not path.startswith("/") or "\0" in path:
         return 'must be an absolute path, for example "/run/mfs/mfsd.sock"'
     length = len(path.encode(errors="surrogateescape"))
@@ -155,12 +156,12 @@ def socket_path_problem(path: str) -> str | None:
 
 
 def control_path(socket: SocketConfig) -> Path:
-    """The socket that mfsctl asks."""
+    """The socket that mfsctl uses."""
     return Path(socket.control) if socket.control else control_beside(Path(socket.path))
 
 
 def control_problem(socket: SocketConfig) -> str | None:
-    """Why the control socket cannot be there; None when it can."""
+    """Why the control socket cannot be there; None if it can."""
     if not socket.control:
         return None
     if (problem := socket_path_problem(socket.control)) is not None:
@@ -175,7 +176,7 @@ def control_problem(socket: SocketConfig) -> str | None:
 
 
 def toml_value(value: object) -> str:
-    """A value as it is written in TOML, cut when long."""
+    """A value as written in TOML, cut if long."""
     if isinstance(value, dict):
         text = "{" + ", ".join(f"{_quoted(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     elif isinstance(value, list):
@@ -188,7 +189,7 @@ def toml_value(value: object) -> str:
 
 
 def _parse_value(kind: type, value: object) -> Any:
-    """msgspec's hook for the classes of :mod:`mfsd.node.values`; it adds the path to a ValueError."""
+    """msgspec's hook for the classes of :mod:`mfsd.node.values`. msgspec adds the path to a ValueError."""
     return kind.parse(value)  # type: ignore[attr-defined]
 
 
@@ -201,7 +202,7 @@ _OUR_OWN = re.compile(r"Expected |Invalid |Object |Integer |Number |Length ")
 
 
 def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
-    """Where msgspec found something wrong, and its sentence turned into ours: it says what is allowed there."""
+    """Returns where msgspec found an error, and its sentence turned into ours, which says what is allowed there."""
     match = _PATH.fullmatch(error)
     assert match is not None, error
     path = _resolve(raw, match["path"] or "$")
@@ -234,7 +235,7 @@ def _explain(raw: dict[str, Any], error: str) -> tuple[list[str | int], str]:
 
 
 def _resolve(raw: dict[str, Any], path: str) -> list[str | int]:
-    """The steps of msgspec's path; it does not name the entry of a table, so they are tried."""
+    """The steps of msgspec's path. msgspec does not name the entry of a table, so each entry is tried."""
     steps: list[str | int] = []
     for name, index, entry in re.findall(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])", path):
         if entry:
@@ -253,7 +254,7 @@ def _is_nic(value: object) -> bool:
 
 
 def _find(path: list[str | int]) -> tuple[type[Struct], Key | None]:
-    """The innermost struct on the path, and its field when the path ends in one."""
+    """The innermost struct on the path, and its field if the path ends in one."""
     struct: type[Struct] = Config
     key: Key | None = None
     for step in path:
@@ -274,7 +275,7 @@ def _element(hint: Any) -> Any:
 
 
 def _lookup(raw: Any, path: list[str | int]) -> Any:
-    """What is at the path; UNSET when nothing is."""
+    """What is at the path; UNSET if nothing is."""
     try:
         for step in path:
             raw = raw[step]
@@ -300,11 +301,11 @@ def _dotted(path: list[str | int]) -> str:
     return text
 
 
-# ---- what can be read, and is hardly what is meant ------------------------------------------------
+# ---- settings that can be read, but are hardly what is meant --------------------------------------
 
 
 def doubts(config: Config, file: str) -> Iterator[str]:
-    """Lines about what works and is hardly meant."""
+    """Yields lines about settings that work but are hardly what is meant."""
     for at, rule in enumerate(config.rule):
         for name in ("library", "process", "communicator"):
             value = getattr(rule, name)
@@ -316,7 +317,7 @@ def doubts(config: Config, file: str) -> Iterator[str]:
 
 
 def unusable_files(config: Config, file: str) -> Iterator[str]:
-    """Lines about certificates and keys that are named and cannot be used on this host."""
+    """Yields lines about certificates and keys that are named but cannot be used on this host."""
     for table, prefix in (("cluster", ""), ("coordinator", ""), ("coordinator", "etcd_")):
         ca, certificate, key = (getattr(getattr(config, table), prefix + name) for name in ("ca", "certificate", "key"))
         if ca and certificate and key:

@@ -1,9 +1,9 @@
-"""Which container a process is in, by the kernel's word: quotas count by it.
+"""Finds the container of a process, according to the kernel. Quotas go by it.
 
-Root of one pod has the same uid as root of every other, and may take any uid inside. What tells pods apart is their
-control group, which the container runtime makes; where there is none of a known shape, the pid namespace. Names that an
-ordinary user can make up do not count: below `user.slice` users name groups as they like, and a pid namespace may be
-made by any user together with a user namespace.
+Root of one pod has the same uid as root of every other, and may become any uid inside. What tells pods apart is their
+control group, which the container runtime makes, or the pid namespace if there is no group of a known form. Names that
+an ordinary user can make up do not count: below `user.slice` users name groups as they like, and any user may make a
+pid namespace together with a user namespace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONTAINER = re.compile(r"(?:^|[/-])([0-9a-f]{64})(?:\.scope)?(?=[/:]|$)")
 
 
 def container_of(pid: int, proc: Path = Path("/proc")) -> str:
-    """Pod, container or pid namespace of the process; empty when it is in none, or in the daemon's own namespace."""
+    """Pod, container or pid namespace of the process. Empty if it is in none, or in the daemon's own namespace."""
     try:
         groups = (proc / str(pid) / "cgroup").read_text(errors="replace")
     except OSError:
@@ -28,8 +28,8 @@ def container_of(pid: int, proc: Path = Path("/proc")) -> str:
 
 
 def container_in(groups: str) -> str:
-    """The same by the text of ``/proc/PID/cgroup`` alone. The outermost name counts: root of a container may make
-    groups of any name further in."""
+    """The pod or container by the text of ``/proc/PID/cgroup`` alone. The outermost name counts: root of a container
+    may make groups of any name further in."""
     paths = [line.split(":", 2)[2] for line in groups.splitlines() if line.count(":") >= 2]
     for what, pattern in (("pod", _POD), ("container", _CONTAINER)):
         for path in paths:
@@ -40,8 +40,8 @@ def container_in(groups: str) -> str:
 
 
 def _pid_namespace(pid: int, proc: Path) -> str:
-    """Empty also when it cannot be read (without CAP_SYS_PTRACE) or has another owner than this daemon's user
-    namespace: root of the host has made it."""
+    """The pid namespace. Empty also if it cannot be read (without CAP_SYS_PTRACE), or if this daemon's user namespace
+    does not own it: only one that it owns was made by root of the host."""
     try:
         found = os.open(proc / str(pid) / "ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         try:

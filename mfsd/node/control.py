@@ -1,8 +1,8 @@
-"""What mfsctl asks the daemon, and what it answers: the control protocol, version 1.
+"""The control protocol, version 1: what mfsctl asks the daemon, and what the daemon answers.
 
-A stream socket at `socket.control` carries one JSON object a line. A request names the protocol version; the
-answer to each is one line, in order. Reading is for every user who can open the socket; changing is for root
-and the daemon's user. Fields may be added within a version, so readers ignore what they do not know.
+A stream socket at `socket.control` carries one JSON object a line. A request names the protocol version. Each gets one
+line as its answer, in order. Any user who can open the socket may read; only root and the daemon's user may change
+anything. Fields may be added within a version, so readers ignore fields that they do not know.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from mfsd.text import one_line
 
 VERSION = 1
 LINE_BYTES_MAX = 64 << 20
-"""Of an answer. The status of as many programs as mfsd serves, with as many communicators as each can have, is some
-20 MiB."""
+"""Limit of an answer. The status of as many programs as mfsd serves, with as many communicators as each can have, is
+about 20 MiB long."""
 REQUEST_BYTES_MAX = 1 << 16
 ID_MAX = (1 << 64) - 1
-"""Of a request or a batch."""
+"""Largest number of a request or a batch."""
 
 
 def _check_id(field: str, number: int) -> None:
-    """ValueError. msgspec's own limits end at 63 bits."""
+    """Raises ValueError for a number out of range. msgspec's own limits end at 63 bits."""
     if not 0 <= number <= ID_MAX:
         raise ValueError(f"{field} = {number}: not from 0 to {ID_MAX}")
 
@@ -42,7 +42,7 @@ class RulesRequest(Struct, frozen=True, tag_field="request", tag="rules"):
 
 
 class ModeRequest(Struct, frozen=True, tag_field="request", tag="mode"):
-    """Switches the mode until the daemon stops or the file's own mode changes."""
+    """Switches the mode until the daemon stops or the mode in the file changes."""
 
     mode: Literal["observe", "enforce"]
     version: int = VERSION
@@ -53,37 +53,37 @@ class ReloadRequest(Struct, frozen=True, tag_field="request", tag="reload"):
 
 
 class TraceRequest(Struct, frozen=True, tag_field="request", tag="trace"):
-    """The tasks that wait or are in flight now."""
+    """Asks for the tasks that wait or are in flight now."""
 
     limit: int = 1000
     version: int = VERSION
 
 
 class ExplainRequest(Struct, frozen=True, tag_field="request", tag="explain"):
-    """Why a task has its place."""
+    """Asks why a task has its place."""
 
     task: str
-    """CLIENT:SLOT, or CLIENT:SLOT:GENERATION as a trace lists it."""
+    """CLIENT:SLOT, or CLIENT:SLOT:GENERATION as in a trace."""
     version: int = VERSION
 
 
 class ConfigRequest(Struct, frozen=True, tag_field="request", tag="config"):
-    """The configuration in force."""
+    """Asks for the configuration in force."""
 
     version: int = VERSION
 
 
 class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
-    """What a request or a program waits for, or waited for in the last minute."""
+    """Asks what a request or a program waits for, or waited for in the last minute."""
 
     number: int = 0
-    """Of a request, or a process id."""
+    """Number of a request, or a process id."""
     kind: Literal["any", "request", "pid"] = "any"
-    """any: a request of this number goes before a process."""
+    """any: a request with this number goes before a process."""
     slowest: bool = False
-    """Instead: what waits longest."""
+    """Asks about what waits longest instead."""
     layers: bool = False
-    """Its request's stages by layer."""
+    """Lists stages of the request by layer."""
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -91,10 +91,10 @@ class WhyRequest(Struct, frozen=True, tag_field="request", tag="why"):
 
 
 class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
-    """What requests have moved, by stage and layer; those used last come first."""
+    """Asks what requests have moved, by stage and layer. The most recently used come first."""
 
     request_id: int = 0
-    """0: all of them."""
+    """0: all requests."""
     layers: bool = True
     """False: one row for each stage."""
     limit: int = 100
@@ -105,17 +105,22 @@ class RequestsRequest(Struct, frozen=True, tag_field="request", tag="requests"):
 
 
 class RecordRequest(Struct, frozen=True, tag_field="request", tag="record"):
-    """Events of the arbiter from now on: a `RecordStarted`, then `RecordEvents` until the client closes its writing
-    side or the daemon ends. No other request may follow on this connection."""
+    """Asks for events of the arbiter from now on.
+
+    The reply is a `RecordStarted`, then `RecordEvents` until the client closes its writing side or the daemon ends. No
+    other request may follow on this connection.
+    """
 
     layout: int
-    """Of events, as the client understands them (csrc/include/mfs/trace.h)."""
+    """The layout of events that the client understands (csrc/include/mfs/trace.h)."""
     version: int = VERSION
 
 
 class FlowsRequest(Struct, frozen=True, tag_field="request", tag="flows"):
-    """Flows as they end, as long as a caller waits for them. Only through a coordinator: on the node itself a
-    recording has more."""
+    """Asks for flows as they end, for as long as a caller waits for them.
+
+    Only through a coordinator: on the node itself a recording has more.
+    """
 
     stages: list[str] = []
     """Empty conditions match everything."""
@@ -127,13 +132,13 @@ class FlowsRequest(Struct, frozen=True, tag_field="request", tag="flows"):
 
 
 class HealthRequest(Struct, frozen=True, tag_field="request", tag="health"):
-    """What mfsctl doctor says on this node, and how its daemon is set. Only through a coordinator."""
+    """Asks for mfsctl doctor's findings on this node and the daemon's settings. Only through a coordinator."""
 
     version: int = VERSION
 
 
 class QueueRequest(Struct, frozen=True, tag_field="request", tag="queue"):
-    """Requests that still queue at engines of this node, as those have announced them."""
+    """Asks for requests that still queue at engines of this node, as the engines have announced them."""
 
     limit: int = 1000
     version: int = VERSION
@@ -166,42 +171,42 @@ class DaemonStatus(Struct, frozen=True):
     uptime_s: float
     socket: str
     config_file: str | None
-    """None: built-in defaults."""
+    """None: the built-in defaults."""
     cpu_s: float
     """Processor time of the arbiter thread."""
     messages: int
     grants: int
     attached_total: int
-    """Clients since start."""
+    """Clients that have attached since the start."""
     refused: dict[str, int]
-    """Attach requests refused since start, by errno name."""
+    """Attach requests refused since the start, by errno name."""
     log_lines_dropped: int
     control: str = ""
-    """The socket that was asked."""
+    """The socket that received the request."""
     abi: str = ""
-    """MAJOR.MINOR of the shared memory's layout that it speaks; with a client both do without what the older lacks."""
+    """MAJOR.MINOR of its shared memory layout. Daemon and client both do without what the older of them lacks."""
     max_hold_ms: float = 0.0
-    """The hold budget (`arbiter.max_hold`); 0: it does not say."""
+    """The hold budget (`arbiter.max_hold`). 0: the daemon does not report it."""
 
 
 class CommunicatorStatus(Struct, frozen=True):
     """An NCCL communicator of one process, as its profiler plugin reports it a few times a second."""
 
     id: str
-    """NCCL's hash of it: the same in all its ranks."""
+    """NCCL's hash of the communicator: the same in all its ranks."""
     name: str
     rank: int
     ranks: int
     operations: int
     called_bytes: int
-    """With which they were called."""
+    """Bytes that its operations were called with."""
     sent_bytes: int
-    """By this rank, over the network."""
+    """Bytes that this rank sent over the network."""
     operation_bytes: dict[str, int]
-    """The same by operation."""
+    """`sent_bytes` by operation."""
     work_requests: int
     batch_bytes: int
-    """Of those sent, of a known batch."""
+    """The part of `sent_bytes` that belongs to a known batch."""
     batch: int | None
     """Slot of the latest batch."""
     layer: int | None
@@ -214,17 +219,17 @@ class ClientStatus(Struct, frozen=True):
     process: str
     state: Literal["active", "detached"]
     detach_reason: str | None
-    """errno name: why the daemon gave the client up."""
+    """Why the daemon gave the client up, as an errno name."""
     attached_s: float
     nics: list[str]
     queue_pairs: dict[str, int]
-    """Open now, by role, as the client reports it."""
+    """Open now, by role, as the client reports them."""
     held_bytes: int
     in_flight_bytes: int
     submits: int
     permits: int
     on_credit: int
-    """Of the permits: those given without waiting, since nothing waited."""
+    """Permits that were given without waiting, because nothing waited."""
     completes: int
     cancels: int
     posted_bytes: dict[str, int]
@@ -234,18 +239,18 @@ class ClientStatus(Struct, frozen=True):
     bypassed_hold: int
     bypassed_stale: int
     hold_s: float
-    """Summed over the requests that were held."""
+    """Sum over the work requests that were held."""
     torn_slots: int
     bad_messages: int
     communicators: list[CommunicatorStatus] = []
     unit: str = ""
-    """Prefill replica that its batches belong to."""
+    """The prefill replica of its batches."""
     abi: str = ""
-    """MAJOR.MINOR of the shared memory's layout that it speaks."""
+    """MAJOR.MINOR of its shared memory layout."""
 
 
 class ProcessTotals(Struct, frozen=True):
-    """Since the daemon started, over all programs of one name, ended ones included. Never falls."""
+    """Totals since the daemon started over all programs of one name, including ended ones. They never fall."""
 
     process: str
     submits: int
@@ -265,7 +270,7 @@ class ProcessTotals(Struct, frozen=True):
 
 
 class ClassStatus(Struct, frozen=True):
-    """One class of one NIC; class 0 goes first."""
+    """One class of one NIC. Class 0 goes first."""
 
     held_bytes: int
     held_tasks: int
@@ -273,21 +278,21 @@ class ClassStatus(Struct, frozen=True):
     granted_bytes: int
     grants: int
     sent_bytes: int = 0
-    """Completed by tasks that went out, since the daemon started."""
+    """Bytes of completed outgoing tasks since the daemon started."""
     received_bytes: int = 0
-    """Completed by tasks whose bytes came in."""
+    """Bytes of completed incoming tasks."""
 
 
 class PortStatus(Struct, frozen=True):
-    """What the counters of a NIC's port tell, where they can be read."""
+    """The counters of a NIC's port, where they can be read."""
 
     bypass_bytes_per_s: int
-    """Going out, of late, and not posted by a program with the shim on this node: by GPUs, by other programs, or read
-    by peers."""
+    """Recent outgoing rate of bytes not posted by a program with the shim on this node, but by GPUs or other programs,
+    or read by peers."""
     incoming_bypass_bytes_per_s: int
-    """Coming in, likewise; also what peers write here."""
+    """The same for incoming bytes; it includes what peers write here."""
     bypass_bytes: dict[str, int] = {}
-    """Since the daemon started, by priority; `unknown` where the port or the configuration does not tell."""
+    """Since the daemon started, by priority; `unknown` where the port or the configuration does not tell it."""
     incoming_bypass_bytes: dict[str, int] = {}
     pauses: int | None = None
     """Pause frames sent since the daemon started. None: not counted."""
@@ -300,42 +305,43 @@ class NicStatus(Struct, frozen=True):
     guid: str
     rate_bytes_per_s: int
     window_bytes: int
-    """Of either direction."""
+    """For each direction."""
     in_flight_bytes: int
-    """Going out."""
+    """Outgoing."""
     incoming_in_flight_bytes: int
     unscheduled_in_flight_bytes: int
     load: float | None
-    """Of the outgoing direction: share of the rate taken by what goes first (rho). None: variant mfs measures none."""
+    """Outgoing share of the rate taken by what goes first (rho). None: variant mfs does not measure it."""
     incoming_load: float | None
     promotions: int
     wait_s: float
-    """From submission to permit, summed over permits."""
+    """Time from submission to permit, summed over permits."""
     classes: list[ClassStatus]
     utilization: float = 0.0
-    """Share of the rate that was really used going out, as a moving average; above 1 where the rate is set too low."""
+    """Outgoing share of the rate that was really used, as a moving average. Above 1 if the rate is set too low."""
     incoming_utilization: float = 0.0
     unscheduled_bytes: int = 0
-    """Completed by what never waits (collectives, control), since the daemon started; it counts for both directions."""
+    """Completed bytes of what never waits (collectives, control) since the daemon started; counts for both
+    directions."""
     passed_bytes: int = 0
-    """Completed in other stages without a permit: observed, let go or held too long. It counts as going out."""
+    """Completed bytes of other stages without a permit: observed, let go or held too long. Counts as outgoing."""
     port: PortStatus | None = None
     """None: its counters are not read, or cannot be."""
 
 
 class DeadlineStatus(Struct, frozen=True):
-    """Requests that have ended, by whether they met their deadline; each counts once."""
+    """Requests that have ended, by whether they met their deadline. Each counts once."""
 
     met: int = 0
     missed: int = 0
-    """Both since the daemon started."""
+    """`met` and `missed` count since the daemon started."""
     recent_met: int = 0
     recent_missed: int = 0
-    """Both within `window_s`."""
+    """`recent_met` and `recent_missed` count within `window_s`."""
     window_s: float = 0.0
     latest_met: int = 0
     latest_missed: int = 0
-    """Both within `latest_s`: so short that a change shows soon."""
+    """`latest_met` and `latest_missed` count within `latest_s`, which is so short that a change shows soon."""
     latest_s: float = 0.0
 
 
@@ -346,12 +352,12 @@ class StatusReply(Struct, frozen=True, tag_field="reply", tag="status"):
     totals: list[ProcessTotals] = []
     deadlines: DeadlineStatus = DeadlineStatus()
     events: dict[str, dict[str, int]] = {}
-    """What only grows, by family and reason: `failed_open` (the arbiter's own), `ended` (announced requests, for each
-    process and batch), `ledger`, `link`, `spans`."""
+    """Counters by family and reason: `failed_open` (the arbiter's), `ended` (announced requests, for each process and
+    batch), `ledger`, `link`, `spans`."""
 
 
 class RuleStatus(Struct, frozen=True):
-    """A rule in force; empty conditions match everything."""
+    """A rule in force. Empty conditions match everything."""
 
     source: Literal["configuration", "built-in"]
     library: str
@@ -383,7 +389,7 @@ class ReloadReply(Struct, frozen=True, tag_field="reply", tag="reload"):
 
 
 class TaskStatus(Struct, frozen=True):
-    """One task. None: it has no such thing."""
+    """One task. None in a field means that it does not apply."""
 
     id: str
     """CLIENT:SLOT:GENERATION."""
@@ -395,28 +401,28 @@ class TaskStatus(Struct, frozen=True):
     wire_class: int
     tier: Literal["critical", "early", "last", "scavenger"]
     level: int | None
-    """Of the last stage in variant paper: 1 is the most urgent."""
+    """For the last stage in variant paper: 1 is the most urgent."""
     rli: int | None
-    """Of the early stages; None also where its batch is not known."""
+    """For early stages; None also if the batch is not known."""
     rank: int | None
-    """Of its batch, 0 first."""
+    """Rank of its batch, 0 first."""
     request_id: int | None
     batch_id: int | None
     layer: int
     pruned: bool
     waited_s: float
-    """Since it was submitted."""
+    """Since its submission."""
 
 
 class TraceReply(Struct, frozen=True, tag_field="reply", tag="trace"):
     tasks: list[TaskStatus]
-    """By NIC; in flight first, then in the order in which they will go."""
+    """By NIC: those in flight first, then the others in the order in which they will go."""
     total: int
-    """So many there are; `tasks` holds the first of them."""
+    """Number of all tasks; `tasks` has only the first of them."""
 
 
 class Ahead(Struct, frozen=True):
-    """A task that goes before the one that is explained."""
+    """A task that goes before the explained one."""
 
     id: str
     stage: str
@@ -427,11 +433,11 @@ class Ahead(Struct, frozen=True):
 class ExplainReply(Struct, frozen=True, tag_field="reply", tag="explain"):
     task: TaskStatus
     facts: dict[str, int | float | str | bool | None]
-    """The numbers that went in; times in ns from now, sizes in bytes, rates in bytes/s."""
+    """The numbers behind the decision: times in ns from now, sizes in bytes, rates in bytes/s."""
     reasons: list[str]
     """Sentences for people."""
     ahead: list[Ahead]
-    """The first of those that go before it, in their order."""
+    """The first of the tasks that go before it, in order."""
     ahead_tasks: int
     ahead_bytes: int
 
@@ -441,38 +447,38 @@ class StageBytes(Struct, frozen=True):
 
     stage: str
     layer: int | None
-    """None: all layers together, or those beyond the 1,024 pairs that are distinguished."""
+    """None: all layers together, or those beyond the 1,024 pairs that are told apart."""
     tasks: int
     submitted_bytes: int
     completed_bytes: int
     bypassed_bytes: int
     """Sent without a permit."""
     dropped_bytes: int
-    """Cancelled, or its program ended."""
+    """Cancelled, or lost when its program ended."""
     first_ago_s: float | None = None
-    """Since it was first asked for."""
+    """Time since its first submission."""
     last_ago_s: float | None = None
-    """Since something of it was complete last; None: nothing is yet."""
+    """Time since its latest completion. None: nothing is complete yet."""
 
 
 class RequestStatus(Struct, frozen=True):
-    """One request, in all processes of this node."""
+    """One request, over all processes of this node."""
 
     request_id: int
     batch_id: int | None
-    """The last that it was seen in."""
+    """The latest batch that had it."""
     unit: str
     processes: list[str]
     state: Literal["open", "ended", "named"]
-    """named: its tasks carry its number, but no engine has announced when it begins and ends."""
+    """named: tasks carry its number, but no engine has announced its begin and end."""
     age_s: float
-    """Since it was announced, or its first task."""
+    """Since it was announced, or since its first task."""
     deadline_left_s: float | None
-    """Below 0: it has passed. None: there is none."""
+    """Negative: the deadline has passed. None: there is none."""
     outcome: Literal["met", "missed"] | None
-    """Once it has ended and nothing of it is open."""
+    """Set once it has ended and none of its tasks is open."""
     pruned: bool
-    """It was, at some time."""
+    """Whether it ever was pruned."""
     open_tasks: int
     submitted_bytes: int
     completed_bytes: int
@@ -485,18 +491,18 @@ class RequestStatus(Struct, frozen=True):
 class RequestsReply(Struct, frozen=True, tag_field="reply", tag="requests"):
     requests: list[RequestStatus]
     total: int
-    """So many are known; `requests` holds the first of them."""
+    """Number of all known requests; `requests` has only the first of them."""
     evicted: int
-    """Accounts that made room since the daemon started: theirs are gone."""
+    """Accounts dropped since the daemon started to make room."""
     unaccounted_tasks: int
-    """On no account: there was no room, or they had ended before they were seen."""
+    """Tasks without an account: there was no room, or they had ended before they were seen."""
 
 
 class ConfigValue(Struct, frozen=True):
     key: str
     """Dotted, as in the file."""
     value: str
-    """As it is written in the file."""
+    """As written in the file."""
     source: str
     """`default`, `command line`, `mfsctl mode`, or the file."""
 
@@ -507,7 +513,7 @@ class ConfigReply(Struct, frozen=True, tag_field="reply", tag="config"):
 
 
 class WaitSeen(Struct, frozen=True):
-    """A wait that was seen in the last minute: the longest of a request, or of what a program asked for without one."""
+    """A wait seen in the last minute: the longest one of a request, or of a program's tasks without a request."""
 
     ago_s: float
     task: str
@@ -515,13 +521,13 @@ class WaitSeen(Struct, frozen=True):
     stage: str
     size_bytes: int
     waited_s: float
-    """Until it was seen; it may have been longer."""
+    """Until it was seen; it may have lasted longer."""
     ahead_tasks: int
     ahead_bytes: int
     first: str
-    """The first of those that went before it; empty: none did."""
+    """The first task that went before it; empty: none did."""
     rule: str
-    """Why that one did."""
+    """Why that task went before it."""
 
 
 class WhyReply(Struct, frozen=True, tag_field="reply", tag="why"):
@@ -530,15 +536,15 @@ class WhyReply(Struct, frozen=True, tag_field="reply", tag="why"):
     reasons: list[str]
     """Sentences for people."""
     task: ExplainReply | None = None
-    """The one that waits longest, else the one that is under way longest."""
+    """The task that waits longest, else the one in flight for longest."""
     request: RequestStatus | None = None
     cluster: list[str] = []
-    """Sentences on the cluster's order."""
+    """Sentences about the cluster's order."""
     seen: list[WaitSeen] = []
 
 
 class RecordStarted(Struct, frozen=True, tag_field="reply", tag="record"):
-    """Both clocks were read at one moment, to within `uncertainty_ns`."""
+    """Both clocks were read at the same moment, to within `uncertainty_ns`."""
 
     node: str
     pid: int
@@ -549,19 +555,19 @@ class RecordStarted(Struct, frozen=True, tag_field="reply", tag="record"):
 
 
 class RecordEvents(Struct, frozen=True, tag_field="reply", tag="events"):
-    """Comes a few times a second, also when nothing has happened."""
+    """Comes a few times a second, even if nothing has happened."""
 
     events: bytes
-    """One after the other, 64 bytes each."""
+    """Consecutive events of 64 bytes."""
     lost: int
-    """Since the recording began: they found the ring full."""
+    """Events lost since the recording began, because the ring was full."""
     processes: dict[int, str] = {}
     """Names of clients that were not named before."""
     units: dict[int, str] = {}
     nics: dict[int, str] = {}
     monotonic_ns: int = 0
     realtime_ns: int = 0
-    """Both clocks again: how far the second has been set or slewed meanwhile."""
+    """Both clocks again, which shows how far CLOCK_REALTIME was set or slewed meanwhile."""
     last: bool = False
 
 
@@ -586,19 +592,19 @@ class Flow(Struct, frozen=True):
     """From the permit to the end."""
     end: str
     late_s: float | None
-    """Above 0: it ended after its deadline."""
+    """Positive: it ended after its deadline."""
 
 
 class FlowsReply(Struct, frozen=True, tag_field="reply", tag="flows"):
     flows: list[Flow]
     lost: int
-    """Since the beginning: events that came faster than they were read, and flows that were too many for an answer."""
+    """Since the beginning: events that came faster than they were read, and flows that did not fit an answer."""
     realtime_offset_ns: int
-    """To be added to `ended_ns` for CLOCK_REALTIME."""
+    """Add it to `ended_ns` to get CLOCK_REALTIME."""
 
 
 class HealthFinding(Struct, frozen=True):
-    """As mfsctl doctor has it (docs/doctor.md)."""
+    """A finding of mfsctl doctor (docs/doctor.md)."""
 
     severity: Literal["fail", "warn"]
     id: str
@@ -611,17 +617,17 @@ class HealthReply(Struct, frozen=True, tag_field="reply", tag="health"):
     daemon_version: str
     mode: str
     verdict: str
-    """Of the doctor: scheduled, not scheduled or cannot tell."""
+    """The doctor's: scheduled, not scheduled or cannot tell."""
     findings: list[HealthFinding]
     realtime_ns: int
-    """The node's CLOCK_REALTIME, read when this was sent."""
+    """The node's CLOCK_REALTIME when it sent this."""
 
 
 class QueuedFetch(Struct, frozen=True):
-    """What a request that queues will fetch from one port."""
+    """What a queued request will fetch from one port."""
 
     owner: str
-    """Address of the port that has it; "": not known."""
+    """Address of the port that has it; "" if unknown."""
     nic: str
     size_bytes: int
 
@@ -630,15 +636,15 @@ class QueuedRequest(Struct, frozen=True):
     request_id: int
     process: str
     deadline_left_s: float | None
-    """Below 0: it has passed. None: there is none."""
+    """Negative: the deadline has passed. None: there is none."""
     needed_in_s: float | None
-    """The first deadline of those from it on in its engine's order, which serves them after it."""
+    """Time until the first deadline among it and those behind it in its engine's order, which are served after it."""
     rank: int
-    """In the order of its engine: smaller goes first."""
+    """In its engine's order: smaller goes first."""
     tokens_left: int
-    """To compute until its first token; 0: not known."""
+    """Tokens to compute until its first token. 0: not known."""
     relegated: bool
-    """Its engine has put it behind the others itself."""
+    """Its engine itself has put it behind the others."""
     pruned: bool
     fetches: list[QueuedFetch]
 
@@ -647,7 +653,7 @@ class QueueReply(Struct, frozen=True, tag_field="reply", tag="queue"):
     requests: list[QueuedRequest]
     """By process, then rank."""
     total: int
-    """So many queue; `requests` holds the first of them."""
+    """Number of all queued requests; `requests` has only the first of them."""
 
 
 class ErrorReply(Struct, frozen=True, tag_field="reply", tag="error"):
@@ -699,7 +705,7 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(line: bytes) -> Request:
-    """ProtocolError says what is wrong; a foreign version is recognised before anything else is read."""
+    """Decodes a request. Raises ProtocolError that says what is wrong. Checks the version first."""
     try:
         version = _any_version.decode(line).version
         if version != VERSION:

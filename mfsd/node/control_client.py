@@ -1,4 +1,4 @@
-"""Asks the daemon: the client half of :mod:`mfsd.node.control`, blocking, for command lines."""
+"""The client half of :mod:`mfsd.node.control`: asks the daemon. Blocking, for command lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_SOCKET = Path("/run/mfs/mfsd.sock")
 
 
 class Unreachable(Exception):
-    """No daemon answers. ``str()`` names the socket and what to do."""
+    """No daemon answers. ``str()`` names the socket and the remedy."""
 
 
 class Forbidden(Unreachable):
@@ -32,19 +32,18 @@ class Refused(Exception):
 
 
 def default_socket() -> Path:
-    """``$MFS_SOCKET``, as programs under the shim use it, or the system's place."""
+    """``$MFS_SOCKET``, as for programs under the shim, else the system's default."""
     return Path(os.environ.get("MFS_SOCKET") or DEFAULT_SOCKET)
 
 
 def default_control() -> Path:
-    """``$MFS_CONTROL``, for a daemon with `socket.control`, or that of the daemon that programs find."""
+    """``$MFS_CONTROL``, for a daemon with `socket.control`; else that of the daemon that programs find."""
     named = os.environ.get("MFS_CONTROL")
     return Path(named) if named else control_beside(default_socket())
 
 
 def ask(control: Path, request: Request, timeout_s: float = 5.0) -> Reply:
-    """Sends one request to the daemon with this control socket and waits for its answer. Unreachable or
-    Refused."""
+    """Sends one request to the daemon at this control socket and returns its answer. Raises Unreachable or Refused."""
     with Conversation(control, request, timeout_s) as conversation:
         return conversation.reply()
 
@@ -53,7 +52,7 @@ class Conversation:
     """A connection on which one request has been sent."""
 
     def __init__(self, control: Path, request: Request, timeout_s: float = 5.0) -> None:
-        """Unreachable."""
+        """Connects and sends. Raises Unreachable."""
         self._control, self._timeout_s = control, timeout_s
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._connection.settimeout(timeout_s)
@@ -66,7 +65,7 @@ class Conversation:
         self._lines = self._connection.makefile("rb")
 
     def reply(self) -> Reply:
-        """The next one. Unreachable or Refused."""
+        """Returns the next reply. Raises Unreachable or Refused."""
         with _explained(self._control, self._timeout_s):
             line = self._lines.readline(LINE_BYTES_MAX)
             if not line.endswith(b"\n"):
@@ -77,16 +76,16 @@ class Conversation:
         return reply
 
     def wait_patiently(self) -> None:
-        """Replies to come may take any time: a daemon that stood still goes on."""
+        """Lets further replies take any time: a daemon that stood still goes on."""
         self._connection.settimeout(None)
 
     def give_up(self) -> None:
-        """A caller that waits for a reply gets Unreachable. May be called from another thread."""
+        """Makes a caller that waits for a reply get Unreachable. May be called from another thread."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def finish(self) -> None:
-        """Says that nothing more will be asked. May be called from another thread."""
+        """Says that no more requests follow. May be called from another thread."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
@@ -109,7 +108,7 @@ def _cut_off(control: Path, size_bytes: int) -> Unreachable:
 
 @contextlib.contextmanager
 def _explained(control: Path, timeout_s: float) -> Iterator[None]:
-    """Turns what can go wrong with a socket into Unreachable."""
+    """Turns errors of the socket into Unreachable."""
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError) as error:

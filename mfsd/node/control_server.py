@@ -47,11 +47,11 @@ from mfsd.text import one_line
 
 CONNECTIONS_PER_UID = 16
 CONNECTIONS_MAX = 64
-"""Beside those of root and the daemon's user, who can always get in."""
+"""Besides those of root and the daemon's user, who can always connect."""
 IDLE_S = 10.0
 WRITE_S = 5.0
 RECORD_S = 0.05
-"""Between two reads of the ring of events."""
+"""Time between two reads of the ring of events."""
 
 
 class Controllable(Protocol):
@@ -64,17 +64,17 @@ class Controllable(Protocol):
     def list_requests(self, request: RequestsRequest) -> RequestsReply: ...
     def queue(self, request: QueueRequest) -> QueueReply: ...
     def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
-        """TooMany, or ProtocolError when the client understands another layout of events."""
+        """Raises TooMany, or ProtocolError if the client understands another layout of events."""
 
     def configuration(self) -> ConfigReply: ...
     def why(self, request: WhyRequest) -> WhyReply:
-        """LookupError: nothing is known of it."""
+        """Raises LookupError if nothing is known about it."""
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
-        """LookupError, with a line for people, when there is no such task."""
+        """Raises LookupError, with a line for people, if there is no such task."""
 
     def reload(self) -> ReloadReply:
-        """ConfigError when the file cannot be used; the old configuration stays."""
+        """Raises ConfigError if the file cannot be used. The old configuration stays."""
 
 
 class ControlServer:
@@ -86,7 +86,7 @@ class ControlServer:
         self._log = log
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """The connections and the users that opened them."""
+        """Connections, and the users that opened them."""
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(self._connected, sock=self._listener, limit=REQUEST_BYTES_MAX)
@@ -110,7 +110,7 @@ class ControlServer:
                 writer.close()
                 await asyncio.wait_for(writer.wait_closed(), WRITE_S)
         except (OSError, asyncio.TimeoutError, ValueError, asyncio.CancelledError):
-            pass  # gone, silent, a line without end, or the daemon stops: the connection ends
+            pass  # the client is gone or silent, a line has no end, or the daemon stops: the connection ends
         finally:
             self._tasks.pop(task, None)
             writer.transport.abort()
@@ -133,14 +133,14 @@ class ControlServer:
                 reply = ErrorReply("failed", str(error))
             except OSError:  # the connection, or the daemon, is about to be gone
                 raise
-            except Exception as error:  # a defect here must cost one answer, not the connection
+            except Exception as error:  # a defect must cost one answer, not the connection
                 self._log.error("control-failed", error=repr(error))
                 reply = ErrorReply("failed", one_line(f"mfsd could not do it: {error}"))
             writer.write(encode(reply))
             await asyncio.wait_for(writer.drain(), WRITE_S)
 
     async def _record(self, request: RecordRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Streams events until the client has sent all, or is gone."""
+        """Streams events until the client closes its writing side, or is gone."""
         started, recording = self._target.record(request)
         ended = asyncio.ensure_future(reader.read(1))
         try:

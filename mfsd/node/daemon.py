@@ -1,4 +1,4 @@
-"""The node daemon: puts arbiter, sockets and configuration together, and takes them apart again."""
+"""The node daemon: assembles arbiter, sockets and configuration, and takes them apart again."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ from mfsd.policy.request_tiers import NodeTiers
 from mfsd.proto.wire import TlsError
 
 DETACH_LOOK_S = 5.0
-DESCRIPTORS = 16_384
-"""Four a client are more than the usual soft limit of 1,024 allows for all clients."""
-FEW_CPUS = 4
-"""Up to so many the arbiter is a real-time thread (csrc/arbiter/arbiter.c)."""
 """How often to check for clients that the arbiter gave up, to log them."""
+DESCRIPTORS = 16_384
+"""With four per client, the usual soft limit of 1,024 is too small for all clients."""
+FEW_CPUS = 4
+"""On hosts with up to this many CPUs the arbiter is a real-time thread (csrc/arbiter/arbiter.c)."""
 
 
 class Daemon:
@@ -100,7 +100,7 @@ class Daemon:
         notifier: Notifier,
         observers: Sequence[Callable[[Daemon], contextlib.AbstractContextManager[object]]] = (),
     ) -> None:
-        """`observers` are entered once the daemon can answer and left before it stops."""
+        """`observers` are entered once the daemon can answer, and left before it stops."""
         self._options = options
         self._config = config
         self._dscp = self._class_dscps(config)
@@ -116,15 +116,15 @@ class Daemon:
         self._reported: set[int] = set()
         self._totals = Totals()
         self.examine: Callable[[], Examined] = lambda: Examined("cannot tell", [])
-        """What the doctor says of this node."""
+        """Returns the doctor's findings on this node."""
         self.read_tiers: Callable[[], NodeTiers] | None = None
-        """What this node's engines publish of their tiers."""
+        """Returns what this node's engines publish about their tiers."""
         self._health = Health(lambda: self.examine())
         self.spans: Callable[[], dict[str, int]] | None = None
-        """Counts of an exporter of spans, by outcome."""
+        """Returns counts of an exporter of spans, by outcome."""
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT. OSError or AddressError when it cannot start."""
+        """Serves until SIGTERM or SIGINT. Raises OSError or AddressError when it cannot start."""
         raise_limit(DESCRIPTORS)
         self._arbiter = arbiter = _new_arbiter(self._config)
         arbiter.start()
@@ -158,7 +158,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hangup)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one may wait since the configuration was read
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # may be pending since the configuration was read
         observing = contextlib.ExitStack()
         for observer in self._observers:
             observing.enter_context(observer(self))
@@ -197,7 +197,7 @@ class Daemon:
             self._log.info("stopped", attached_total=self._server.attached_total)
 
     def _assemble(self, arbiter: Arbiter) -> Link | None:
-        """Requests, batches and what explains them, each over those before it. The link to the coordinator, if any."""
+        """Makes requests, batches and what explains them. Returns the link to the coordinator, if there is one."""
         config = self._config
         names = PortNames(node_name(config.cluster), config.nic)
         self.requests = Requests(arbiter, self._client_of)
@@ -306,7 +306,7 @@ class Daemon:
         return unit_name(self._config.cluster, session.process if session is not None else "")
 
     def _collective_bytes(self, unit: str) -> Counter[int]:
-        """What the unit's processes on this node have moved in stage 2, by NIC index."""
+        """Bytes that the unit's processes on this node have moved in stage 2, by NIC index."""
         moved: Counter[int] = Counter()
         for client_id in self._server.sessions:
             if self._unit_of(client_id) == unit:
@@ -351,13 +351,13 @@ class Daemon:
         return self._waiting.reply(request, self.processes())
 
     def record(self, request: RecordRequest) -> tuple[RecordStarted, Recording]:
-        """ProtocolError or TooMany."""
+        """Raises ProtocolError or TooMany."""
         if request.layout != _native.EVENT_LAYOUT:
             raise ProtocolError("version", f"this mfsd writes events of layout {_native.EVENT_LAYOUT}")
         return self._recorder.start()
 
     def processes(self) -> dict[int, str]:
-        """Names of clients, of the last that ended too."""
+        """Names of clients, including the last ones that ended."""
         living = {client_id: session.process for client_id, session in self._server.sessions.items()}
         return {**{client_id: client.process for client_id, client in self.requests.gone.items()}, **living}
 
@@ -368,14 +368,14 @@ class Daemon:
         return dict(self._nics.names())
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
-        """LookupError: there is no such task."""
+        """Raises LookupError if there is no such task."""
         return self._tracer.explain(request)
 
     def configuration(self) -> ConfigReply:
         return effective(self._config, self._options, self._mode)
 
     def why(self, request: WhyRequest) -> WhyReply:
-        """LookupError: nothing is known of it."""
+        """Raises LookupError if nothing is known about it."""
         return self._why.answer(request)
 
     async def health(self) -> HealthReply:
@@ -388,12 +388,12 @@ class Daemon:
         return ModeReply(mode=self._mode, before=before)
 
     def reload(self) -> ReloadReply:
-        """Takes over what can change in a living daemon. ConfigError: nothing has changed."""
+        """Takes over what can change in a running daemon. Raises ConfigError if it cannot; then nothing has changed."""
         old = self._config
         new, applied, waiting = reloaded(old, self._options.configuration(), "daemon")
         dscp = self._class_dscps(new)
         if dscp != self._dscp and not any(key.startswith("wire.") for key in applied):
-            applied.append("wire.policy_file")  # its text, not its name
+            applied.append("wire.policy_file")  # its text has changed, not its name
         self._dscp, self._priorities = dscp, class_priorities(new)
         self._arbiter.rules(rules.native(new.rule, self._dscp))
         self._arbiter.wire(self._dscp)
@@ -408,11 +408,11 @@ class Daemon:
         return ReloadReply(config_file=str(file) if file else None, applied=applied, needs_restart=waiting)
 
     def _class_dscps(self, config: Config) -> tuple[int, ...]:
-        """ConfigError."""
+        """Raises ConfigError."""
         return class_dscps(config, str(self._options.config_file or "built-in defaults"))
 
     def _warn_of_one_cpu(self, config: ArbiterConfig) -> None:
-        """A real-time thread that is busy would keep the one that writes its heartbeats, when they are late, off it."""
+        """Warns of a single CPU: there a busy real-time arbiter blocks the thread that writes its late heartbeats."""
         cpus = config.cpus.numbers() or os.sched_getaffinity(0)
         real_time = config.spin_ns == 0 or os.sysconf("SC_NPROCESSORS_ONLN") <= FEW_CPUS
         if len(cpus) == 1 and real_time:
@@ -424,7 +424,7 @@ class Daemon:
             )
 
     def _limit_clients(self, config: SocketConfig) -> None:
-        """As many as the configuration allows and memory holds: beyond its limit the kernel would end the daemon."""
+        """Admits as many clients as configured and as memory holds: beyond its limit the kernel ends the daemon."""
         room = clients_that_fit(self._memory_bytes, config.clients_max)
         self._admission.config = config
         self._admission.room = room if room < config.clients_max else None
@@ -453,7 +453,7 @@ class Daemon:
         self._notifier.ready(f"serving {self._config.socket.path}, {self._mode}")
 
     def _defect(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An uncaught exception costs one event, never the daemon."""
+        """Logs an uncaught exception: it costs one event, never the daemon."""
         self._log.error("defect", where=context.get("message"), error=repr(context.get("exception")))
 
     # ---- in the background -----------------------------------------------------------------------
@@ -477,14 +477,14 @@ class Daemon:
                 self._why.sample()
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
-        """An error in one of them must not be silent until the process ends. Permits go on without it."""
+        """Logs an error in a background task now, rather than when the process ends. Permits go on without it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error(
                 "background-task-ended", task=getattr(task.get_coro(), "__qualname__", ""), problem=repr(error)
             )
 
     async def _keep_link(self, link: Link) -> None:
-        """Without the link this node orders its own batches, so nothing ends with it."""
+        """Runs the link. Without it this node orders its own batches, so nothing else ends with it."""
         try:
             await link.run()
         except (TlsError, ImportError) as error:
@@ -494,7 +494,7 @@ class Daemon:
 
     async def _watchdog(self, interval_s: float) -> None:
         while True:
-            self._arbiter.stats()  # waits for the arbiter thread: a hung one is not reported alive
+            self._arbiter.stats()  # waits for the arbiter thread, so that a hung one is not reported as alive
             self._notifier.alive()
             await asyncio.sleep(interval_s)
 

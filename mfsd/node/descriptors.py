@@ -1,4 +1,4 @@
-"""How many files and sockets a process may have open."""
+"""The limit on files and sockets that a process may have open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 
 def raise_limit(wanted: int) -> None:
-    """The soft limit, which is 1,024 as a rule, as far as the hard one lets it."""
+    """Raises the soft limit, usually 1,024, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(hard, wanted)

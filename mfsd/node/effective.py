@@ -1,4 +1,4 @@
-"""The configuration in force, key by key, with where each value is from."""
+"""The configuration in force, key by key, with the source of each value."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _OPTIONS = {
     "coordinator.advertise": "advertise",
     "coordinator.etcd": "etcd",
 }
-"""Keys that an option of the command line goes before."""
+"""Keys that an option of the command line overrides."""
 
 
 def effective(config: Config, options: Options, mode: Mode | None = None) -> ConfigReply:
-    """`mode`: what the daemon does now; None: nothing runs."""
+    """`mode`: the daemon's present mode; None: no daemon runs."""
     raw = _raw(options.config_file)
     file = str(options.config_file) if options.config_file is not None else ""
     found = list(_values(config, raw, file, options, ""))
@@ -40,7 +40,7 @@ def effective(config: Config, options: Options, mode: Mode | None = None) -> Con
 
 
 def _raw(file: Path | None) -> dict[str, Any]:
-    """What the file says now; nothing where it cannot be read any more."""
+    """What the file contains now; empty if it cannot be read any more."""
     if file is None:
         return {}
     try:

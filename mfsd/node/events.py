@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 LAYOUT = 2
-"""MFS_EVENT_LAYOUT that is understood here."""
+"""The MFS_EVENT_LAYOUT that this module understands."""
 
 
 class Kind(IntEnum):
@@ -36,11 +36,11 @@ ENDS = frozenset({Kind.COMPLETE, Kind.CANCEL, Kind.BYPASS, Kind.DROP})
 
 
 class Event(NamedTuple):
-    """Times in ns on the recording host's CLOCK_MONOTONIC; 0: none."""
+    """One event. Times are in ns on the recording host's CLOCK_MONOTONIC; 0: none."""
 
     time_ns: int
     task: int
-    """Slot and generation; with the client it names one task."""
+    """Slot and generation. Together with the client it identifies a task."""
     bytes: int
     request_id: int
     batch_id: int
@@ -62,7 +62,7 @@ class Event(NamedTuple):
 
     @property
     def incoming(self) -> bool:
-        """Its bytes come to this node: it waits for that direction of the NIC."""
+        """Whether its bytes come to this node, so that it waits for that direction of the NIC."""
         return bool(self.direction & 1)
 
 
@@ -71,7 +71,7 @@ assert _LAYOUT.size == 64
 
 
 def decode(data: bytes) -> list[Event]:
-    """Events that lie one after the other. ValueError when the length is not a multiple of theirs."""
+    """Decodes consecutive events. Raises ValueError when the length is not a multiple of an event's."""
     if len(data) % _LAYOUT.size:
         raise ValueError(f"{len(data)} bytes are no events of {_LAYOUT.size} bytes each")
     return [Event._make(fields) for fields in _LAYOUT.iter_unpack(data)]

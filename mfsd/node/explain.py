@@ -1,5 +1,7 @@
-"""Why a task has its place, in sentences and numbers. Pure: a snapshot goes in, and the rules of the native queue, the
-very functions that decide, say what follows from it."""
+"""Explains in sentences and numbers why a task has its place.
+
+Pure: it takes a snapshot, and asks the rules of the native queue, the very functions that decide, what follows.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from mfsd.policy.urgency import minimal_link_utilization, thresholds
 
 AHEAD_SHOWN = 10
 CRITICAL_STAGE = 3
-"""The fourth part of a key among the early ones that is of a critical last stage."""
+"""The fourth part of an early task's key if the task is a critical last stage."""
 RLI_UNKNOWN = 1 << 16
-"""At and above: the layer's distance is not known, since its batch is not."""
+"""From this value on, the distance of the layer is not known, since the batch is not."""
 
 
 class Seen(Struct, frozen=True):
-    """A task as the arbiter showed it, and whose it is."""
+    """A task as the arbiter showed it, and its owner."""
 
     state: TaskSnapshot
     client_id: int
@@ -37,28 +39,28 @@ class Seen(Struct, frozen=True):
 
     @property
     def direction(self) -> tuple[int, int]:
-        """NIC and direction: what waits in one queue."""
+        """NIC and direction: the queue that it waits in."""
         return self.state.nic, self.state.direction
 
 
 class Surroundings(Struct, frozen=True):
-    """What else went into the order of one direction of a NIC."""
+    """What else decided the order of one direction of a NIC."""
 
     facts: NicFacts
     window_bytes: int
     in_flight_bytes: int
     unscheduled_bytes: int
-    """In flight of stages that never wait."""
+    """Bytes in flight of stages that never wait."""
     order: str
     """Where ranks come from, for people."""
     red_ns: int | None = None
-    """Of the task's batch."""
+    """RED of the task's batch."""
     why_pruned: str | None = None
     """The coordinator's reason."""
 
 
 def _without_batch(state: TaskSnapshot) -> bool:
-    """Reuse that is fetched while its request still queues."""
+    """Whether this is reuse that is fetched while its request still queues."""
     return state.stage == Stage.REUSE and not state.batch_id
 
 
@@ -91,7 +93,7 @@ def flow_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> t
 
 
 def key_of(config: PolicyConfig, seen: Seen, facts: NicFacts, now_ns: int) -> Key:
-    """Its place in the order; the smallest goes first."""
+    """Its place in the order. The smallest goes first."""
     flow, decision = flow_of(config, seen, facts, now_ns)
     return order_rules(config).place(flow, decision, now_ns, layer_current=seen.state.layer - seen.state.rli).key
 
@@ -124,7 +126,7 @@ def status_of(seen: Seen, now_ns: int) -> TaskStatus:
 def explain(
     config: PolicyConfig, subject: Seen, others: Sequence[Seen], around: Surroundings, now_ns: int
 ) -> ExplainReply:
-    """others: the other tasks that wait for the same NIC."""
+    """Explains the place of `subject`. `others`: the other tasks that wait for the same NIC."""
     flow, decision = flow_of(config, subject, around.facts, now_ns)
     reasons = [_what(subject, now_ns)]
     facts: dict[str, int | float | str | bool | None] = {
@@ -266,7 +268,7 @@ def _level(
     reasons: list[str],
     facts: dict[str, int | float | str | bool | None],
 ) -> None:
-    """Why a last stage of variant paper has its level."""
+    """Says why a last stage of variant paper has its level."""
     rate = why.effective_rate_bytes_per_s
     mlu = minimal_link_utilization(flow.remaining_bytes, flow.deadline_ns, now_ns, rate)
     falling = thresholds(config)
@@ -340,7 +342,7 @@ def _early_stage(
 
 
 def _needed(flow: Flow, late: bool, now_ns: int, facts: dict[str, int | float | str | bool | None]) -> str:
-    """Of a load without a batch that must be there at some time."""
+    """Says how late or early a load without a batch is, if it has a deadline."""
     alone_ns = transfer_ns(flow.remaining_bytes, flow.rate_bytes_per_s)
     laxity = flow.deadline_ns - now_ns - alone_ns
     facts |= {"needed_ns": flow.deadline_ns - now_ns, "laxity_ns": laxity}
@@ -393,7 +395,7 @@ def _with_ahead(
 
 
 def why_before(config: PolicyConfig, first: Key, second: Key) -> str:
-    """Why the smaller of two keys is the smaller."""
+    """Why the smaller of two keys is smaller."""
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b), len(first) - 1)
     tier = Tier(first[0])
     if at == 0:
@@ -426,7 +428,7 @@ def _early_before(config: PolicyConfig, first: Key, second: Key) -> str:
 
 
 def _sizes(size: int) -> str:
-    """What a size class spans."""
+    """The sizes of a size class."""
     return f"{_size(1 << (size + 9))} to {_size(1 << (size + 10))}" if size else "below 1 KiB"
 
 
@@ -471,4 +473,4 @@ def _time(ns: int) -> str:
 
 
 shown_size, shown_rate, shown_time = _size, _rate, _time
-"""For explanations of more than a task."""
+"""For explanations of more than one task."""

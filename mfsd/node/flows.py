@@ -1,4 +1,4 @@
-"""Flows as they end, put together from the daemon's events: when each was asked for, permitted and complete."""
+"""Assembles flows as they end from the daemon's events: when each was asked for, permitted and complete."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from mfsd.node.events import ENDS, Event, Kind
 from mfsd.node.status import STAGES
 
 OPEN_MAX = 65_536
-"""Flows that are under way; older ones are forgotten."""
+"""Flows under way that are remembered. The oldest are forgotten."""
 _ENDINGS = {Kind.COMPLETE: "done", Kind.CANCEL: "cancelled", Kind.BYPASS: "bypassed", Kind.DROP: "dropped"}
 
 
 class Filter(Struct, frozen=True):
-    """Which flows are wanted; what is empty matches all."""
+    """Selects flows. Empty conditions match all."""
 
     stages: frozenset[str] = frozenset()
     request_id: int = 0
     port: str = ""
-    """A part of the NIC's name, with /out or /in where only that direction is meant."""
+    """A part of the NIC's name, followed by /out or /in to select one direction."""
     node: str = ""
     process: str = ""
     slow_s: float = 0.0
@@ -39,7 +39,7 @@ class Filter(Struct, frozen=True):
 
 
 class Pairing:
-    """Of one daemon."""
+    """Pairs the events of one daemon."""
 
     def __init__(self, node: str) -> None:
         self.node = node

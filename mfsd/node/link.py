@@ -1,8 +1,8 @@
-"""The daemon's end of the link to the coordinators: reports this node's batches, receives the order.
+"""The daemon's end of the link to the coordinators: reports this node's batches and receives the order.
 
-Everything here runs on the daemon's asyncio loop. What is reported is state, not events: whatever happens between two
-reports is summed up, and after a reconnection everything is reported again. The protocol's libraries are loaded only
-when a link is made.
+Everything here runs on the daemon's asyncio loop. It reports state, not events: what happens between two reports is
+summed up, and after a reconnection everything is reported again. The protocol's libraries are loaded only when a link
+is made.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 UPDATE_SHARE = 0.05
 UPDATE_INTERVAL_MIN_S, UPDATE_INTERVAL_MAX_S = 0.01, 0.05
-"""The leader knows what a batch has left to compute to this share of it, and to the longer interval: telling it of each
-layer of a long prefill costs both sides more than it is worth. One that has sent nothing for so long sends at once, and
-arrivals and departures do not wait."""
+"""The leader knows a batch's remaining compute to within UPDATE_SHARE of it or the longer interval: reporting each
+layer of a long prefill would cost both sides more than it is worth. After a pause of that length the next update goes
+at once. Arrivals and departures do not wait."""
 
 
 class LinkStatus(Struct, frozen=True):
     connected: bool
     leader: str
-    """HOST:PORT; empty: none known."""
+    """HOST:PORT; empty if none is known."""
     term: int
     epoch: int
     age_s: float | None
-    """Since the leader last sent; None: never."""
+    """Time since the leader's latest message. None: there was none."""
     problem: str = ""
     """Why there is no connection."""
     refused: int = 0
-    """Messages of stale leaders that were not applied."""
+    """Messages of stale leaders, which were not applied."""
 
 
 class Link:
-    """Keeps this node's batches known to the leader and `listener` informed of its order. One per daemon."""
+    """Keeps the leader informed of this node's batches and `listener` of the leader's order. One per daemon."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Link:
         *,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """ports: this node's own ports and their rates in bytes per second."""
+        """`ports`: this node's own ports and their rates in bytes per second."""
         from mfsd.node.link_state import LinkState  # loads protobuf, which a daemon without a coordinator spares
 
         self._settings = settings
@@ -76,14 +76,14 @@ class Link:
         self._stream: LinkStream | None = None
         self._wake = asyncio.Event()
         self.beat: Callable[[], None] = lambda: None
-        """Called with each heartbeat of the leader: what is to be checked now and then."""
+        """Called with each heartbeat of the leader, for checks that are due now and then."""
         self.questions: Questions | None = None
         """Answers operators' questions."""
         self.promises: Promises | None = None
-        """Takes what the leader reports of ports."""
+        """Takes what the leader reports about ports."""
 
     async def run(self) -> None:
-        """Serves until cancelled. TlsError when the certificates cannot be used."""
+        """Serves until cancelled. Raises TlsError when the certificates cannot be used."""
         from mfsd.node.link_stream import LinkStream
 
         self._stream = LinkStream(
@@ -103,18 +103,18 @@ class Link:
         self._put(batch, arrival=True)
 
     def updated(self, batch: BatchSummary) -> None:
-        """What is left of a batch. One that never arrived, arrives. Often repeated updates are reported together."""
+        """Reports what is left of a batch. One that never arrived arrives. Frequent updates are reported together."""
         self._put(batch, arrival=False)
 
     def departed(self, batch_id: int) -> None:
-        """Ignored when the batch is not active."""
+        """Reports that a batch has ended. Ignored if the batch is not active."""
         change = self._state.depart(batch_id)
         if change is not None:
             self._listener.order(change)
         self._wake.set()
 
     def waiting(self, request: WaitingSummary) -> None:
-        """A request queues at an engine, or something about it has changed."""
+        """Reports that a request queues at an engine, or that it has changed."""
         self._state.waiting(request, self._clock_ns())
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MIN_S)
@@ -125,44 +125,44 @@ class Link:
             self._stream.wake_soon(UPDATE_INTERVAL_MIN_S)
 
     def request_ended(self, request_id: int, met: bool) -> None:
-        """A request with a deadline has ended here."""
+        """Reports that a request with a deadline has ended here."""
         self._state.request_ended(request_id, met)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def port_load(self, port: str, rho: float) -> None:
-        """Measured load as a share of the port's rate. Not a number, negative: ignored."""
+        """Reports the measured load as a share of the port's rate. NaN and negative values are ignored."""
         self._state.load(port, rho)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def port_use(self, port: str, use: PortUse) -> None:
-        """What was really used of it."""
+        """Reports what was really used of a port."""
         self._state.use(port, use)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def tiers(self, found: NodeTiers) -> None:
-        """All that is known of this node's engines, instead of what was reported before."""
+        """Reports all that is known about this node's engines, in place of the previous report."""
         self._state.tiers(found)
         if self._stream is not None:
             self._stream.wake_soon(UPDATE_INTERVAL_MAX_S)
 
     def answer(self, question_id: int, reply: bytes, last: bool) -> None:
-        """Of a question that `asked` got; lost when the leader that asked is gone."""
+        """Answers a question that `asked` received. The answer is lost if the leader that asked is gone."""
         self._state.answer(question_id, reply, last)
         self._wake.set()
 
     def routed(self, unit: str, demands: Sequence[PortDemand]) -> None:
-        """Bytes that the collectives of one batch of `unit` moved: the history that estimates later batches."""
+        """Reports the bytes that the collectives of one batch of `unit` moved, for the estimates of later ones."""
         self._state.routed(unit, demands)
 
     def why_pruned(self, request_id: int) -> str | None:
-        """One sentence; None when the request is neither pruned nor infeasible."""
+        """Says why in one sentence. None when the request is neither pruned nor infeasible."""
         return self._state.why_pruned(request_id)
 
     def last_verdict(self, request_id: int) -> str | None:
-        """The same, also of requests that are no longer."""
+        """As `why_pruned`, also for requests that no longer exist."""
         return self._state.last_verdict(request_id)
 
     def status(self) -> LinkStatus:

@@ -1,4 +1,4 @@
-"""What the link to the coordinators sends and receives, and what it needs of the daemon."""
+"""What the link to the coordinators sends and receives, and what it needs from the daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PortDemand(Struct, frozen=True):
-    """Bytes to move through one port."""
+    """Bytes that are to move through one port."""
 
     port: str
     """Cluster-wide name of a NIC port and direction: "<address>/in" or "<address>/out"."""
@@ -24,11 +24,11 @@ class PortDemand(Struct, frozen=True):
 class RequestSummary(Struct, frozen=True):
     request_id: int
     budget_left_ns: int | None
-    """Until its deadline from the moment of the call; below 0 when late; None: no deadline."""
+    """Time from the call to its deadline; negative when late. None: no deadline."""
     demands: tuple[PortDemand, ...] = ()
-    """What this node posts for it, at both ends of each flow. Other nodes' posts are theirs to report."""
+    """What this node posts for it, at both ends of each flow. Other nodes report their own posts."""
     relegated: bool = False
-    """Its engine has put it behind the others itself."""
+    """Its engine itself has put it behind the others."""
 
 
 class WaitingSummary(Struct, frozen=True):
@@ -36,26 +36,26 @@ class WaitingSummary(Struct, frozen=True):
 
     request_id: int
     budget_left_ns: int | None
-    """Until its deadline from the moment of the call; None: no deadline."""
+    """Time from the call to its deadline. None: no deadline."""
     rank: int
     """In the engine's order: smaller goes first."""
     tokens_left: int
-    """To compute until its first token; 0: not known."""
+    """Tokens to compute until its first token. 0: not known."""
     relegated: bool
     engine: int = 0
-    """Number of the engine at this node: ranks of different engines do not compare."""
+    """Number of the engine at this node. Ranks of different engines do not compare."""
     demands: tuple[PortDemand, ...] = ()
     """What it will fetch, at both ends of each flow."""
 
 
 class PortUse(Struct, frozen=True):
-    """What was really used of a port of late, as shares of its rate."""
+    """Recent real use of a port, as shares of its rate."""
 
     classes: tuple[float, ...] = ()
     unscheduled: float = 0.0
     passed: float = 0.0
     bypass: float = 0.0
-    """Past MFS, by the port's counters. Among it is what peers posted for this port."""
+    """Traffic past MFS, by the port's counters. It includes what peers posted for this port."""
 
     def differs(self, other: PortUse, step: float) -> bool:
         mine, theirs = ((*use.classes, use.unscheduled, use.passed, use.bypass) for use in (self, other))
@@ -67,20 +67,20 @@ class PortUse(Struct, frozen=True):
 class BatchSummary(Struct, frozen=True):
     batch_id: int
     unit: str
-    """Name of the prefill replica; batches of one unit share the estimate of its collectives."""
+    """Name of the prefill replica. Batches of one unit share the estimate of its collectives."""
     compute_left_ns: int
     requests: tuple[RequestSummary, ...]
     collectives: tuple[PortDemand, ...] = ()
-    """Bytes of collectives left, where the engine knows them; empty: the coordinator estimates."""
+    """Bytes of collectives left, if the engine knows them. Empty: the coordinator estimates them."""
 
 
 class OrderChange(Struct, frozen=True):
-    """What has changed in the order of this node's batches."""
+    """A change in the order of this node's batches."""
 
     term: int
     epoch: int
     complete: bool
-    """True: `ranks` and `pruned_added` are everything; what they do not name has no rank and is not pruned."""
+    """True: `ranks` and `pruned_added` are complete; anything else has no rank and is not pruned."""
     ranks: Mapping[int, int]
     """batch_id -> rank among this node's batches, 0 first."""
     pruned_added: tuple[int, ...] = ()
@@ -93,25 +93,25 @@ class OrderChange(Struct, frozen=True):
 
 class Listener(Protocol):
     def order(self, change: OrderChange) -> None:
-        """A decision of the leader."""
+        """Receives a decision of the leader."""
 
     def order_lost(self) -> None:
-        """The order has not been confirmed for the time to live: order locally by RED, prune nothing."""
+        """The order has not been confirmed for its time to live: order locally by RED, prune nothing."""
 
 
 class Questions(Protocol):
-    """What operators ask through the leader."""
+    """Takes questions that operators ask through the leader."""
 
     def asked(self, question_id: int, request: bytes) -> None: ...
     def unasked(self, question_id: int) -> None:
-        """No caller waits for (more of) its answer."""
+        """No caller waits for (the rest of) the answer any more."""
 
     def forgotten(self) -> None:
-        """No question is open any more: the leader is gone."""
+        """No question is open any more, because the leader is gone."""
 
 
 class Promises(Protocol):
-    """Learns what the leader says of ports: the outlook page."""
+    """Learns what the leader says about ports: the outlook page."""
 
     def promised(self, promises: Mapping[str, Promise], ttl_ns: int) -> None: ...
     def confirmed(self, ttl_ns: int) -> None: ...
@@ -119,7 +119,7 @@ class Promises(Protocol):
 
 
 class Logger(Protocol):
-    """What the link needs of :class:`mfsd.node.log.Log`."""
+    """The part of :class:`mfsd.node.log.Log` that the link needs."""
 
     def info(self, event: str, **values: object) -> None: ...
     def warning(self, event: str, **values: object) -> None: ...
@@ -129,7 +129,7 @@ class LinkSettings(Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
     """HOST:PORT of every coordinator."""
     ttl_ns: int = 5_000_000_000
-    """How long the last order holds without a sign of the leader."""
+    """How long the last order holds without a sign of life from the leader."""
     tls: TlsFiles | None = None
     backoff_max_s: float = 2.0
 
@@ -139,4 +139,4 @@ class Identity(Struct, frozen=True):
     """Unique in the cluster."""
     version: str
     epoch: int
-    """Of the daemon's start."""
+    """Number of this run of the daemon."""

@@ -1,6 +1,6 @@
-"""What the link knows: this node's batches and what of them is still to be reported, and the leader's order.
+"""The link's state: this node's batches, what is still to be reported of them, and the leader's order.
 
-Pure: no I/O, no clock of its own. Times are on this host's monotonic clock, in nanoseconds.
+Pure: no I/O, no clock of its own. Times are in nanoseconds on this host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from mfsd.text import one_line
 
 U64_MAX = 2**64 - 1
 BUDGET_MAX_NS = 2**62
-"""Beyond any real budget (146 years); larger ones are cut, so that they fit on the wire."""
+"""Beyond any real budget (146 years). Larger ones are cut to fit on the wire."""
 
 
 SAID_MAX = 1_024
 ANSWERS_MAX = 16
-"""Answers that wait to be sent; what comes faster than the stream goes is lost, the oldest first."""
+"""Answers that may wait to be sent. If they come faster than the stream sends, the oldest are lost."""
 USE_MAX = 60.0
-"""Sixty times a port's rate: its rate is wrong, and the number only has to fit."""
+"""Sixty times a port's rate. More means that the rate is wrong, and the number only has to fit."""
 OUTCOMES_MAX = 4_096
-"""Ends of requests that are kept for a coordinator that is out of reach: the latest."""
+"""Ends of requests, the latest, that are kept while no coordinator is in reach."""
 
 
 class _Held(NamedTuple):
     batch: BatchSummary
     reported_ns: int
-    """When its relative times were right."""
+    """The time to which its relative times refer."""
 
 
 class _Waiting(NamedTuple):
@@ -50,13 +50,13 @@ class _Waiting(NamedTuple):
 
 
 class _Verdict(NamedTuple):
-    """On a request, in one batch."""
+    """The verdict on a request in one batch."""
 
     for_batch: int
     port: str
     infeasible: bool = False
     relegated: bool = False
-    """By its engine."""
+    """Its engine has put it behind the others."""
 
 
 def _permille(share: float) -> int:
@@ -64,7 +64,7 @@ def _permille(share: float) -> int:
 
 
 def _encode_tiers(found: NodeTiers, to: pb.Tiers) -> None:
-    to.SetInParent()  # also when there is nothing any more
+    to.SetInParent()  # even if no tier is left
     to.engines, to.unreadable = found.engines, found.unreadable
     for name, tier in found.tiers.items():
         numbers = {field: getattr(tier, field) for field in NUMBERS}
@@ -101,7 +101,7 @@ class LinkState:
         self._routed: list[tuple[str, Sequence[PortDemand]]] = []
         self._outcomes: deque[tuple[int, bool]] = deque(maxlen=OUTCOMES_MAX)
         self._numbers: dict[str, int] = {}
-        """Ports that this stream has named since the last welcome; the node's own come first."""
+        """Numbers of the ports named on this stream since the last welcome. The node's own ports come first."""
         # what the leader has decided
         self.authority = ""
         self.term = 0
@@ -112,14 +112,14 @@ class LinkState:
         self._keys: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
-        """request -> batch -> verdict."""
+        """Request -> batch -> verdict."""
         self._said: dict[int, str] = {}
-        """Why the last requests that were given up were, also when that is over."""
+        """Why the latest pruned or infeasible requests were so, even if they are no longer."""
 
     # ---- from the daemon -------------------------------------------------------------------------
 
     def put(self, batch: BatchSummary, now_ns: int) -> str | None:
-        """Takes a batch over; answers why not when it cannot be reported."""
+        """Takes a batch over. If it cannot be reported, returns why."""
         if not 0 <= batch.batch_id <= U64_MAX:
             return f"batch id {batch.batch_id} is not a 64-bit number"
         if not 1 <= len(batch.requests) <= REQUESTS_PER_BATCH_MAX:
@@ -136,7 +136,7 @@ class LinkState:
         return None
 
     def depart(self, batch_id: int) -> OrderChange | None:
-        """Forgets a batch; what that changes for requests that were pruned or infeasible only there."""
+        """Forgets a batch. Returns the change for requests that were pruned or infeasible only in it, if any."""
         if self._batches.pop(batch_id, None) is None:
             return None
         self._updated.pop(batch_id, None)
@@ -153,8 +153,8 @@ class LinkState:
         return change if change.pruned_removed or change.infeasible_removed else None
 
     def waiting(self, request: WaitingSummary, now_ns: int) -> None:
-        """A request queues, or something about it has changed. So many are known that a full table of each of some
-        engines fits; more are not reported."""
+        """Takes over a request that queues, or what has changed about it. There is room for the full tables of some
+        engines; further requests are not reported."""
         if request.request_id in self._waiting or len(self._waiting) < WAITING_PER_NODE_MAX:
             self._waiting[request.request_id] = _Waiting(request, now_ns)
             self._waiting_changed[request.request_id] = None
@@ -181,7 +181,7 @@ class LinkState:
         self._answers.append(pb.Answer(id=question_id, reply=reply, last=last))
 
     def next_answer(self) -> pb.FromNode | None:
-        """The next that has not been sent."""
+        """The next unsent answer."""
         return pb.FromNode(answer=self._answers.popleft()) if self._answers else None
 
     def request_ended(self, request_id: int, met: bool) -> None:
@@ -211,7 +211,7 @@ class LinkState:
         return pb.FromNode(hello=hello)
 
     def start_snapshot(self) -> None:
-        """From here on `report` reports everything once more. Call `end_snapshot` when it has."""
+        """Makes `report` report everything again. Call `end_snapshot` when it has."""
         self._numbers = {port: number for number, port in enumerate(self._ports)}
         self._arrived = dict.fromkeys(self._batches)
         self._updated.clear()
@@ -223,7 +223,7 @@ class LinkState:
         self._answers.clear()  # the callers asked another leader
 
     def report(self, now_ns: int) -> pb.FromNode | None:
-        """The next report of what is new; None when nothing is left. Large ones are cut."""
+        """The next report of what is new, or None if nothing is left. Large reports are cut."""
         changed = (self._arrived, self._updated, self._departed, self._loads_changed, self._routed, self._outcomes)
         if not any(changed) and not self._waiting_changed and not self._waits_no_more and not self._tiers_changed:
             return None
@@ -266,11 +266,11 @@ class LinkState:
         return message
 
     def end_snapshot(self) -> pb.FromNode:
-        """The report after which what was not named is gone."""
+        """The report after which the coordinator forgets what was not named."""
         return pb.FromNode(report=pb.Report(term=self.term, snapshot_end=True))
 
     def _encode(self, held: _Held, to: pb.Batch, report: pb.Report, now_ns: int) -> int:
-        """Fills `to`; what of the room it takes."""
+        """Fills `to`. Returns how much of the report's room that takes."""
         batch, passed_ns = held.batch, now_ns - held.reported_ns
         to.batch_id = batch.batch_id
         to.unit = batch.unit
@@ -302,7 +302,7 @@ class LinkState:
     def _encode_demands(
         self, demands: Iterable[PortDemand], to: pb.Batch | pb.Request | pb.Routing | pb.Waiting, report: pb.Report
     ) -> int:
-        """Demands of nothing, or of less, are left out."""
+        """Leaves out demands of 0 bytes or less."""
         used = 0
         for demand in demands:
             if 0 < demand.size_bytes <= U64_MAX:
@@ -321,7 +321,7 @@ class LinkState:
     # ---- from the coordinator --------------------------------------------------------------------
 
     def follow(self, authority: str, term: int, now_ns: int) -> bool:
-        """Follows the leader of that term; False when a newer one of the same authority is known already."""
+        """Follows the leader of that term. False if a newer leader of the same authority is known."""
         if authority == self.authority and term < self.term:
             self.stale += 1
             return False
@@ -329,7 +329,7 @@ class LinkState:
         return True
 
     def received(self, term: int, now_ns: int) -> bool:
-        """A sign of life of the leader of that term; False: it is not the one that is followed."""
+        """Records a sign of life from the leader of that term. False if another leader is followed."""
         if term != self.term:
             self.stale += 1
             return False
@@ -337,7 +337,7 @@ class LinkState:
         return True
 
     def apply(self, order: pb.Order, now_ns: int) -> OrderChange | None:
-        """Takes an order over; None when it is stale and must not be applied."""
+        """Takes an order over. None if it is stale and must not be applied."""
         if not self.received(order.term, now_ns):
             return None
         if order.epoch < self.epoch:
@@ -352,7 +352,7 @@ class LinkState:
             verdicts = (set(), set())
         self._has_order = True
         for batch_id, key in zip(order.batch_id, order.key, strict=False):
-            if batch_id in self._batches:  # it may have departed meanwhile
+            if batch_id in self._batches:  # the batch may have departed meanwhile
                 self._keys[batch_id] = key
         for refused in order.refused:
             self._keys.pop(refused.batch_id, None)
@@ -368,7 +368,7 @@ class LinkState:
         return self._change(changed, verdicts, complete=order.snapshot)
 
     def promises(self, message: pb.Promises, now_ns: int) -> dict[str, Promise] | None:
-        """What is promised, by port; None when it is of another leader."""
+        """What is promised, by port. None if the message is from another leader."""
         if not self.received(message.term, now_ns):
             return None
         names = list(self._numbers)  # in the order of their numbers
@@ -378,18 +378,18 @@ class LinkState:
         }
 
     def hold_for(self, least_ns: int) -> bool:
-        """The order's time to live is at least this; True when that is more than what was configured."""
+        """Extends the order's time to live to at least this. True if that is more than the configured time."""
         self.ttl_ns = max(self._ttl_configured_ns, least_ns)
         return self.ttl_ns > self._ttl_configured_ns
 
     def expires_in_ns(self, now_ns: int) -> int:
-        """No order expires before that."""
+        """No order expires within this time."""
         if not self._has_order or self.received_ns is None:
             return self._ttl_configured_ns
         return max(1, self.received_ns + self.ttl_ns + 1 - now_ns)
 
     def expire(self, now_ns: int) -> bool:
-        """True once, when the order's time to live has passed: there is no order from then on."""
+        """True once, when the order's time to live has passed. From then on there is no order."""
         if not self._has_order or self.received_ns is None or now_ns - self.received_ns <= self.ttl_ns:
             return False
         self._has_order = False
@@ -404,11 +404,11 @@ class LinkState:
         return None
 
     def last_verdict(self, request_id: int) -> str | None:
-        """Why it is or was given up, of the last requests that were."""
+        """Why the request is or was pruned or infeasible. Known only for the latest such requests."""
         return self.why_pruned(request_id) or self._said.get(request_id)
 
     def _judge(self, batch_id: int, request_id: int, verdict: _Verdict) -> None:
-        if batch_id in self._batches:  # it may have departed meanwhile
+        if batch_id in self._batches:  # the batch may have departed meanwhile
             self._verdicts.setdefault(request_id, {})[batch_id] = verdict
             self._said.pop(request_id, None)
             self._said[request_id] = _sentence(verdict)
@@ -421,7 +421,7 @@ class LinkState:
             del self._verdicts[request_id]
 
     def _verdicts_now(self) -> tuple[set[int], set[int]]:
-        """Requests that are pruned in some batch, and infeasible in some."""
+        """Requests that are pruned in any batch, and those that are infeasible in any."""
         verdicts = [(request, why) for request, batches in self._verdicts.items() for why in batches.values()]
         return {r for r, why in verdicts if not why.infeasible}, {r for r, why in verdicts if why.infeasible}
 

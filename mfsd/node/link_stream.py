@@ -1,4 +1,4 @@
-"""The link's connections: finds the leader, follows it, comes back after every failure."""
+"""The link's connections: finds the leader, follows it, and reconnects after every failure."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from mfsd.proto.wire import LINK, address_problem
 from mfsd.text import one_line
 
 ANSWER_S = 1.0
-"""A coordinator that says nothing for so long after a hello is taken for dead."""
+"""A coordinator that sends nothing for so long after a hello counts as dead."""
 SILENT_HEARTBEATS = 2.5
-"""So many heartbeats without a message: the leader is gone, or cut off."""
+"""After so many heartbeats without a message the leader is gone or cut off."""
 TTL_HEARTBEATS = 3
 """An order holds for at least so many heartbeats."""
 TTL_MAX_NS = 1_000_000_000_000
-"""As much as the configuration allows."""
+"""The most that the configuration allows."""
 BACKOFF_MIN_S = 0.05
 REPLACED_WAIT_S = 5.0
-"""Another daemon came with this node's name. Two that share one would throw each other out at full speed."""
+"""Wait after another daemon came with this node's name. Two that share one would throw each other out at full speed."""
 SILENCE_MAX_S = 25.0
-"""Whatever a coordinator says of its heartbeat: the slowest that can be configured is 10 s."""
+"""Holds whatever heartbeat a coordinator announces: the slowest that can be configured is 10 s."""
 REDIRECTS_AT_ONCE = 3
-"""So many are followed without a pause: coordinators that name each other would be asked without end."""
+"""Redirects followed without a pause. Coordinators that name each other would otherwise be asked without end."""
 FAILED_FOR_S = 1.0
-"""An address that has just failed is not followed for so long when another coordinator names it as leader."""
+"""How long an address that has failed is not followed when another coordinator names it as leader."""
 
 T = TypeVar("T")
 
 
 class _Ended(Exception):
-    """This stream has ended; try the next address, not before `wait_s`. ``str()`` says why."""
+    """The stream has ended: try the next address, but not before `wait_s`. ``str()`` says why."""
 
     def __init__(self, why: str, wait_s: float = 0.0) -> None:
         self.wait_s = wait_s
@@ -58,7 +58,7 @@ class _Redirect(Exception):
 
 
 class LinkStream:
-    """Runs one stream at a time; `connected` while a leader's orders arrive on it."""
+    """Runs one stream at a time. `connected` while a leader's orders arrive on it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LinkStream:
         questions: Questions | None = None,
         promises: Promises | None = None,
     ) -> None:
-        """beat: called with each heartbeat of the leader; promises: learns what it says of ports."""
+        """`beat` is called with each heartbeat of the leader. `promises` learns what the leader says about ports."""
         self._promises = promises
         self._silence_ns = 0
         self._questions = questions
@@ -94,8 +94,11 @@ class LinkStream:
         self.problem = "not connected yet"
 
     def wake_soon(self, interval_s: float) -> None:
-        """Has an update sent so long after the last report, and what else there is with it: at once where that is past,
-        as it mostly is, which costs the loop no timer and no turn of its own."""
+        """Has an update, and whatever else there is, sent `interval_s` after the last report.
+
+        Usually that moment has passed. Then the update is sent at once, which costs the loop no timer and no extra
+        turn.
+        """
         loop = asyncio.get_running_loop()
         at_s = self._reported_s + interval_s
         if at_s <= loop.time():
@@ -146,14 +149,14 @@ class LinkStream:
                 await asyncio.sleep(random.uniform(longest_s / 2, longest_s))
 
     def _addresses(self) -> Iterator[str]:
-        """All addresses over and over, from a random start, so that daemons spread over the coordinators."""
+        """All addresses over and over, in a random order, so that daemons spread over the coordinators."""
         order = list(self._settings.addresses)
         random.shuffle(order)
         while True:
             yield from order
 
     def _not_connected(self, address: str, problem: str) -> None:
-        """Logs each new problem once, not each attempt."""
+        """Logs each new problem once, instead of each attempt."""
         self.connected = False
         self.problem = f"{address}: {problem}"
         if self.problem != self._logged:
@@ -161,7 +164,7 @@ class LinkStream:
             self._log.warning("coordinator-lost", address=address, problem=problem)
 
     async def _attempt(self, address: str) -> None:
-        """One stream from hello to end. Raises _Ended or _Redirect."""
+        """Runs one stream from hello to end. Raises _Ended or _Redirect."""
         call = Call(LINK)
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -182,7 +185,7 @@ class LinkStream:
             await call.close()
 
     async def _open(self, call: Call, address: str) -> None:
-        """A new connection each time: one that was cut off may take minutes to notice that it works again."""
+        """Opens a new connection each time: one that was cut off may take minutes to notice that it works again."""
         context: ssl.SSLContext | None = None
         server_name = ""
         if self._certificates is not None and self._settings.tls is not None:
@@ -210,7 +213,7 @@ class LinkStream:
                     self._order(message.order, now_ns)
                 case "heartbeat":
                     if self._state.received(message.heartbeat.term, now_ns):
-                        if call.free:  # else it has other signs of life on their way to it
+                        if call.free:  # else other signs of life are on their way to it
                             echo = pb.Echo(stamp_ns=message.heartbeat.stamp_ns, epoch=self._state.epoch)
                             call.put(pb.FromNode(echo=echo).SerializeToString())
                         self._beat()
@@ -226,7 +229,7 @@ class LinkStream:
                     replaced = message.refusal.code == pb.Refusal.REPLACED
                     raise _Ended(f"refused: {message.refusal.reason}", REPLACED_WAIT_S if replaced else 0.0)
                 case _:
-                    pass  # of a later version
+                    pass  # a message kind of a later version
 
     def _welcome(
         self, welcome: pb.Welcome, address: str, call: Call, tasks: list[asyncio.Task[None]], now_ns: int
@@ -247,7 +250,7 @@ class LinkStream:
         return _silence_s(welcome.heartbeat_ns)
 
     def _check_ttl(self, heartbeat_ns: int) -> None:
-        """An order that expires between two heartbeats comes and goes with each of them."""
+        """Extends a time to live that is too short: the order would come and go with each heartbeat."""
         least_ns = min(TTL_HEARTBEATS * heartbeat_ns, TTL_MAX_NS)
         if self._state.hold_for(least_ns):
             self._log.warning(
@@ -259,7 +262,7 @@ class LinkStream:
             )
 
     def _standby(self, standby: pb.Standby, address: str) -> float:
-        """Moves on to the leader; waits here while there is none that answers."""
+        """Moves on to the leader, or waits here while none answers."""
         if self.connected:
             self._not_connected(address, "leads no more")
         failed_at_s = self._failed_at_s.get(standby.leader)
@@ -286,7 +289,7 @@ class LinkStream:
             self._questions.asked(question.id, question.request)
 
     async def _write(self, call: Call) -> None:
-        """Reports everything once, then what changes. Returns when the call has ended: reading gives the reason."""
+        """Reports everything once, then the changes. Returns when the call has ended; reading gives the reason."""
         self._state.start_snapshot()
         snapshot = True
         with contextlib.suppress(CallEnded):
@@ -299,7 +302,7 @@ class LinkStream:
                     await call.write(self._state.end_snapshot().SerializeToString())
                     snapshot = False
                 if (answer := self._state.next_answer()) is not None:
-                    await call.write(answer.SerializeToString())  # one, and reports again
+                    await call.write(answer.SerializeToString())  # only one, then reports again
                 else:
                     await self._wake.wait()
 
@@ -316,8 +319,10 @@ class LinkStream:
 
 
 async def _within(awaitable: Awaitable[T], limit_s: float) -> T:
-    """Its result, or TimeoutError. Unlike asyncio.wait_for (before Python 3.12) it never loses a cancellation that
-    comes together with the result."""
+    """Returns the awaitable's result, or raises TimeoutError.
+
+    Unlike asyncio.wait_for before Python 3.12 it never loses a cancellation that comes together with the result.
+    """
     task = asyncio.ensure_future(awaitable)
     try:
         done, _ = await asyncio.wait({task}, timeout=limit_s)
@@ -334,8 +339,10 @@ def _silence_s(heartbeat_ns: int) -> float:
 
 
 def _explained(ended: CallEnded, tls: bool) -> str:
-    """Why, with the remedy where certificates are the reason. A server that does not accept a client's certificate may
-    just close the connection (TLS 1.3)."""
+    """Says why the call ended, with the remedy if certificates are the reason.
+
+    A server that does not accept a client's certificate may just close the connection (TLS 1.3).
+    """
     check = "check ca, certificate and key at both ends"
     match ended:
         case WrongName():

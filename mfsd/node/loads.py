@@ -1,5 +1,4 @@
-"""Reports to the coordinator what uses this node's ports and (variant paper) how loaded they are, also while no batch
-changes."""
+"""Reports this node's port use and (variant paper) load to the coordinator, even while no batch changes."""
 
 from __future__ import annotations
 
@@ -18,21 +17,21 @@ if TYPE_CHECKING:
     from mfsd._native import NicStats
 
 INTERVAL_NS = 1_000_000_000
-"""A port's load is reported this often at most."""
+"""Least time between two reports of a port's load."""
 STEP = 0.02
-"""And only when it has moved by so much of the port's rate."""
+"""Least change, as a share of the port's rate, that is reported."""
 SAMPLES = 6
-"""What was used is counted over as many samples: a task counts when it is complete, and one may take seconds."""
+"""Use is measured over so many samples: a task counts when it is complete, and one may take seconds."""
 
 
 class Facts(Protocol):
-    """The part of the arbiter that is needed here."""
+    """The part of the arbiter that this module needs."""
 
     def nic_stats(self, index: int) -> NicStats: ...
 
 
 class Loads(Protocol):
-    """The part of the link to the coordinator that is needed here."""
+    """The part of the link to the coordinator that this module needs."""
 
     def port_load(self, port: str, rho: float) -> None: ...
     def port_use(self, port: str, use: PortUse) -> None: ...
@@ -58,7 +57,7 @@ class LoadReports:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         bypass: Callable[[str], tuple[int, int]] = lambda name: (0, 0),
     ) -> None:
-        """nic_names: device by index. bypass: of a device, what its port carries past MFS, out and in, in bytes/s."""
+        """`nic_names`: devices by index. `bypass`: what a device's port carries past MFS, out and in, in bytes/s."""
         self._facts = facts
         self._ports = ports
         self._nic_names = nic_names
@@ -68,16 +67,15 @@ class LoadReports:
         self._reported: dict[str, float] = {}
         self._uses_reported: dict[str, PortUse] = {}
         self._counted: dict[int, deque[_Counted]] = {}
-        """By NIC, the last samples."""
-        self._looked_ns = clock_ns() - INTERVAL_NS
+        """The latest samples of each NIC."""
+        self._read_ns = clock_ns() - INTERVAL_NS
 
     def sample(self) -> None:
-        """Reports the loads and uses that have moved since the last report. To be called now and then, such as with the
-        leader's heartbeats."""
+        """Reports loads and uses that have changed since the last report. Call it with each heartbeat, for instance."""
         now_ns = self._clock_ns()
-        if now_ns - self._looked_ns < INTERVAL_NS:
+        if now_ns - self._read_ns < INTERVAL_NS:
             return
-        self._looked_ns = now_ns
+        self._read_ns = now_ns
         for nic, name in self._nic_names().items():
             stats = self._facts.nic_stats(nic)
             now = _Counted(
@@ -106,7 +104,7 @@ class LoadReports:
 
 
 def _used(before: _Counted, now: _Counted, direction: int, rate_bytes_per_s: int) -> PortUse:
-    """Between two samples. Nothing after the first of them."""
+    """The use between two samples; none if there is no time between them."""
     possible = (now.at_ns - before.at_ns) / 1e9 * rate_bytes_per_s
     carried = zip(now.carried[direction], before.carried[direction], strict=True)
     if possible <= 0:

@@ -1,8 +1,7 @@
 """Structured log lines on standard error: ``level=info event=attached client=3 pid=1234``.
 
-Writing never blocks and never fails the daemon: a line that does not fit into a full pipe or disk is dropped
-and counted, and an event that repeats too often is summed up, so that a misbehaving client cannot fill a disk
-through the log.
+Writing never blocks and never fails the daemon. A line that does not fit into a full pipe or disk is dropped and
+counted. An event that repeats too often is summed up, so that a bad client cannot fill a disk through the log.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Log:
         journal: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``journal``: start lines with the priority that the system journal reads."""
+        """``journal``: begin lines with the priority that the system journal reads."""
         self.level = level
         self.dropped = 0
         self._fd = fd
@@ -85,6 +84,6 @@ class Log:
 
 
 def _logfmt(value: object) -> str:
-    """A value that holds neither spaces nor control characters, or a quoted one."""
+    """The value, quoted if it has spaces or control characters."""
     text = str(value)
     return text if _BARE.fullmatch(text) else json.dumps(text)

@@ -1,15 +1,15 @@
-"""Which NICs the node has and how fast each is believed to be.
+"""Which NICs the node has, and what rate each is believed to have.
 
-One NIC is one entry, however programs name it: two windows for one link would each be as large as the link. The
-name of a device is unique on a host, so it decides; its GUID (0: not known) finds a device that a program calls by
-another name, unless the host or the configuration knows that name for a device of its own. A virtual function
-or subfunction shares its port with the physical one, so it is that NIC, and bonded ports are one NIC with all their
-functions, unless the configuration gives a function a share of its own. In RDMA's exclusive mode of network namespaces
-this host's sysfs does not show a function that was given away: the configuration then names its port.
+One NIC is one entry, however programs name it: two windows for one link would each be as large as the link. A device
+name is unique on a host, so it decides. A GUID (0: not known) finds a device that a program calls by another name,
+unless the host or the configuration knows that name for a device of its own. A virtual function or subfunction shares
+its port with the physical one, so it is that NIC. Bonded ports are one NIC with all their functions. In both cases the
+configuration can give a function a share of its own. In RDMA's exclusive mode of network namespaces this host's sysfs
+does not show a function that was given away: the configuration then names its port.
 
-A rate comes from the configuration, else from this host's sysfs, else from the client that named the NIC
-first among those attached now. So a client can never change the rate that another client's traffic is planned
-with. A rate that no port has is not believed, whether the port or a program says it, and that is logged.
+A rate comes from the configuration, else from this host's sysfs, else from the first client that named the NIC among
+those attached now. So no client can change the rate that another client's traffic is planned with. A rate that no port
+can have is ignored and logged, whether a port or a program reports it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mfsd.node.values import RateBytesPerS
 
 SYSFS = Path("/sys/class/infiniband")
 RATE_LEAST, RATE_MOST = RateBytesPerS.parse("8kbit"), RateBytesPerS.parse("10tbit")
-"""What is believed of a port: links that tests slow down are real, too."""
+"""Limits of a believable rate. The least is low, since tests slow links down."""
 
 
 class NicRegistry(Protocol):
@@ -49,9 +49,9 @@ class NicTable:
         log: Logger | None = None,
         host_text: Callable[[str], str] | None = None,
     ) -> None:
-        """``host_rates`` reads the rates in bytes/s of the devices that the host has, 0 where unknown; ``physical``
-        the device whose port a virtual function uses, itself for any other; ``host_text`` what the ports of a
-        device say of their rate."""
+        """``host_rates`` reads the rates in bytes/s of the host's devices (0: unknown). ``physical`` returns the device
+        whose port a virtual function uses; any other device itself. ``host_text`` returns what a device's ports say of
+        their rate."""
         self._registry = registry
         self._config = config
         self._host_rates = host_rates or read_host_rates
@@ -59,24 +59,24 @@ class NicTable:
         self._log = log
         self._host_text = host_text or read_rate_text
         self._said: dict[str, str] = {}
-        """The nonsense that was last logged, by name."""
+        """The unbelievable rate that was last logged, by name."""
         self._index: dict[str, int] = {}
         self._guid: dict[str, int] = {}
-        """Which each NIC was registered with first: the arbiter tells NICs apart by both."""
+        """The GUID that each NIC was first registered with: the arbiter tells NICs apart by name and GUID."""
         self._by_guid: dict[int, str] = {}
         self._announced: dict[str, tuple[int, set[int]]] = {}
 
     @property
     def count(self) -> int:
-        """NICs have the indices 0..count-1."""
+        """Number of NICs. Their indices are 0..count-1."""
         return len(self._index)
 
     def names(self) -> dict[int, str]:
-        """Device by index."""
+        """Device names by index."""
         return {index: name for name, index in self._index.items()}
 
     def register(self, client_id: int, name: str, guid: int, rate_bytes_per_s: int) -> int:
-        """The index of the NIC. OSError(ENOSPC) when the table is full."""
+        """Returns the index of the NIC. Raises OSError(ENOSPC) when the table is full."""
         host_rates = self._host_rates()
         name = self._canonical(name, guid, host_rates)
         if name not in self._index and self._free_slots(name, host_rates) <= 0:
@@ -99,11 +99,12 @@ class NicTable:
         return index
 
     def watched(self, name: str) -> int:
-        """The index of a device of this host whose traffic is seen, though no program has named it. OSError(ENOSPC)."""
+        """Returns the index of a device of this host whose traffic is seen, even if no program has named it. Raises
+        OSError(ENOSPC) when the table is full."""
         return self._index[name] if name in self._index else self.register(0, name, read_guid(name), 0)
 
     def _canonical(self, name: str, guid: int, host_rates: Mapping[str, int]) -> str:
-        """By which name the NIC is known here."""
+        """The name by which the table knows the NIC."""
         if name in self._config and self._config[name].port:
             return str(self._config[name].port)
         if name not in self._index and name not in self._config:
@@ -113,7 +114,7 @@ class NicTable:
         return self._by_guid.get(guid, name)
 
     def forget(self, client_id: int) -> None:
-        """The client is gone; what it announced counts no longer once no other has the NIC open."""
+        """Drops a client that is gone. The rate it announced counts no longer once no other client has the NIC open."""
         for _, clients in self._announced.values():
             clients.discard(client_id)
 
@@ -125,11 +126,11 @@ class NicTable:
             self._registry.nic(name, self._guid[name], self.configured(name) or host_rates.get(name, 0) or announced)
 
     def configured(self, name: str) -> int:
-        """Its rate, 0 where the configuration has none."""
+        """Its configured rate, or 0."""
         return int(self._config[name].rate_bytes_per_s or 0) if name in self._config else 0
 
     def _doubt(self, name: str, host_rates: Mapping[str, int], told: int, rate: int) -> None:
-        """Logs once what is no rate, and what is planned with instead."""
+        """Logs an unbelievable rate once, and the rate that is planned with instead."""
         if self._log is None or self.configured(name):
             return
         says = self._host_text(name) if host_rates.get(name) == 0 else ""
@@ -146,8 +147,7 @@ class NicTable:
             )
 
     def _free_slots(self, name: str, host_rates: dict[str, int]) -> int:
-        """Slots that a NIC of this name may take: made-up names cannot use up those of the host's real
-        devices."""
+        """Slots that a NIC of this name may take. The host's real devices keep theirs, whatever names are made up."""
         known = {*map(self._physical, host_rates), *(nic.port or name for name, nic in self._config.items())}
         missing = known - self._index.keys()
         reserved = 0 if name in missing else len(missing)
@@ -155,7 +155,7 @@ class NicTable:
 
 
 def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
-    """Device names of this host with the rate of their fastest port in bytes/s; 0 where it cannot be read."""
+    """Device names of this host, with the rate of the fastest port in bytes/s; 0 if it cannot be read."""
     try:
         devices = os.listdir(sysfs)  # noqa: PTH208 -- names are wanted, and a missing folder is the common case
     except OSError:
@@ -164,21 +164,21 @@ def read_host_rates(sysfs: Path = SYSFS) -> dict[str, int]:
 
 
 def read_physical(name: str, sysfs: Path = SYSFS) -> str:
-    """The device whose port a virtual function or subfunction uses, itself for any other."""
+    """The device whose port a virtual function or subfunction uses; any other device itself."""
     device = sysfs / name / "device"
     physical = device / "physfn"
     try:
         function = physical if physical.exists() else device.resolve(strict=True).parent
         found = [path.name for path in function.glob("infiniband/*")]
-        if not found:  # of two bonded functions the driver leaves one RDMA device for both ports
+        if not found:  # for two bonded functions the driver keeps one RDMA device with both ports
             found = [path.name for path in function.glob("net/*/master/lower_*/device/infiniband/*")]
-    except (OSError, RuntimeError):  # a device that is gone, or none of a bus; a loop of links
+    except (OSError, RuntimeError):  # the device is gone, or is on no bus; a loop of links
         return name
     return min(found, default=name)
 
 
 def read_guid(name: str, sysfs: Path = SYSFS) -> int:
-    """0 where it cannot be read."""
+    """The GUID, or 0 if it cannot be read."""
     try:
         return int((sysfs / name / "node_guid").read_text().replace(":", ""), 16)
     except (OSError, ValueError):
@@ -186,7 +186,7 @@ def read_guid(name: str, sysfs: Path = SYSFS) -> int:
 
 
 def read_rate_text(name: str, sysfs: Path = SYSFS) -> str:
-    """What the ports of a device say of their rate; empty where none says anything."""
+    """What a device's ports say about their rate; empty if they say nothing."""
     texts = []
     for port in sorted((sysfs / name / "ports").glob("*")):
         try:
@@ -197,7 +197,7 @@ def read_rate_text(name: str, sysfs: Path = SYSFS) -> str:
 
 
 def port_rate(port: Path) -> int:
-    """Reads ``100 Gb/sec (4X EDR)`` of a port's folder in sysfs, in bytes/s; 0 where it cannot be read or believed."""
+    """Reads ``100 Gb/sec (4X EDR)`` in a port's sysfs folder. Returns bytes/s; 0 if it cannot be read or believed."""
     try:
         number, unit, *_ = (port / "rate").read_text().split()
         rate = int(float(number) * 1e9 / 8)

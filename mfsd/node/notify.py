@@ -1,5 +1,4 @@
-"""Tells the service manager how the daemon is: the sd_notify protocol (man sd_notify), over
-``$NOTIFY_SOCKET``."""
+"""Tells the service manager the daemon's state: the sd_notify protocol (man sd_notify), over ``$NOTIFY_SOCKET``."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """Sends state lines to the service manager; does nothing when there is none."""
+    """Sends state lines to the service manager; does nothing if there is none."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_interval_s = _watchdog_interval_s(environment) if address else None
-        """How often to call :meth:`alive`: half of what the manager waits; None: not asked for."""
+        """How often to call :meth:`alive`: half of the manager's limit. None: it has no watchdog."""
 
     def ready(self, status: str) -> None:
         self._send(f"READY=1\nSTATUS={status}\nMAINPID={os.getpid()}")

@@ -1,4 +1,4 @@
-"""The command line of ``mfsd``, put over its configuration file."""
+"""The command line of ``mfsd``, applied over its configuration file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mfsd.node.values import HostPort
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the command line says; it goes before the file."""
+    """Settings from the command line, which override the file."""
 
     config_file: Path | None = None
-    """None: built-in defaults."""
+    """None: the built-in defaults."""
     socket: Path | None = None
     mode: Mode | None = None
     coordinators: list[HostPort] | None = None
@@ -26,7 +26,7 @@ class Options(Struct, frozen=True, kw_only=True):
     metrics_listen: HostPort | None = None
 
     def configuration(self) -> Config:
-        """Reads the file, if there is one, and applies the command line. ConfigError."""
+        """Reads the file, if there is one, and applies the command line. Raises ConfigError."""
         config = load(self.config_file) if self.config_file else Config()
         if self.socket is not None:
             if (problem := socket_path_problem(str(self.socket))) is not None:
@@ -47,7 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def address(option: str, text: str | None) -> HostPort | None:
-    """What an option like --listen says. ConfigError."""
+    """Parses an option like --listen. Raises ConfigError."""
     if text is None:
         return None
     try:
@@ -57,7 +57,7 @@ def address(option: str, text: str | None) -> HostPort | None:
 
 
 def addresses(option: str, text: str | None) -> list[HostPort] | None:
-    """What an option like --etcd says: addresses with commas between them. ConfigError."""
+    """Parses an option like --etcd: addresses separated by commas. Raises ConfigError."""
     if text is None:
         return None
     found = [address(option, part.strip()) for part in text.split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""The order of this node's batches while no coordinator gives one: by robust effective deadline."""
+"""Orders this node's batches by robust effective deadline while no coordinator orders them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from mfsd.policy.red import robust_effective_deadline
 
 
 def red_ns(members: Sequence[BatchSnapshot]) -> int | None:
-    """RED of a batch as its processes announce it: the engine's own where it has announced one, else from the deadlines
-    of its requests. None: nothing about it is due."""
+    """RED of a batch as its processes announce it; None if it has no deadline.
+
+    The engine's own where it has announced one, else from its requests' deadlines.
+    """
     announced = [member.deadline_ns for member in members if member.deadline_ns]
     if announced:
         return min(announced)
@@ -19,6 +21,6 @@ def red_ns(members: Sequence[BatchSnapshot]) -> int | None:
 
 
 def local_ranks(red: Mapping[int, int | None]) -> dict[int, int]:
-    """batch_id -> rank by RED, equal ones by batch number as in Algorithm 1; batches without a deadline have none."""
+    """batch_id -> rank by RED, equal ones by number as in Algorithm 1. Batches without a deadline have no rank."""
     due = sorted((at, batch_id) for batch_id, at in red.items() if at is not None)
     return {batch_id: rank for rank, (_, batch_id) in enumerate(due)}

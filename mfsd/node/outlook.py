@@ -1,8 +1,8 @@
-"""What the daemon adds to the outlook page: far ports of the node's current flows, and which requests are pruned.
+"""The daemon's part of the outlook page: far ports of the node's current flows, and pruned requests.
 
-The arbiter writes its own ports by itself. What comes from here changes when batches, waiting requests or the
-coordinator's order do; changes within a few milliseconds are written once. Without a coordinator nothing is owed
-anywhere, as far as is known, and no request is pruned.
+The arbiter writes the node's own ports. This part changes when batches, waiting requests or the coordinator's order
+change. Changes within a few milliseconds are written once. Without a coordinator nothing is known to be owed anywhere,
+and no request is pruned.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mfsd._native import OUTLOOK_FARS_MAX, OUTLOOK_PRUNED_MAX, DemandSnapshot
 from mfsd.node.addresses import address_of_gid
 
 WRITE_S = 0.005
-"""What changes within this is written once."""
+"""Changes within this time are written together."""
 PRUNED_TTL_NS = 3_000_000_000
-"""For which a request is believed to be pruned: the arbiter's thread keeps the page valid if this loop hangs."""
+"""How long a request counts as pruned: the arbiter's thread keeps the page valid even if this loop hangs."""
 PRUNED_AGAIN_S = 1.0
-"""So often it is said again, while there are any."""
+"""How often pruned requests, if there are any, are written again."""
 NO_PEER = bytes(16)
 
 Far = tuple[bytes, int]
@@ -31,15 +31,15 @@ Far = tuple[bytes, int]
 
 
 class Promise(Struct, frozen=True):
-    """What the coordinator says of one port."""
+    """The coordinator's report on one port."""
 
     owed_ns: int
-    """The port needs so long for all that is promised there."""
+    """How long the port needs for all that is promised there."""
     rate_bytes_per_s: int
 
 
 class Page(Protocol):
-    """The part of the arbiter that is needed here."""
+    """The part of the arbiter that this module needs."""
 
     def outlook(
         self,
@@ -51,7 +51,7 @@ class Page(Protocol):
 
 
 def fars_of(demands: Iterable[DemandSnapshot]) -> frozenset[Far]:
-    """Of flows that still have something to move."""
+    """The far ports of flows that still have something to move."""
     return frozenset((d.peer, d.direction) for d in demands if d.bytes_left and d.peer != NO_PEER)
 
 
@@ -87,7 +87,7 @@ class OutlookWriter:
     # ---- what is known ---------------------------------------------------------------------------
 
     def flows(self, owner: Hashable, fars: frozenset[Far]) -> None:
-        """The far ports that a batch, or the waiting requests of a client, use from now on; none: it has gone."""
+        """Sets the far ports that a batch, or a client's waiting requests, use from now on. Empty: it is gone."""
         if self._flows.get(owner, frozenset()) == fars:
             return
         if fars:
@@ -97,24 +97,24 @@ class OutlookWriter:
         self._changed()
 
     def pruned(self, requests: Collection[int]) -> None:
-        """All that are pruned now."""
+        """Sets all requests that are pruned now."""
         if self._pruned != requests:
             self._pruned = frozenset(requests)
             self._changed()
 
     def promised(self, promises: Mapping[str, Promise], ttl_ns: int) -> None:
-        """The coordinator's latest word on these ports; it holds for all ports for `ttl_ns` from now on."""
+        """Takes the coordinator's latest report on these ports. All ports' reports hold for `ttl_ns` from now on."""
         self._promises.update(promises)
         self.confirmed(ttl_ns)
 
     def confirmed(self, ttl_ns: int) -> None:
-        """The coordinator lives: what it said last still holds."""
+        """The coordinator is alive, so its latest reports still hold."""
         self._until_ns = self._clock_ns() + ttl_ns
         if self._promises:
             self._changed()
 
     def forgotten(self) -> None:
-        """Another coordinator, or none: what is owed is not known."""
+        """There is another coordinator, or none: nothing is known about what is owed."""
         if self._promises or self._until_ns:
             self._promises.clear()
             self._until_ns = 0

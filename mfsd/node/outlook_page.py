@@ -1,4 +1,4 @@
-"""The outlook page as it is shown: a copy of what programs of this node read, in words."""
+"""The outlook page in words: a copy of what programs of this node read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Port(Struct, frozen=True):
     achieved_bytes_per_s: int
     unscheduled_bytes_per_s: int
     fetch_gib_ns: int | None
-    """How long a fetch of 1 GiB would take that something waits for, of this port alone; None: bytes go out here."""
+    """How long a fetch of 1 GiB that something waits for would take by this port alone. None: bytes go out here."""
 
 
 class Far(Struct, frozen=True):
     port: str
     rate_bytes_per_s: int | None
     owed_ns: int | None
-    """None: no coordinator says it."""
+    """None: no coordinator reports it."""
     achieved_bytes_per_s: int | None
 
 
@@ -40,21 +40,21 @@ class Shown(Struct, frozen=True):
     age_ns: int
     valid_for_ns: int
     coordinator_for_ns: int | None
-    """For how long what it said of far ports still holds; None: nothing is known of them."""
+    """How long the coordinator's report on far ports still holds. None: nothing is known about them."""
     ports: list[Port]
     far_ports: list[Far]
     pruned: list[int]
 
 
 def read_page(socket: Path) -> Shown | None:
-    """Attaches as any program does. None: this daemon has no page. OSError: no daemon answers."""
+    """Attaches like any program. Returns None if this daemon has no page. Raises OSError if no daemon answers."""
     with Client.attach(str(socket), process="mfsctl", mode=Mode.OBSERVE) as client:
         page, names = client.outlook(), [client.nic_name(nic) for nic in range(NICS_MAX)]
     return None if page is None else shown(page, names, time.monotonic_ns())
 
 
 def shown(page: OutlookPage, names: list[str], now_ns: int) -> Shown:
-    """names: of NICs by index."""
+    """`names`: NIC names by index."""
     return Shown(
         page.epoch,
         max(0, now_ns - page.written_ns),

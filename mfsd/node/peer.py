@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket, and when that process ends."""
+"""Identifies the process at the other end of a unix socket, and tells when it ends."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ GROUPS_MAX = 65536
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """The process that connected, by the kernel's word. OSError when the connection is already gone."""
+    """The process that connected, according to the kernel. Raises OSError when the connection is already gone."""
     credentials = struct.Struct("iII")
     pid, uid, gid = credentials.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
     return Peer(pid, uid, frozenset({gid, *_groups(connection)}))
 
 
 def open_pidfd(connection: socket.socket, pid: int, boot_ns: int) -> int:
-    """A descriptor that turns readable when the process ends. OSError(ESRCH) when it has ended already.
+    """Returns a descriptor that turns readable when the process ends. Raises OSError(ESRCH) when it has ended already.
 
-    A kernel that cannot give the descriptor with the connection leaves a gap in which the pid may have been
-    reused; a process younger than the connection (``boot_ns``: CLOCK_BOOTTIME when it was accepted) is such a
-    one.
+    If the kernel cannot give the descriptor with the connection, the pid may have been reused meanwhile. That is so if
+    the process is younger than the connection (``boot_ns``: CLOCK_BOOTTIME when it was accepted).
     """
     try:
         return struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, 4))[0]  # type: ignore[no-any-return]
@@ -45,8 +44,10 @@ def open_pidfd(connection: socket.socket, pid: int, boot_ns: int) -> int:
 
 
 def identified(connection: socket.socket, peer: Peer, boot_ns: int) -> tuple[Peer, int]:
-    """The peer with its container, and a descriptor as :func:`open_pidfd` gives it. OSError(ESRCH) when the process has
-    ended meanwhile, so that what was read by its pid may be another's."""
+    """Returns the peer with its container, and a descriptor as from :func:`open_pidfd`.
+
+    Raises OSError(ESRCH) when the process has ended meanwhile, since what was read by its pid may then be another's.
+    """
     pidfd = open_pidfd(connection, peer.pid, boot_ns)
     container = container_of(peer.pid)
     if select.select([pidfd], [], [], 0)[0]:
@@ -56,7 +57,7 @@ def identified(connection: socket.socket, peer: Peer, boot_ns: int) -> tuple[Pee
 
 
 def process_name(pid: int) -> str:
-    """The name that the kernel knows; empty when the process is gone."""
+    """The process name that the kernel knows; empty when the process is gone."""
     try:
         return printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
     except OSError:
@@ -64,12 +65,12 @@ def process_name(pid: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what could disturb a terminal or a log."""
+    """The text with everything replaced that could disturb a terminal or a log."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
 
 
 def _groups(connection: socket.socket) -> tuple[int, ...]:
-    """Supplementary groups; none on a kernel before 4.13."""
+    """Supplementary groups; empty on a kernel before 4.13."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_MAX)
     except OSError:

@@ -1,8 +1,8 @@
-"""Reads the ports' counters in a slow loop of its own, and hands what bypasses MFS to the arbiter as a load.
+"""Reads the ports' counters in a slow loop of its own, and gives the arbiter the traffic past MFS as a load.
 
-Files and drivers are read in a thread: they may take milliseconds, and neither the arbiter nor the daemon's loop waits
-for them. Reading takes a twentieth of a core at most: where it is slow it is rare. A load expires where it is not
-confirmed.
+Files and drivers are read in a thread. They may take milliseconds, and neither the arbiter nor the daemon's loop waits
+for them. Reading takes at most a twentieth of a core: if it is slow it is done rarely. A load that is not confirmed
+expires.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mfsd.node.control import PortStatus
 from mfsd.node.nics import read_host_rates, read_physical
 
 SCAN_NS = 1_000_000_000
-"""Which devices there are, and what their ports' rates are, is looked up this often."""
+"""How often the devices and their ports' rates are looked up."""
 NO_DEVICE_S = 1.0
-"""A host without devices is asked for them this often."""
+"""How often devices are looked up on a host without any."""
 COST_SHARE = 20
 VALID_READINGS = 4
 VALID_LEAST_NS = 500_000_000
 RATE_DEFAULT_BYTES_PER_S = 125_000_000_000
-"""Of a port whose rate is unknown, for what is believed of its counters alone."""
+"""Rate of a port whose rate is unknown, only for judging its counters."""
 
 
 class Arbiter(Protocol):
@@ -60,7 +60,7 @@ class _Port:
         self.doubted = [False, False]
 
     def quiet(self, reading: PortCounters) -> bool:
-        """Nothing has moved, and nothing that is believed has to be taken back or confirmed."""
+        """Whether nothing has moved, and no load or doubt has to be confirmed or taken back."""
         before = self.before
         return (
             before is not None
@@ -87,7 +87,7 @@ class PortWatch:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         log: Logger | None = None,
     ) -> None:
-        """`priorities`: of each class of MFS; empty: not known."""
+        """`priorities` of the classes of MFS; empty: unknown."""
         self._arbiter = arbiter
         self._nics = nics
         self._priorities = priorities
@@ -97,7 +97,7 @@ class PortWatch:
         self._log = log
         self._ports: dict[str, _Port] = {}
         self._borrows: dict[str, bool] = {}
-        """Of each device, whether it uses the port of another: read once, while it is there."""
+        """Whether each device uses another device's port. Read once, while the device is there."""
         self._rates: dict[str, int] = {}
         self._scanned_ns = 0
         self._pause_s = 0.0
@@ -112,7 +112,7 @@ class PortWatch:
             self._stopped.set()
 
     def _read_until_news(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
-        """In a thread: the daemon's loop is woken for what it has to know alone."""
+        """Runs in a thread. Wakes the daemon's loop only for what it has to know."""
         while True:
             self._stopped.wait(self._pause_s)
             begun_ns = time.monotonic_ns()
@@ -123,7 +123,7 @@ class PortWatch:
                 return rates, readings
 
     def _all_quiet(self, readings: Mapping[str, PortCounters]) -> bool:
-        """Nothing has changed since the last readings, and these have been taken."""
+        """Whether nothing has changed since the last readings. If so, takes these over."""
         if self._ports.keys() != readings.keys():
             return False
         quiet = all(self._ports[name].quiet(reading) for name, reading in readings.items())
@@ -133,7 +133,8 @@ class PortWatch:
         return quiet
 
     def read(self) -> tuple[dict[str, int], dict[str, PortCounters]]:
-        """Rates and counters by device, without virtual functions: they use the port of another. In a thread."""
+        """Returns rates and counters by device, without virtual functions: they use another's port. Runs in a
+        thread."""
         at_ns = time.monotonic_ns()
         if not self._rates or at_ns - self._scanned_ns >= SCAN_NS:
             self._scanned_ns = at_ns
@@ -174,7 +175,7 @@ class PortWatch:
 
     def _take_bypass(self, port: _Port, nic: int, news: Moved, rate: int) -> None:
         if not any(news.bytes) and not port.loaded:
-            return  # nothing moves: the arbiter is not asked
+            return  # nothing moves: no need to ask the arbiter
         port.account.add(news, self._arbiter.counted(nic), rate, self._priorities())
         load = port.account.load_bytes_per_s
         if any(load) or port.loaded:
@@ -183,7 +184,7 @@ class PortWatch:
             self._arbiter.bypass(nic, *load, self._clock_ns() + valid_ns)
 
     def _doubt(self, name: str, port: _Port, before: PortCounters, news: Moved) -> None:
-        """Logs counters that make no sense, once until they make sense again."""
+        """Logs impossible counters, once until they are possible again."""
         assert port.before is not None
         for direction, word in enumerate(("sent", "received")):
             counts = before.bytes[direction], port.before.bytes[direction]
@@ -206,7 +207,7 @@ class PortWatch:
                 port.pauses[direction]["all"] += frames
 
     def rates(self, name: str) -> tuple[int, int]:
-        """What bypasses, out and in, in bytes per second; 0 where it was not read of late."""
+        """Bypass traffic, out and in, in bytes per second; 0 if it was not read recently."""
         port = self._ports.get(name)
         late_ns = max(VALID_READINGS * self._interval_ns, VALID_LEAST_NS)
         if port is None or self._clock_ns() - port.read_ns > late_ns:
@@ -214,7 +215,7 @@ class PortWatch:
         return port.account.rates_bytes_per_s
 
     def status(self, name: str) -> PortStatus | None:
-        """None: its counters have not been read twice."""
+        """None: the counters have not been read twice."""
         port = self._ports.get(name)
         if port is None or port.before is None:
             return None

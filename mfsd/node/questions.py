@@ -1,8 +1,8 @@
 """Answers what operators ask through the coordinator: what a request waits for and has moved, flows as they end, and
-what the doctor says.
+the doctor's findings.
 
-Only reading, and little of it at a time: few questions are open at once, and of flows that end faster than that only
-so many are read; the rest is counted.
+It only reads, and little at a time. Few questions are open at once. Of flows that end too fast only some are read; the
+rest is counted.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from mfsd.text import one_line
 
 LOOK_S = 0.25
 FLOWS_MAX = 250
-"""In one answer: some 80 KB."""
+"""Flows in one answer: some 80 KB."""
 EVENTS_MAX = 4_096
-"""Read in one step: some 10 ms of the daemon's loop."""
+"""Events read in one step: some 10 ms of the daemon's loop."""
 
 
 class Target(Protocol):
-    """The part of the daemon that is needed here."""
+    """The part of the daemon that this module needs."""
 
     def why(self, request: WhyRequest) -> WhyReply:
-        """LookupError: nothing is known of it."""
+        """Raises LookupError if nothing is known about it."""
 
     async def health(self) -> HealthReply: ...
 
@@ -56,7 +56,7 @@ class Questions:
         event_bytes: int,
         answer: Callable[[int, bytes, bool], None],
     ) -> None:
-        """answer: takes a question's number, one answer, and whether that is the last."""
+        """`answer` takes a question's number, one answer, and whether it is the last."""
         self._node, self._target, self._recorder, self._event_bytes = node, target, recorder, event_bytes
         self._answer = answer
         self._open: dict[int, asyncio.Task[None]] = {}
@@ -83,7 +83,7 @@ class Questions:
             self.unasked(question_id)
 
     def _now(self, question_id: int, line: bytes) -> Reply | None:
-        """None: answers come later."""
+        """Returns the answer; None if answers come later."""
         match decode_request(line):
             case WhyRequest() as request:
                 return self._target.why(request)
@@ -91,7 +91,7 @@ class Questions:
                 self.unasked(question_id)
                 _, recording = self._recorder.start()
                 task = asyncio.get_running_loop().create_task(self._flows(question_id, request, recording))
-                task.add_done_callback(lambda _: recording.close())  # also of one that is ended before it has run
+                task.add_done_callback(lambda _: recording.close())  # also if the task is cancelled before it runs
                 self._open[question_id] = task
                 return None
             case HealthRequest():
@@ -104,7 +104,7 @@ class Questions:
     async def _health(self, question_id: int) -> None:
         try:
             reply: Reply = await self._target.health()
-        except Exception as error:  # of any check, and the caller gets to know it
+        except Exception as error:  # any check may fail, and the caller is told
             reply = ErrorReply("failed", one_line(f"the doctor failed: {error}"))
         self._open.pop(question_id, None)
         self._answer(question_id, encode(reply), True)

@@ -1,4 +1,4 @@
-"""Hands the arbiter's events to the recorders. Without any, none are written."""
+"""Gives the arbiter's events to the recordings. Without any recording, the arbiter writes no events."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RECORDINGS_MAX = 4
 RING_EVENTS = 131_072
 """8 MiB, only during a recording."""
 CHUNK_EVENTS = 32_768
-"""In one reply, which must fit a line."""
+"""Events in one reply, which must fit a line."""
 WAITING_BYTES_MAX = 1 << 26
-"""Of one recording that reads slowly; what is more is lost, and counted."""
+"""Backlog of one recording that reads slowly. What exceeds it is lost, and counted."""
 CLOCK_READINGS = 9
 
 
 class Source(Protocol):
-    """The part of the arbiter that is needed here."""
+    """The part of the arbiter that this module needs."""
 
     def trace_attach(self, slots: int = ...) -> None: ...
     def trace_detach(self) -> None: ...
@@ -28,7 +28,7 @@ class Source(Protocol):
 
 
 class Names(Protocol):
-    """What events call by numbers."""
+    """Names for the numbers in events."""
 
     def processes(self) -> Mapping[int, str]: ...
     def units(self) -> Mapping[int, str]: ...
@@ -36,14 +36,14 @@ class Names(Protocol):
 
 
 class TooMany(Exception):
-    """RECORDINGS_MAX are under way."""
+    """RECORDINGS_MAX recordings are under way."""
 
     def __init__(self) -> None:
         super().__init__(f"{RECORDINGS_MAX} recordings are under way; wait for one of them to end")
 
 
 class Recording:
-    """One reader's share."""
+    """One reader's events."""
 
     def __init__(self, recorder: Recorder, lost_before: int) -> None:
         self._recorder = recorder
@@ -61,7 +61,7 @@ class Recording:
         self._waiting_bytes += len(events)
 
     def take(self, last: bool = False) -> RecordEvents:
-        """What has happened since the last call, or the first part of it: then more is to be taken at once."""
+        """Returns what has happened since the last call, or the first part of it: while `waiting`, take the rest."""
         lost = self._recorder.pump()
         events = self._waiting.popleft() if self._waiting else b""
         self._waiting_bytes -= len(events)
@@ -101,7 +101,7 @@ class Recorder:
         self._recordings: list[Recording] = []
 
     def start(self) -> tuple[RecordStarted, Recording]:
-        """TooMany. OSError when there is no memory."""
+        """Starts a recording. Raises TooMany, or OSError without memory."""
         if len(self._recordings) == RECORDINGS_MAX:
             raise TooMany
         if not self._recordings:
@@ -118,7 +118,7 @@ class Recorder:
                 self._source.trace_detach()
 
     def pump(self) -> int:
-        """Hands to every recording what the ring holds; events lost so far."""
+        """Gives every recording what the ring holds. Returns the number of events lost so far."""
         while True:
             events, lost = self._source.trace_read(CHUNK_EVENTS)
             if events:
@@ -131,7 +131,7 @@ class Recorder:
 def read_clocks(
     monotonic_ns: Callable[[], int] = time.monotonic_ns, realtime_ns: Callable[[], int] = time.time_ns
 ) -> tuple[int, int, int]:
-    """CLOCK_MONOTONIC and CLOCK_REALTIME of one moment, and how far apart the readings may be: the best of several."""
+    """CLOCK_MONOTONIC and CLOCK_REALTIME at one moment, and how far apart the readings may be. The best of several."""
     readings = []
     for _ in range(CLOCK_READINGS):
         before, real, after = monotonic_ns(), realtime_ns(), monotonic_ns()

@@ -1,6 +1,6 @@
 """Writes the default configuration file and the reference tables from the configuration structs.
 
-``python -m mfsd.node.reference docs/configuration.md`` brings the tables of that page up to date.
+``python -m mfsd.node.reference docs/configuration.md`` updates the tables of that page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EXAMPLES = {
 
 
 def default_toml() -> str:
-    """The default configuration, every key explained; keys without a default are commented out."""
+    """The default configuration with every key explained. Keys without a default are commented out."""
     parts = ["# Configuration of mfsd. Every key is optional; what is shown is the default.\n"]
     parts += [_toml_key(key) for key in keys(Config) if struct_of(key.type) is None]
     for key in keys(Config):
@@ -67,12 +67,12 @@ def markdown() -> str:
 
 
 def updated(page: str) -> str:
-    """The page with the tables between its two marks written anew."""
+    """The page with new tables between its two marks."""
     return with_part(page, BEGIN, markdown(), END)
 
 
 class KeyText(NamedTuple):
-    """What the pages say of a key."""
+    """What the pages say about a key."""
 
     name: str
     may_be: str
@@ -88,7 +88,7 @@ class Section(NamedTuple):
 
 
 def sections() -> Iterator[Section]:
-    """Everything that can be configured, for pages that are no Markdown."""
+    """Everything that can be configured, for pages that are not Markdown."""
     yield Section("Top level", "Keys before any table.", _texts([k for k in keys(Config) if struct_of(k.type) is None]))
     for key in keys(Config):
         struct = struct_of(key.type)
@@ -105,7 +105,7 @@ _RELOADS: dict[tuple[Process, ...], str] = {
 
 
 def _reloads(table: Key) -> str:
-    """Whether changes of a table's keys need a restart, and of which keys that is not so."""
+    """Says whether changes of a table's keys need a restart, and for which keys that differs."""
     struct = struct_of(table.type)
     assert struct is not None
     usual = table.reload or ()
@@ -156,7 +156,7 @@ def _rules_table() -> str:
 
 
 def _documented(struct: type[Struct]) -> list[Key]:
-    """The keys of a struct; what its annotations leave unsaid is taken from its source."""
+    """The keys of a struct. Descriptions that its annotations lack are taken from its source."""
     docs = attribute_docs(struct)
     return [
         key if key.description else msgspec.structs.replace(key, description=docs[key.attribute])

@@ -1,4 +1,4 @@
-"""Which part of a new configuration a running process takes over: what the declaration of each key says."""
+"""Applies the part of a new configuration that a running process can take over, by the declaration of each key."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mfsd.node.schema import Process, keys
 
 class Reloaded(NamedTuple):
     config: Config
-    """What is in force now: the new values where they could be taken over, else the old ones."""
+    """The configuration in force: new values that could be taken over, else the old ones."""
     applied: list[str]
-    """Keys that have changed, dotted."""
+    """Changed keys, dotted, that are in force."""
     needs_restart: list[str]
-    """Keys that have changed in the file alone."""
+    """Keys that have changed only in the file."""
 
 
 def reloaded(old: Config, new: Config, process: Process) -> Reloaded:

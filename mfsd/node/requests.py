@@ -1,7 +1,7 @@
 """Requests as this node sees them: what each has moved by stage and layer, and which met their deadlines.
 
-The arbiter keeps an account for each process and request (csrc/arbiter/ledger.c); here those of one request are put
-together, and the ends of requests are passed on to the listeners: coordinator, span exporter.
+The arbiter keeps an account for each process and request (csrc/arbiter/ledger.c). This module puts the accounts of a
+request together, and passes ends of requests on to the listeners: coordinator, span exporter.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ REQUESTS_MAX = 4_096
 ROWS_MAX = 16_384
 """Pairs of stage and layer in one reply, which must fit a line."""
 LATEST_NS = 20_000_000_000
-"""As long as an operator looks after a change."""
+"""About as long as an operator watches after a change."""
 NAMES_MAX = 1_024
-"""Clients whose names are remembered: accounts outlive their processes."""
+"""Clients whose names are remembered, since accounts outlive their processes."""
 
 
 class Ledger(Protocol):
-    """The part of the arbiter that is needed here."""
+    """The part of the arbiter that this module needs."""
 
     def accounts(self, request_id: int = 0) -> list[Account]: ...
     def finished(self) -> list[Finished]: ...
@@ -47,11 +47,11 @@ class Ended(NamedTuple):
     request: Finished
     client: Client
     account: Account | None
-    """None: it has made room already."""
+    """None: it was dropped to make room."""
 
 
 class Requests:
-    """Owned by the daemon's loop."""
+    """This node's requests. Owned by the daemon's loop."""
 
     def __init__(
         self,
@@ -59,29 +59,29 @@ class Requests:
         look_up: Callable[[int], Client | None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """look_up: an attached client, by its id."""
+        """`look_up` returns an attached client by its id."""
         self._ledger = ledger
         self._look_up = look_up
         self._clock_ns = clock_ns
         self.gone: OrderedDict[int, Client] = OrderedDict()
-        """The last clients that ended."""
+        """The latest clients that ended."""
         self._attainment = Attainment()
         self._latest = Attainment(LATEST_NS)
         self.ends: Counter[str] = Counter()
-        """By outcome, once for each process and batch."""
+        """Ends by outcome, one for each process and batch."""
         self.verdict: Callable[[int, bool], None] | None = None
-        """Told of each request that met or missed its deadline."""
+        """Called for each request that met or missed its deadline."""
         self.ended: Callable[[Ended], None] | None = None
-        """Told of each end."""
+        """Called for each end."""
 
     def client_gone(self, client_id: int, client: Client) -> None:
-        """Remembers how it was called."""
+        """Remembers the client's name."""
         self.gone[client_id] = client
         while len(self.gone) > NAMES_MAX:
             self.gone.popitem(last=False)
 
     def noticed(self) -> None:
-        """The arbiter has rung: some may have ended."""
+        """Takes ends of requests after the arbiter has rung."""
         for finished in self._ledger.finished():
             self._end(finished)
 
@@ -97,11 +97,11 @@ class Requests:
         )
 
     def accounts(self, request_id: int) -> list[Account]:
-        """One for each process that has named the request."""
+        """One account for each process that has named the request."""
         return self._ledger.accounts(request_id)
 
     def reply(self, request: RequestsRequest) -> RequestsReply:
-        """What mfsctl asks."""
+        """Answers mfsctl."""
         now_ns = self._clock_ns()
         parts: defaultdict[int, list[Account]] = defaultdict(list)
         for account in self._ledger.accounts(request.request_id):

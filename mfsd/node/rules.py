@@ -1,4 +1,4 @@
-"""The rules for queue pairs that the configuration has none for, and all rules as clients receive them."""
+"""The rules for queue pairs without a configured rule, and all rules in the form that clients receive."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BUILT_IN = (
 
 
 def native(rules: Sequence[RuleConfig], dscp: Sequence[int]) -> list[Rule]:
-    """The configured rules and the built-in ones in the order in which they are tried, as the arbiter gives them to
-    clients. `dscp`: of each class."""
+    """The configured rules, then the built-in ones, in the order in which they are tried, as the arbiter gives them to
+    clients. `dscp`: the DSCP of each class."""
     return [_native_rule(rule, dscp) for rule in (*rules, *BUILT_IN)]
 
 
 def dscp_of(rule: RuleConfig, dscp: Sequence[int | None]) -> int | None:
-    """The DSCP that the rule gives its queue pairs, from that of each class; None leaves what the program set."""
+    """The DSCP that the rule gives its queue pairs, by that of each class. None keeps what the program has set."""
     return rule.dscp if rule.wire_class is None else dscp[rule.wire_class]
 
 
@@ -51,5 +51,5 @@ def _native_rule(rule: RuleConfig, dscps: Sequence[int]) -> Rule:
 
 
 def _role(name: str) -> int:
-    """In a rule the number of the unknown role stands for any."""
+    """A role's number. In a rule the number of the unknown role means any role."""
     return Role.UNKNOWN if name == "any" else Role[name.upper().replace("-", "_")]

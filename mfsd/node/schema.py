@@ -17,7 +17,7 @@ from mfsd.node.values import CpuList, FileMode, GroupId, HostPort, PeerNetwork, 
 
 
 class Limits(Struct, frozen=True):
-    """The range of a quantity, both ends allowed."""
+    """The range of a quantity, both ends included."""
 
     lowest: Quantity
     highest: Quantity
@@ -28,14 +28,13 @@ def between(quantity: type[Quantity], lowest: str, highest: str) -> Limits:
 
 
 Process = Literal["daemon", "coordinator"]
-"""What reads the file: `mfsd`, or `mfsd --coordinator`."""
+"""The process that reads the file: `mfsd`, or `mfsd --coordinator`."""
 RESTART: tuple[Process, ...] = ()
 RELOAD: tuple[Process, ...] = ("daemon", "coordinator")
 
 
 def table(*reload: Process, max_length: int | None = None) -> Meta:
-    """The annotation of a table: which processes take changes of its keys over without a restart, where a key does not
-    say otherwise."""
+    """Annotates a table with the processes that take over changes of its keys without a restart. A key may differ."""
     return Meta(extra={"reload": reload}, max_length=max_length)
 
 
@@ -48,8 +47,8 @@ def doc(
     le: int | None = None,
     max_length: int | None = None,
 ) -> Meta:
-    """The annotation of a field: what it is for, what it may hold, and which processes take a change over without a
-    restart; None: as its table."""
+    """Annotates a field: what it is for, what it may hold, and which processes take over a change without a restart.
+    With None, as its table says."""
     extra = {"limits": limits, "reload": reload}
     if max_length is not None:
         return Meta(description=description, extra=extra, max_length=max_length)
@@ -69,7 +68,7 @@ class Key(Struct, frozen=True):
     default: Any
     """NODEFAULT: the key is required."""
     reload: tuple[Process, ...] | None
-    """Which processes take a change over without a restart; None: as its table."""
+    """Processes that take over a change without a restart. None: as its table."""
 
 
 def keys(struct: type[Struct]) -> Iterator[Key]:
@@ -93,8 +92,11 @@ def keys(struct: type[Struct]) -> Iterator[Key]:
 
 
 def attribute_docs(struct: type[Struct]) -> dict[str, str]:
-    """What the source of a struct and of those that it extends says below their fields, or an enumeration about itself,
-    for structs that do not use :func:`doc`."""
+    """The docstrings below the fields of a struct and of those that it extends, for structs that do not use
+    :func:`doc`.
+
+    A field whose type is an enumeration and that has none gets the first line of the enumeration's docstring.
+    """
     docs: dict[str, str] = {
         name: (inspect.getdoc(hint) or "").partition("\n")[0].removesuffix(".")
         for name, hint in get_type_hints(struct).items()
@@ -109,7 +111,7 @@ def attribute_docs(struct: type[Struct]) -> dict[str, str]:
 def _docs_below_fields(struct: type[Struct]) -> dict[str, str]:
     try:
         source = inspect.getsource(struct)
-    except OSError:  # made by a function out of another one, which has the texts
+    except OSError:  # a function made it from another struct, which has the texts
         return {}
     (body,) = ast.parse(textwrap.dedent(source)).body
     assert isinstance(body, ast.ClassDef)
@@ -123,7 +125,7 @@ def _docs_below_fields(struct: type[Struct]) -> dict[str, str]:
 
 
 def struct_of(hint: Any) -> type[Struct] | None:
-    """The struct that a field holds, once or in a list or a table; None for a plain value."""
+    """The struct that a field holds, directly, in a list or in a table. None for a plain value."""
     hint, _ = _unwrap(hint)
     if get_origin(hint) in (list, dict):
         hint, _ = _unwrap(get_args(hint)[-1])

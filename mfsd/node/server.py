@@ -1,7 +1,7 @@
 """The attach server: programs connect to the daemon's socket, are checked, and receive their segment.
 
-One packet is one message. Whatever is wrong with a packet closes that connection only. The daemon believes
-the kernel about who connects (SO_PEERCRED) and nothing that the client says about itself except for display.
+One packet is one message. A bad packet closes only its own connection. The daemon believes the kernel about who
+connects (SO_PEERCRED). What the client says about itself is only for display.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from mfsd.node.peer import identified, peer_of, printable, process_name
 from mfsd.node.session import Session
 
 HELLO_S = 1.0
-"""A connection that says nothing for this long is closed."""
+"""A connection that sends nothing for so long is closed."""
 REFUSALS_WAITING_MAX = 32
-"""Refused connections that are kept until their hello can be answered with the reason."""
+"""Refused connections kept open until their hello can be answered with the reason."""
 ACCEPT_PAUSE_S = 0.2
-"""After the host ran out of descriptors or memory."""
+"""Pause after the host ran out of descriptors or memory."""
 
 
 class Segments(Protocol):
     """The part of the arbiter that the server needs."""
 
     def client_add(self) -> tuple[int, int, int]:
-        """A new client's id and the descriptors of its segment and doorbell, which the caller closes."""
+        """Returns a new client's id and the descriptors of its segment and doorbell. The caller closes them."""
         ...
 
     def client_remove(self, client_id: int) -> None: ...
     def outlook_fd(self) -> int | None:
-        """A descriptor of the outlook page, which the caller closes. None: there is no page."""
+        """Returns a descriptor of the outlook page, which the caller closes. None: there is no page."""
 
 
 class _Newcomer:
@@ -63,7 +63,7 @@ class _Newcomer:
         self.peer = peer
         self.refusal = refusal
         self.pidfd = pidfd
-        """None: its process cannot be watched, and it is refused."""
+        """None: its process cannot be watched, so it is refused."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -94,7 +94,7 @@ class AttachServer:
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Closes every connection, once the arbiter has ended and the clients know it."""
+        """Closes every connection. Call it once the arbiter has ended and the clients know that."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for newcomer in list(self._newcomers):
@@ -164,7 +164,7 @@ class AttachServer:
             self._refuse(newcomer, refusal)
 
     def _attach(self, newcomer: _Newcomer, hello: Hello) -> Refusal | None:
-        """Makes the newcomer a session, or says why not."""
+        """Makes the newcomer a session, or returns why not."""
         if (problem := hello_version_error(hello)) is not None:
             return Refusal(errno.EPROTO, problem)
         peer, connection, pidfd = newcomer.peer, newcomer.connection, newcomer.pidfd
@@ -178,7 +178,7 @@ class AttachServer:
             descriptors.append(outlook)
         try:
             socket.send_fds(connection, [welcome_encode(client_id=client_id)], descriptors)
-        except OSError:  # gone, or never reads
+        except OSError:  # the client is gone, or never reads
             self._segments.client_remove(client_id)
             self._drop(newcomer)
             return None
@@ -186,7 +186,7 @@ class AttachServer:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._forget(newcomer)
-        newcomer.pidfd = None  # the session's from here on
+        newcomer.pidfd = None  # it belongs to the session from here on
         name = printable(hello.process) or process_name(peer.pid)
         abi = f"{hello.major}.{hello.minor}"
         session = Session(connection, pidfd, peer, client_id, name, time.monotonic(), abi)
@@ -263,7 +263,7 @@ class AttachServer:
             self._log.warning("nic-refused", client=session.client_id, nic=name, error=error)
         try:
             session.connection.send(reply)
-        except OSError:  # does not read its answers
+        except OSError:  # the client does not read its answers
             self._end(session, "malformed")
 
     def _end(self, session: Session, why: str) -> None:
@@ -281,8 +281,10 @@ class AttachServer:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """One packet, empty at the end of the connection, None when there is none yet. Descriptors sent along are
-    dropped by the kernel, since no room is offered for them."""
+    """Returns one packet; empty at the end of the connection, None if there is none yet.
+
+    The kernel drops descriptors sent along, since no room is offered for them.
+    """
     try:
         return connection.recv(HELLO_BYTES + 1)
     except (BlockingIOError, InterruptedError):

@@ -12,14 +12,13 @@ from mfsd._native import NICS_MAX
 from mfsd.node.admission import Peer
 
 PACKETS_PER_S = 2 * NICS_MAX
-"""More than a client ever needs: it names a NIC once for each device it opens."""
+"""More than a client ever needs: it names a NIC once for each device that it opens."""
 
 
 class Session:
-    """Lives from the welcome until the process ends, it closes its socket, or it misbehaves.
+    """An attached client: from the welcome until the process ends, closes its socket, or misbehaves.
 
-    The pidfd tells the end of the process itself, even when a child has inherited the socket and keeps it
-    open.
+    The pidfd tells when the process itself ends, even if a child has inherited the socket and keeps it open.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class Session:
         attached_s: float,
         abi: str,
     ) -> None:
-        """abi: MAJOR.MINOR of the shared memory's layout that the client speaks."""
+        """`abi`: MAJOR.MINOR of the shared memory layout that the client speaks."""
         self.connection = connection
         self.pidfd = pidfd
         self.peer = peer
@@ -55,13 +54,13 @@ class Session:
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.remove_reader(self.connection.fileno())
         loop.remove_reader(self.pidfd)
-        with contextlib.suppress(OSError):  # a child that holds the socket must see its end too
+        with contextlib.suppress(OSError):  # a child that holds the socket must also see the end
             self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
         os.close(self.pidfd)
 
     def floods(self, now_s: float) -> bool:
-        """Counts a packet; True when there are too many."""
+        """Counts a packet. True if there are too many."""
         self._packets = max(0.0, self._packets - (now_s - self._packets_at_s) * PACKETS_PER_S) + 1
         self._packets_at_s = now_s
         return self._packets > PACKETS_PER_S

@@ -108,7 +108,7 @@ def nic_status(index: int, stats: NicStats, port: PortStatus | None = None) -> N
 
 
 def nic_statuses(arbiter: Arbiter, count: int, port: Callable[[str], PortStatus | None]) -> list[NicStatus]:
-    """port: what the counters of a device's port tell."""
+    """`port` returns what the counters of a device's port tell."""
     return [
         nic_status(index, stats, port(stats["name"])) for index in range(count) if (stats := arbiter.nic_stats(index))
     ]
@@ -134,5 +134,5 @@ def rule_statuses(rules: Sequence[RuleConfig], dscp: Sequence[int]) -> list[Rule
 
 
 def _named(names: Sequence[str], values: Sequence[int]) -> dict[str, int]:
-    """What is not zero, by name; a value without a name (a newer client) by number."""
+    """Nonzero values by name; by number if they have none (from a newer client)."""
     return {names[at] if at < len(names) else str(at): value for at, value in enumerate(values) if value}

@@ -1,6 +1,7 @@
-"""Reports to the coordinator what this node's engines have of each tier of requests.
+"""Reports to the coordinator the tiers of requests of this node's engines.
 
-In a slow loop of its own, with the reading in a thread: no permit waits for it."""
+Runs in a slow loop of its own and reads in a thread, so that no permit waits for it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from mfsd.policy.request_tiers import NodeTiers
 
 INTERVAL_S = 2.0
 STUCK_S = 10.0
-"""A file system that answers no sooner: what it had is not shown as if it held."""
+"""If the file system has not answered by then, old numbers are no longer shown as valid."""
 
 
 class TierReports:
@@ -22,7 +23,7 @@ class TierReports:
         interval_s: float = INTERVAL_S,
         stuck_s: float = STUCK_S,
     ) -> None:
-        """read: runs in a thread. report: gets what is different from the last time, in the loop."""
+        """`read` runs in a thread. `report` is called in the loop, only with what differs from the last time."""
         self._read, self._report = read, report
         self._interval_s, self._stuck_s = interval_s, stuck_s
         self._reported = NodeTiers()
@@ -32,11 +33,11 @@ class TierReports:
             reading = asyncio.ensure_future(asyncio.to_thread(self._read))
             done, _ = await asyncio.wait({reading}, timeout=self._stuck_s)
             if not done:
-                self._tell(NodeTiers())
-            self._tell(await reading)
+                self._report_if_new(NodeTiers())
+            self._report_if_new(await reading)
             await asyncio.sleep(self._interval_s)
 
-    def _tell(self, found: NodeTiers) -> None:
+    def _report_if_new(self, found: NodeTiers) -> None:
         if found != self._reported:
             self._reported = found
             self._report(found)

@@ -1,7 +1,7 @@
-"""What programs did since the daemon started, those that have ended included.
+"""What programs did since the daemon started, including ended ones.
 
-A client's own counters end with it; a monitoring system that polls every few seconds would miss short programs and
-see totals fall. So the daemon adds what an ending client did to the totals of its program's name.
+A client's own counters end with it. A monitoring system that polls every few seconds would miss short programs and see
+totals fall. So the daemon adds what an ending client did to the totals of its program's name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from mfsd.node.control import ClientStatus, ProcessTotals
 
 NAMES_MAX = 64
-"""Programs counted apart. They name themselves: one that makes up new names must not fill the memory."""
+"""Programs counted apart. They name themselves: a program that makes up new names must not fill the memory."""
 OTHERS = "(others)"
 
 _COUNTS = (
@@ -36,22 +36,22 @@ class Totals:
     def __init__(self) -> None:
         self._ended: dict[str, ProcessTotals] = {}
         self._named: set[str] = set()
-        """Programs with a row of their own, for good: one that moved to another row would take its counts along."""
+        """Programs with their own row, for good: one that moved to another row would take its counts along."""
 
     def add(self, client: ClientStatus) -> None:
-        """A client ends with these counters."""
+        """Adds the counters of a client that ends."""
         name = self._row(client.process)
         self._ended[name] = _sum(name, self._ended.get(name), [client])
 
     def with_living(self, clients: Iterable[ClientStatus]) -> list[ProcessTotals]:
-        """Totals by program, ended and living, sorted by name."""
+        """Totals of ended and living clients by program, sorted by name."""
         by_name: dict[str, list[ClientStatus]] = {name: [] for name in self._ended}
         for client in clients:
             by_name.setdefault(self._row(client.process), []).append(client)
         return [_sum(name, self._ended.get(name), living) for name, living in sorted(by_name.items())]
 
     def _row(self, process: str) -> str:
-        """The first programs that are seen have their own."""
+        """The row of a program. The first ones that are seen have their own."""
         if len(self._named) < NAMES_MAX:
             self._named.add(process)
         return process if process in self._named else OTHERS

@@ -1,4 +1,4 @@
-"""Answers what mfsctl trace asks: gathers what the arbiter shows, in small bounded reads, and has it explained."""
+"""Answers mfsctl trace: gathers the arbiter's tasks in small bounded reads, and has them explained."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from mfsd.policy.config import PolicyConfig
 from mfsd.text import whole_number
 
 TASKS_MAX = 10_000
-"""In one reply, which must fit a line."""
+"""Tasks in one reply, which must fit a line."""
 
 
 class Client(Protocol):
-    """A session, by what is shown of it."""
+    """The part of a session that is shown."""
 
     @property
     def process(self) -> str: ...
 
 
 class Tracer:
-    """Reads; changes nothing."""
+    """Lists and explains tasks. Reads; changes nothing."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Tracer:
         return TraceReply([status_of(s, now_ns) for s in seen[: min(max(0, request.limit), TASKS_MAX)]], len(seen))
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
-        """LookupError: there is no such task."""
+        """Raises LookupError if there is no such task."""
         subject = self._find(request.task)
         return self.explain_one(subject, self.everything())
 
     def explain_one(self, subject: Seen, tasks: Sequence[Seen]) -> ExplainReply:
-        """`tasks`: all that were seen."""
+        """Explains one task. `tasks`: all that were seen."""
         now_ns = time.monotonic_ns()
         state = subject.state
         nic = self._arbiter.nic_stats(state.nic)
@@ -85,20 +85,21 @@ class Tracer:
         return self._arbiter.facts(*direction)
 
     def waiting(self) -> int:
-        """Tasks that wait, over all NICs: one question to the arbiter, where `nic_stats` asks three for each NIC."""
+        """Number of tasks that wait, over all NICs. Asks the arbiter once; `nic_stats` asks three times for each
+        NIC."""
         return self._arbiter.stats()["waiting_tasks"]
 
     def rates(self) -> list[int]:
-        """Of every NIC, in bytes/s."""
+        """Rate of every NIC, in bytes/s."""
         return [self._arbiter.nic_stats(nic)["rate_bytes_per_s"] for nic in self._nic_names()]
 
     def everything(self) -> list[Seen]:
-        """Every task of every program."""
+        """All tasks of all programs."""
         return [s for client_id in list(self._clients()) for s in self._of(client_id)]
 
     def _of(self, client_id: int) -> list[Seen]:
         found: list[TaskSnapshot] = []
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the client has ended meanwhile
             found = self._arbiter.tasks(client_id)
         process, names = self._clients()[client_id].process, self._nic_names()
         return [Seen(task, client_id, process, names.get(task.nic, str(task.nic))) for task in found]

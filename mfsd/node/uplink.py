@@ -1,4 +1,4 @@
-"""From the configuration to this node's link to the coordinators."""
+"""Makes this node's link to the coordinators from the configuration."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def make_link(
     version: str,
     epoch: int,
 ) -> Link | None:
-    """None: no coordinators are configured. host_rates: devices of this host and their rates in bytes/s; a port whose
-    rate is not known is planned with the coordinator's default."""
+    """Returns None if no coordinators are configured. `host_rates`: devices of this host and their rates in bytes/s. A
+    port without a known rate is planned with the coordinator's default."""
     if not cluster.coordinators:
         return None
     rates = {**host_rates, **{name: int(nic.rate_bytes_per_s) for name, nic in nics.items() if nic.rate_bytes_per_s}}

@@ -1,8 +1,8 @@
-"""Values as they are written in the configuration file, kept as plain integers and text in the program.
+"""Values of the configuration file: written with units or words, kept as plain integers and text in the program.
 
-Each class has ``parse`` (from what TOML holds; ValueError says what is allowed) and ``str()`` (what may be
-written). Quantities are integers in the one unit that the class names; their unit words are those of Linux
-traffic control: ``10gbit`` is 10^10 bits per second.
+Each class has ``parse`` (from what TOML holds; ValueError says what is allowed) and ``str()`` (what may be written).
+Quantities are integers in the unit that the class names. Their unit words are those of Linux traffic control:
+``10gbit`` is 10^10 bits per second.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Quantity(int):
     """An integer in the unit of its class; subclasses list the unit words, largest last."""
 
     units: ClassVar[dict[str, int]]
-    """Unit word to its size in sub-units, in rising order."""
+    """Unit word -> its size in sub-units, in rising order."""
     divisor: ClassVar[int] = 1
-    """Sub-units in one of the integer's unit: 8 where words count bits and the integer counts bytes."""
+    """Sub-units in one of the integer's units: 8 if words count bits and the integer counts bytes."""
     what: ClassVar[str]
     example: ClassVar[str]
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Reads ``text``. ValueError says what is allowed and gives an example."""
+        """Reads ``text``. Raises ValueError that says what is allowed and gives an example."""
         if isinstance(text, str):
             match = _NUMBER_AND_UNIT.fullmatch(text.strip())
             if match is not None and match[2].lower() in cls.units:
@@ -128,7 +128,7 @@ class GroupId(int):
 
 
 class CpuList(str):
-    """Processors of this host, as Linux writes them: ``2-3,8``. Empty: whichever."""
+    """Processors of this host, as Linux writes them: ``2-3,8``. Empty: any."""
 
     __slots__ = ()
 
@@ -170,7 +170,7 @@ def _cpu_ranges(numbers: set[int]) -> str:
 
 
 class HostPort(str):
-    """Where a server listens."""
+    """The address that a server listens on."""
 
     __slots__ = ()
 
@@ -198,7 +198,7 @@ class PortAddress(str):
 
 
 class PeerNetwork(str):
-    """The remote ends that a rule is for: an address or a network, IPv4 or IPv6 (GIDs are IPv6 addresses)."""
+    """The remote ends that a rule applies to: an address or a network, IPv4 or IPv6 (GIDs are IPv6 addresses)."""
 
     __slots__ = ()
 
@@ -214,7 +214,7 @@ class PeerNetwork(str):
         raise ValueError('not a network; write an address or a network, for example "10.1.0.0/16"')
 
     def gid_prefix(self) -> tuple[bytes, int]:
-        """The 16 bytes and the number of leading bits that count; IPv4 as ``::ffff:a.b.c.d``."""
+        """The 16 bytes and the number of leading bits that count. IPv4 is written as ``::ffff:a.b.c.d``."""
         network = ipaddress.ip_network(self)
         if network.version == 4:
             return b"\0" * 10 + b"\xff\xff" + network.network_address.packed, network.prefixlen + 96

@@ -1,4 +1,4 @@
-"""Requests that still queue at the engines of this node: from the arbiter's snapshots to the coordinator."""
+"""Requests that still queue at the engines of this node: takes the arbiter's snapshots to the coordinator."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from mfsd.policy.outlook import WATCHED_RANK, needed_by
 
 
 class Requests(Protocol):
-    """The part of the arbiter that is needed here."""
+    """The part of the arbiter that this module needs."""
 
     def waiting(self) -> list[tuple[int, tuple[RequestSnapshot, ...]]]: ...
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None: ...
 
 
 class Reports(Protocol):
-    """The part of the link to the coordinator that is needed here."""
+    """The part of the link to the coordinator that this module needs."""
 
     def waiting(self, request: WaitingSummary) -> None: ...
     def waits_no_more(self, request_id: int) -> None: ...
 
 
 class WaitingRequests:
-    """Owned by the daemon's loop. A request that several processes announce counts once, as the latest says it."""
+    """The waiting requests. Owned by the daemon's loop.
+
+    A request that several processes announce counts once, as the latest announcement says.
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class WaitingRequests:
         self._announcers: defaultdict[int, set[int]] = defaultdict(set)
 
     def noticed(self) -> None:
-        """The arbiter has rung."""
+        """Takes the changes after the arbiter has rung."""
         for client_id, requests in self._requests.waiting():
             self._replace(client_id, requests)
 
@@ -67,7 +70,7 @@ class WaitingRequests:
         }
 
     def reply(self, request: QueueRequest, processes: Mapping[int, str]) -> QueueReply:
-        """What queues now. processes: their names by client."""
+        """Lists what queues now. `processes`: names by client."""
         now_ns, rows = self._clock_ns(), list[QueuedRequest]()
         for client_id, requests in sorted(self._of_client.items()):
             needed = needed_by((r.request_id, r.rank, r.deadline_ns or None) for r in requests.values())
@@ -110,7 +113,7 @@ class WaitingRequests:
         for request_id, request in now.items():
             self._announcers[request_id].add(client_id)
             if request.flags & RequestFlag.RELEGATED and not request.pruned:
-                with contextlib.suppress(OSError):  # it has left meanwhile
+                with contextlib.suppress(OSError):  # it has left the queue meanwhile
                     self._requests.request_prune(client_id, request_id, True)
             if before.get(request_id) != request and self.reports is not None:
                 self.reports.waiting(self._summary(client_id, request))

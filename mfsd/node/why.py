@@ -1,8 +1,8 @@
-"""What a request or a program waits for, or waited for in the last minute, in sentences.
+"""Explains in sentences what a request or a program waits for, or waited for in the last minute.
 
-What waits now is explained by :mod:`mfsd.node.explain`. Of what has ended the arbiter's accounts tell when each stage
-was asked for and complete; behind whom it waited is known from samples that are taken a few times a second while
-something waits. A wait that is shorter than that may not have been seen.
+:mod:`mfsd.node.explain` explains what waits now. For what has ended, the arbiter's accounts tell when each stage was
+asked for and complete. Behind whom it waited is known from samples, taken a few times a second while something waits. A
+shorter wait may not have been seen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mfsd.policy.types import known_stage
 
 SAMPLE_S = 0.25
 SAMPLED_TASKS_MAX = 500
-"""Where more wait, sampling all of them would cost more than it tells."""
+"""If more tasks wait, sampling all of them would cost more than it tells."""
 REMEMBERED_S = 60.0
 WAITS_MAX = 4_096
 PROGRAMS_MAX = 256
@@ -33,7 +33,7 @@ WAITS_SHOWN = 5
 
 
 class Client(Protocol):
-    """A session, by what is needed of it."""
+    """The part of a session that this module needs."""
 
     @property
     def process(self) -> str: ...
@@ -65,7 +65,7 @@ class _Wait(NamedTuple):
 
 
 def _longer(before: _Wait, now: _Wait) -> _Wait:
-    """Of two the longer one. Of one task, with the most that was ahead: at its end nothing is."""
+    """The longer of two waits. Keeps what was ahead when most was, if both are of one task: at its end nothing is."""
     if now.waited_ns < before.waited_ns:
         return before
     if now.task != before.task or now.ahead_tasks >= before.ahead_tasks:
@@ -74,7 +74,7 @@ def _longer(before: _Wait, now: _Wait) -> _Wait:
 
 
 class Why:
-    """Owned by the daemon's loop. Reads; changes nothing."""
+    """Explains waits. Owned by the daemon's loop. Reads; changes nothing."""
 
     def __init__(
         self,
@@ -86,11 +86,12 @@ class Why:
         verdict: Callable[[int], str | None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`verdict`: why the coordinator gives or gave a request up; None when it does not."""
+        """`verdict`: why the coordinator gives up or gave up a request (pruned or infeasible); None if it does
+        neither."""
         self._tracer, self._policy, self._requests, self._batches = tracer, policy, requests, batches
         self._clients, self._verdict, self._clock_ns = clients, verdict, clock_ns
         self._waits: OrderedDict[tuple[int, int], _Wait] = OrderedDict()
-        """By client and request (0: none), the longest wait of each."""
+        """The longest wait of each client and request (0: none)."""
         self._gone: OrderedDict[int, Gone] = OrderedDict()
         """By process id."""
 
@@ -103,10 +104,10 @@ class Why:
             self._gone.popitem(last=False)
 
     def sample(self) -> None:
-        """Remembers for each request the longest of its waits, and behind whom."""
+        """Remembers for each request the longest of its waits, and behind whom it was."""
         now_ns = self._clock_ns()
         if 0 < self._tracer.waiting() <= SAMPLED_TASKS_MAX:
-            for wait in self._looked(now_ns):
+            for wait in self._longest_waits(now_ns):
                 place = (wait.client_id, wait.request_id)
                 before = self._waits.pop(place, None)
                 self._waits[place] = wait if before is None else _longer(before, wait)
@@ -116,7 +117,7 @@ class Why:
     def _old(self, at_ns: int) -> bool:
         return self._clock_ns() - at_ns > REMEMBERED_S * 1e9
 
-    def _looked(self, now_ns: int) -> list[_Wait]:
+    def _longest_waits(self, now_ns: int) -> list[_Wait]:
         directions: defaultdict[tuple[int, int], list[Seen]] = defaultdict(list)
         for seen in self._tracer.everything():
             if seen.state.queued and not seen.state.in_flight:
@@ -149,7 +150,7 @@ class Why:
     # ---- what is asked ---------------------------------------------------------------------------
 
     def answer(self, asked: WhyRequest) -> WhyReply:
-        """LookupError: nothing is known of it."""
+        """Raises LookupError if nothing is known about it."""
         if asked.slowest:
             return self._slowest()
         if asked.kind != "pid":
@@ -256,7 +257,7 @@ class Why:
     # ---- sentences -------------------------------------------------------------------------------
 
     def _cluster(self, request_id: int, batch_id: int | None, pruned: bool) -> list[str]:
-        """The order that is in force, the batch's place in it, and why the request was given up."""
+        """The order in force, the batch's place in it, and why the request was given up."""
         source = self._batches.source
         found = []
         if source.by == "coordinator":

@@ -1,4 +1,4 @@
-"""Which DSCP each class has on this node's packets: that of the fabric policy's profile."""
+"""The DSCP of each class on this node's packets, from the fabric policy's profile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mfsd.node.config_file import ConfigError
 
 
 def class_dscps(config: Config, file: str) -> tuple[int, ...]:
-    """Of class 0, 1, ...; empty: nothing is marked. `file` is the configuration's name in errors. ConfigError."""
+    """DSCPs of class 0, 1, ...; empty: nothing is marked. `file` is the name in errors. Raises ConfigError."""
     if not config.wire.profile:
         return ()
     try:
@@ -23,7 +23,7 @@ def class_dscps(config: Config, file: str) -> tuple[int, ...]:
 
 
 def class_priorities(config: Config) -> tuple[int, ...]:
-    """The 802.1p priority of class 0, 1, ...; empty: nothing is marked, or the profile cannot be read."""
+    """802.1p priorities of class 0, 1, ...; empty: nothing is marked, or the profile cannot be read."""
     if not config.wire.profile:
         return ()
     try:
@@ -35,8 +35,7 @@ def class_priorities(config: Config) -> tuple[int, ...]:
 
 
 def fabric_profile(wire: WireConfig) -> tuple[str, Profile]:
-    """The profile that hosts and switches should have, and its name; the shipped default where the configuration names
-    none. PolicyError."""
+    """Name and profile that hosts and switches should have, by default the shipped one. Raises PolicyError."""
     return wire.profile or DEFAULT_PROFILE, _load(wire)
 
 

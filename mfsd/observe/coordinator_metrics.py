@@ -1,4 +1,4 @@
-"""What a coordinator knows as Prometheus metrics. A pure function of its status; mfsd.observe.web serves them."""
+"""A coordinator's state as Prometheus metrics. A pure function of its status; mfsd.observe.web serves them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GAUGES = (
 
 
 def families(status: dict[str, Any]) -> Iterator[Metric]:
-    """`status`: the fields of a StatusReply of mfs.proto, as :func:`mfsd.cli.message_json.plain` gives them."""
+    """`status`: the fields of a StatusReply of mfs.proto, as from :func:`mfsd.cli.message_json.plain`."""
     info = InfoMetricFamily("mfs_coordinator", "Version and address of this coordinator.")
     info.add_metric([], {"version": status["version"], "address": status["address"]})
     yield info
@@ -67,7 +67,7 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _tiers(status: dict[str, Any]) -> Iterator[Metric]:
-    """Gauges all of them, since an engine that ends takes its counts with it."""
+    """All are gauges, since an engine that ends takes its counts with it."""
     ended = GaugeMetricFamily(
         "mfs_coordinator_tier_ended_requests",
         "Requests of a tier that have ended at engines that serve now, since each of them started, by outcome.",
@@ -110,7 +110,7 @@ class _Once(Collector):
 
 
 def text(status: dict[str, Any]) -> bytes:
-    """The exposition, whole."""
+    """The whole exposition."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(status))
     return generate_latest(registry)

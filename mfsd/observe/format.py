@@ -1,4 +1,4 @@
-"""Numbers as people read them in a table."""
+"""Formats numbers for tables that people read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 
 
 def byte_count(value: int) -> str:
-    """``1.5 MiB``; ``-`` for none, so that what matters stands out."""
+    """``1.5 MiB``; ``-`` for none, so that other values stand out."""
     return _scaled(value, 1024, "iB", "B") if value else "-"
 
 
@@ -40,7 +40,7 @@ def duration(seconds: float) -> str:
 
 
 def in_time(*windows: tuple[int, int, float]) -> str:
-    """``in time: 95% of 40 (20 s), 88% of 410 (5m 0s)``: of (met, missed, seconds), where any ended; else empty."""
+    """``in time: 95% of 40 (20 s), 88% of 410 (5m 0s)`` from (met, missed, seconds). Leaves out windows without any."""
     shares = [
         f"{met / (met + missed):.0%} of {met + missed} ({duration(seconds)})"
         for met, missed, seconds in windows

@@ -1,8 +1,8 @@
-"""The daemon's state as Prometheus metrics, by its naming conventions: base units, `_total` for what only grows.
+"""The daemon's state as Prometheus metrics, by Prometheus' naming conventions: base units, `_total` for counters.
 
-`families` is a pure function of the daemon's status. `serve` gives it a port: an HTTP server in a thread of
-its own, which asks the daemon's loop for a status at every scrape. Stages, classes and program names are
-labels; process ids are not, since every one would be a new series.
+`families` is a pure function of the daemon's status. `serve` gives it a port: an HTTP server in its own thread, which
+asks the daemon's loop for a status at every scrape. Stages, classes and program names are labels. Process ids are not,
+since every one would be a new series.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mfsd.node.control import StatusReply
 from mfsd.observe.web import listening
 
 SCRAPE_S = 5.0
-"""A daemon that does not answer within this gives no metrics; the scrape fails, which is itself a signal."""
+"""If the daemon does not answer within this, the scrape fails, which is itself a signal."""
 
 
 def families(status: StatusReply) -> Iterator[Metric]:
-    """Everything that is exported, one family at a time."""
+    """All exported metrics, one family at a time."""
     yield from _daemon(status)
     yield from _nics(status)
     yield from _use(status)
@@ -129,7 +129,7 @@ def _nics(status: StatusReply) -> Iterator[Metric]:
 
 
 def _use(status: StatusReply) -> Iterator[Metric]:
-    """What links really carried. What has no class never waits (both directions) or went without a permit (out)."""
+    """What links really carried. Bytes without a class never wait (both directions) or went without a permit (out)."""
     ratio = GaugeMetricFamily(
         "mfs_nic_utilization_ratio",
         "Moving average of the share of the rate that was really used.",
@@ -154,7 +154,7 @@ def _use(status: StatusReply) -> Iterator[Metric]:
 
 
 def _ports(status: StatusReply) -> Iterator[Metric]:
-    """What the counters of ports tell, where they can be read."""
+    """The counters of ports, where they can be read."""
     bypass = CounterMetricFamily(
         "mfs_nic_bypass_bytes",
         "Bytes that the port carried and no program with the shim on this node posted: GPU-initiated RDMA, programs "
@@ -289,8 +289,10 @@ class StatusCollector(Collector):
 
 @contextlib.contextmanager
 def serve(host: str, port: int, status: Callable[[], StatusReply]) -> Iterator[int]:
-    """Serves `/metrics`; `status` is called in the loop that runs now. Gives the port (for a port of 0). OSError
-    when the address cannot be listened on."""
+    """Serves `/metrics` and yields the port (for a port of 0). Calls `status` in the loop that runs now.
+
+    Raises OSError when it cannot listen on the address.
+    """
     loop = asyncio.get_running_loop()
 
     async def now() -> StatusReply:

@@ -1,17 +1,17 @@
 """Recordings as a trace that ui.perfetto.dev and chrome://tracing open: the Trace Event Format, JSON.
 
-One process of the trace is one daemon. In it:
+Each process of the trace is one daemon. It has:
 
 * a thread for each batch, with one slice (`X`) for each layer;
 * an asynchronous track (`b`, `n`, `e`, category `request`) for each request, from its announcement to its end, with
-  instants where its deadline lies and where it was pruned;
-* an asynchronous track (category `flow`) for each task, from submission to completion, in it `wait` to the permit and
-  `send` from there, with instants for promotions;
+  instants for its deadline and its pruning;
+* an asynchronous track (category `flow`) for each task, from submission to completion, in it `wait` until the
+  permit and `send` from there, with instants for promotions;
 * counters for each direction of each NIC: bytes that wait, and bytes permitted and not completed, by class;
 * a thread with an instant for each time that the arbiter failed open.
 
-Times are microseconds since `base_realtime_ns` of the file, on the host's CLOCK_REALTIME as it stood when the recording
-began. Identifiers are text: they have 64 bits, and numbers of a browser end at 2^53.
+Times are microseconds since `base_realtime_ns` of the file, by the host's CLOCK_REALTIME as it was when the recording
+began. Identifiers are text, since they have 64 bits and a browser's numbers end at 2^53.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Node(Struct, kw_only=True):
 
 
 class About(Struct, kw_only=True):
-    """What a trace file says of itself."""
+    """What a trace file says about itself."""
 
     base_realtime_ns: Annotated[int, Meta(ge=0, le=2**62)]
     """CLOCK_REALTIME at time 0."""
@@ -61,7 +61,7 @@ class About(Struct, kw_only=True):
 
 
 class Document(Struct, kw_only=True):
-    """A trace file. Other keys of the format are not written, and lost when files are merged."""
+    """A trace file. Other keys of the format are not written; they are lost when files are merged."""
 
     traceEvents: list[Json]
     displayTimeUnit: str = "ms"
@@ -69,11 +69,11 @@ class Document(Struct, kw_only=True):
 
 
 class NotATrace(Exception):
-    """A file that `mfsctl trace record` has not written. ``str()`` says what is wrong with it."""
+    """The file was not written by `mfsctl trace record`. ``str()`` says what is wrong with it."""
 
 
 def document(recordings: Sequence[Recorded], request_id: int = 0, batch_id: int = 0) -> Document:
-    """One file of several daemons; of one request or batch (0: of everything)."""
+    """One file of several daemons, with only one request or batch (0: with everything)."""
     base_ns = min(r.started.realtime_ns for r in recordings)
     events: list[Json] = []
     nodes = []
@@ -98,7 +98,7 @@ def document(recordings: Sequence[Recorded], request_id: int = 0, batch_id: int 
 
 
 def selected(events: Sequence[Event], request_id: int, batch_id: int) -> list[Event]:
-    """What belongs to the request, with its batches' layers, or to the batch, with its requests."""
+    """The events of the request and of its batches' layers, or of the batch and of its requests."""
     pairs = {(e.request_id, e.batch_id) for e in events if e.request_id and e.batch_id}
     requests = {r for r, b in pairs if b == batch_id} | {request_id}
     batches = {b for r, b in pairs if r == request_id} | {batch_id}
@@ -114,7 +114,7 @@ def selected(events: Sequence[Event], request_id: int, batch_id: int) -> list[Ev
 
 
 def merge(documents: Sequence[Document]) -> Document:
-    """One file of several; the clocks of their hosts are believed to agree."""
+    """One file of several. Their hosts' clocks are assumed to agree."""
     base_ns = min(d.mfs.base_realtime_ns for d in documents)
     merged = Document(traceEvents=[], mfs=About(base_realtime_ns=base_ns, nodes=[]))
     for one in documents:
@@ -132,7 +132,7 @@ def merge(documents: Sequence[Document]) -> Document:
 
 
 def read(data: bytes) -> Document:
-    """NotATrace."""
+    """Reads a trace file. Raises NotATrace."""
     try:
         found = msgspec.json.decode(data, type=Document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -271,7 +271,7 @@ class _Process:
     # ---- NICs and failures -----------------------------------------------------------------------
 
     def _nics(self, events: Iterable[Event]) -> Iterator[Json]:
-        """Of tasks whose submission was recorded: what was there before is not counted."""
+        """Counts only tasks whose submission was recorded, not what was there before."""
         waiting: defaultdict[int, int] = defaultdict(int)
         flying: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         state: dict[tuple[int, int], int | None] = {}

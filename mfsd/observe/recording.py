@@ -1,4 +1,4 @@
-"""Records what daemons do: the client half of a recording, several daemons at once."""
+"""Records what daemons do: the client half of recordings, several daemons at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mfsd.node.control_client import Conversation, Refused, Unreachable
 from mfsd.node.events import LAYOUT, Event, decode
 
 EVENTS_MAX = 2_000_000
-"""Of one daemon, by default: about 1 GB as JSON."""
+"""Default limit for one daemon: about 1 GB as JSON."""
 
 END_S = 5.0
-"""How long a daemon may take to say the last of a recording."""
+"""How long a daemon may take to send the end of a recording."""
 
 
 class Recorded(Struct):
@@ -30,16 +30,16 @@ class Recorded(Struct):
     units: dict[int, str] = {}
     nics: dict[int, str] = {}
     realtime_drift_ns: int = 0
-    """How far CLOCK_REALTIME has gone ahead of CLOCK_MONOTONIC while it was recorded."""
+    """How far CLOCK_REALTIME has gained on CLOCK_MONOTONIC during the recording."""
     problem: str = ""
-    """Why it ended before its time."""
+    """Why it ended early."""
 
 
 class Recordings:
-    """Recordings of several daemons, each in a thread of its own, from the beginning to `stop`."""
+    """Recordings of several daemons, each in its own thread, from the start until `stop`."""
 
     def __init__(self, sockets: Sequence[Path], events_max: int = EVENTS_MAX) -> None:
-        """Begins them all, or none. Unreachable or Refused."""
+        """Starts all of them, or none. Raises Unreachable or Refused."""
         self.found: list[Recorded] = []
         self._events_max = events_max
         self._conversations: list[Conversation] = []
@@ -54,19 +54,20 @@ class Recordings:
         except BaseException:
             self._close()
             raise
-        # Not Thread.join: a Ctrl-C in it marks a thread as ended that still runs (CPython 3.11, for one).
+        # Not Thread.join: Ctrl-C in it marks a running thread as ended (in CPython 3.11, for one).
         self._ended = [threading.Event() for _ in self.found]
         for mine in zip(self._conversations, self.found, self._ended, strict=True):
             threading.Thread(target=self._read, args=mine, daemon=True).start()
 
     def wait(self, seconds: float | None) -> None:
-        """Until all have ended by themselves, but no longer than this."""
+        """Waits until all have ended by themselves, but no longer than this."""
         until_s = None if seconds is None else time.monotonic() + seconds
         for ended in self._ended:
             ended.wait(None if until_s is None else max(0.0, until_s - time.monotonic()))
 
     def stop(self) -> list[Recorded]:
-        """Ends them; what was recorded, in the order of the sockets. A daemon gets END_S to say the last of it."""
+        """Ends them and returns what was recorded, in the order of the sockets. A daemon gets END_S to send its
+        rest."""
         for conversation in self._conversations:
             conversation.finish()
         self.wait(END_S)
@@ -88,7 +89,7 @@ class Recordings:
             while True:
                 reply = conversation.reply()
                 if not isinstance(reply, RecordEvents):
-                    continue  # of a later version
+                    continue  # a reply kind of a later version
                 to.events += decode(reply.events)
                 to.lost = reply.lost
                 to.processes.update(reply.processes)

@@ -1,4 +1,4 @@
-"""What a program shares with its daemon, read from the program's memory as the installed headers declare it."""
+"""Reads what a program shares with its daemon from the program's memory, as the installed headers declare it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from mfsd.capi import ffi, lib
 
 NAME = "/memfd:mfs-segment"
-"""As arbiter/session.c names it."""
+"""The name that arbiter/session.c gives it."""
 RINGS = ("submit_slot", "grant_slot")
-"""Thousands of messages, nearly all of the past."""
+"""Thousands of messages, nearly all of them old."""
 Value = int | str | list[Any] | dict[str, Any]
 
 
@@ -26,7 +26,7 @@ class Mapping(NamedTuple):
 
 
 def read_segments(pid: int, proc: Path = Path("/proc")) -> list[bytes]:
-    """The segments that the process has mapped, one for each of its sessions. SegmentError."""
+    """Returns the segments that the process has mapped, one for each of its sessions. Raises SegmentError."""
     try:
         found = mapped_segments((proc / str(pid) / "maps").read_text())
         if not found:
@@ -40,7 +40,7 @@ def read_segments(pid: int, proc: Path = Path("/proc")) -> list[bytes]:
 
 
 def mapped_segments(maps: str) -> list[Mapping]:
-    """One for each mapping of a segment in /proc/PID/maps."""
+    """The mappings of segments in /proc/PID/maps."""
     found = []
     for line in maps.splitlines():
         fields = line.split(None, 5)
@@ -59,12 +59,12 @@ def _read(memory: Any, place: Mapping) -> bytes:
 
 
 def decode_segment(data: bytes, rings: bool = False) -> dict[str, Any]:
-    """The segment as a tree: entries of tables that are in use, by their number. SegmentError: of another ABI."""
+    """Returns the segment as a tree, with the used entries of tables by number. Raises SegmentError for another ABI."""
     header_bytes = ffi.sizeof("struct mfs_segment_header")
     if len(data) < header_bytes:
         raise SegmentError(f"the segment has {len(data)} bytes, and its header alone {header_bytes}")
     size_bytes = ffi.sizeof("struct mfs_segment")
-    memory = ffi.from_buffer(data.ljust(size_bytes, b"\0"))  # what a daemon of a lower minor does not have is zeros
+    memory = ffi.from_buffer(data.ljust(size_bytes, b"\0"))  # a daemon of a lower minor has less: the rest is 0
     segment = ffi.cast("struct mfs_segment *", memory)[0]
     header = segment.header
     if header.magic != lib.MFS_ABI_MAGIC:
@@ -99,7 +99,7 @@ def _value(data: Any, kind: Any) -> Value:
 
 
 def _place(entry: Any) -> Any:
-    """What ffi.buffer takes: an array is a place by itself."""
+    """The argument for ffi.buffer: an array itself, or the address of anything else."""
     return entry if ffi.typeof(entry).kind == "array" else ffi.addressof(entry)
 
 
@@ -112,5 +112,5 @@ def _leaves(value: Value, path: str) -> Iterator[tuple[str, str]]:
 
 
 def segment_lines(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """A place such as batch[3].layer_current, and what is there."""
+    """Yields pairs of a place, such as batch[3].layer_current, and the value there."""
     return _leaves(tree, "")

@@ -1,7 +1,7 @@
-"""Requests as OpenTelemetry spans: one for each request that has ended, one below it for each stage and layer.
+"""Requests as OpenTelemetry spans: one for each request that has ended, and below it one for each stage and layer.
 
-The official SDK and its OTLP/HTTP exporter do the work, in a thread of the SDK. The daemon's loop hands over spans that
-are over already, and only while fewer than QUEUE_MAX are on their way: what is more is dropped and counted.
+The official SDK and its OTLP/HTTP exporter do the work in a thread of the SDK. The daemon's loop hands over finished
+spans, and only while fewer than QUEUE_MAX are on their way. Further ones are dropped and counted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 QUEUE_MAX = 8_192
-"""Spans that wait to be exported."""
+"""Spans that may wait to be exported."""
 LAYERS_MAX = 256
-"""Child spans of one request; with more pairs of stage and layer than that there is one for each stage."""
+"""Most child spans of a request. With more pairs of stage and layer there is only one for each stage."""
 EXPORT_S = 10.0
 EXTRA = "OpenTelemetry's packages are missing: pip install 'mfsd[otel]'"
 
@@ -38,7 +38,7 @@ class MissingExtra(Exception):
 
 
 def wanted(otlp: str, environment: Mapping[str, str]) -> bool:
-    """Whether configuration or OpenTelemetry's own variables ask for spans."""
+    """Whether the configuration or OpenTelemetry's own variables ask for spans."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if otlp:
@@ -51,7 +51,7 @@ class Spans:
     """Makes spans of ended requests. `counts` by outcome: exported, failed, dropped."""
 
     def __init__(self, otlp: str, node: str, version: str, log: Logger) -> None:
-        """otlp: URL of the receiver; empty: as OpenTelemetry's variables say. MissingExtra."""
+        """`otlp`: URL of the receiver; empty: as OpenTelemetry's variables say. Raises MissingExtra."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -77,7 +77,7 @@ class Spans:
         return {outcome: self._counts[outcome] for outcome in ("exported", "failed", "dropped")}
 
     def ended(self, request: Ended) -> None:
-        """Takes a request over. Never waits."""
+        """Takes an ended request over. Never waits."""
         from opentelemetry import trace
 
         cells = _cells(request)
@@ -121,11 +121,11 @@ class Spans:
         parent.end(max([ended.end_ns, ended.done_ns]) + self._offset_ns)
 
     def close(self) -> None:
-        """Sends what waits, for as long as one export may take."""
+        """Sends the spans that wait, for as long as one export may take."""
         self._provider.shutdown()
 
     def _exported(self, spans: int, good: bool) -> None:
-        """Called in the SDK's thread, which is the only one that changes these two counts."""
+        """Runs in the SDK's thread, the only one that changes these two counts."""
         self._counts["exported" if good else "failed"] += spans
         if not good and not self._logged:
             self._logged = True
@@ -133,7 +133,7 @@ class Spans:
 
 
 def _cells(request: Ended) -> list[tuple[str, int | None, int, int, AccountCell]]:
-    """(stage, layer, first submission, last completion, counts) of what has moved."""
+    """(stage, layer, first submission, last completion, counts) of everything that has moved."""
     moved = [c for c in request.account.cells if c.last_ns] if request.account is not None else []
     if len(moved) > LAYERS_MAX:
         by_stage: dict[int, AccountCell] = {}
@@ -161,13 +161,13 @@ def _cells(request: Ended) -> list[tuple[str, int | None, int, int, AccountCell]
 
 
 def _counting(exporter: SpanExporter, count: Callable[[int, bool], None]) -> SpanExporter:
-    """The exporter, with its outcomes counted."""
+    """Wraps the exporter so that its outcomes are counted."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     class Counting(SpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             result = SpanExportResult.FAILURE
-            with contextlib.suppress(Exception):  # whatever it is, it costs these spans and nothing else
+            with contextlib.suppress(Exception):  # any error costs these spans and nothing else
                 result = exporter.export(spans)
             count(len(spans), result is SpanExportResult.SUCCESS)
             return result
@@ -183,7 +183,7 @@ def _counting(exporter: SpanExporter, count: Callable[[int, bool], None]) -> Spa
 
 @contextlib.contextmanager
 def exported(otlp: str, node: str, version: str, log: Logger) -> Iterator[Spans]:
-    """Spans are exported inside. MissingExtra."""
+    """Exports spans inside. Raises MissingExtra."""
     spans = Spans(otlp, node, version, log)
     log.info("spans", otlp=otlp or "as OTEL_EXPORTER_OTLP_ENDPOINT says")
     try:

@@ -43,7 +43,7 @@ Any key closes this page."""
 
 
 class _Help(ModalScreen[None]):
-    """What the keys and the columns mean."""
+    """Explains the keys and the columns."""
 
     CSS = """
     _Help { align: center middle; }
@@ -68,7 +68,7 @@ class _Table(Vertical):
         self.pattern = ""
         self._rows: list[Row] = []
         self._written: dict[str, list[str]] = {}
-        """What the terminal's table holds, by row."""
+        """The cells of the terminal's table, by row."""
 
     def compose(self) -> ComposeResult:
         yield DataTable(cursor_type="row", zebra_stripes=True)
@@ -81,7 +81,7 @@ class _Table(Vertical):
         self.refill()
 
     def refill(self) -> None:
-        """Writes only what differs: most samples change a few cells."""
+        """Writes only what differs, since most samples change few cells."""
         table = self.query_one(DataTable)
         shown = arranged(self._rows, self.sort_column, self.reverse, self.pattern)
         texts = {row.key: [cell.text for cell in row.cells] for row in shown}
@@ -154,16 +154,16 @@ class Top(App[None]):
     ]
 
     def __init__(self, ask: Callable[[], Sample], interval_s: float = 1.0) -> None:
-        """`ask` blocks and raises Unreachable or Refused; a daemon that stops is waited for."""
+        """`ask` blocks and raises Unreachable or Refused. If the daemon stops, it is waited for."""
         super().__init__()
         self._ask = ask
         self._interval_s = interval_s
         self._paused = False
         self._before: tuple[float, Sample] | None = None
         self.shows_requests = False
-        """Whether requests are seen: they are most of what there is to ask for."""
+        """Whether requests are shown. They are most of what an answer contains."""
         self._latest: tuple[Sample, Sample, float] | None = None
-        """What tables are made of when they are shown."""
+        """The data of the tables when they are shown."""
 
     def compose(self) -> ComposeResult:
         yield Static("connecting ...", id="head")
@@ -176,12 +176,12 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self.action_view(1)
-        self._timer = self.set_interval(self._interval_s, self._look)
-        self._look()
+        self._timer = self.set_interval(self._interval_s, self._sample)
+        self._sample()
 
     @work(thread=True, exclusive=True, group="sample")
-    def _look(self) -> None:
-        """Asks in a thread: a daemon that hangs must not freeze the keyboard."""
+    def _sample(self) -> None:
+        """Asks in a thread, so that a daemon that hangs does not freeze the keyboard."""
         if self._paused:
             return
         worker = get_current_worker()
@@ -201,7 +201,7 @@ class Top(App[None]):
     def _show(self, now_s: float, sample: Sample) -> None:
         reply = sample.status
         then_s, before = self._before or (now_s, sample)
-        if before.status.daemon.epoch != reply.daemon.epoch:  # it was restarted: counters began anew
+        if before.status.daemon.epoch != reply.daemon.epoch:  # the daemon was restarted: counters began anew
             then_s, before = now_s, sample
         self._before = (now_s, sample)
         daemon = reply.daemon
@@ -219,7 +219,7 @@ class Top(App[None]):
         self._show_table()
 
     def _show_table(self) -> None:
-        """The one that is seen; the others when it is their turn."""
+        """Fills the visible table. The others are filled when they are shown."""
         if self._latest is not None:
             table = self._table()
             table.show(list(table.view.rows(*self._latest)))
@@ -238,7 +238,7 @@ class Top(App[None]):
         before, self.shows_requests = self.shows_requests, event.pane.id in REQUEST_VIEWS
         self._show_table()
         if self.shows_requests and not before:
-            self._look()
+            self._sample()
 
     def action_help(self) -> None:
         self.push_screen(_Help())
@@ -264,7 +264,7 @@ class Top(App[None]):
         nearest = min(range(len(INTERVALS_S)), key=lambda at: abs(INTERVALS_S[at] - self._interval_s))
         self._interval_s = INTERVALS_S[min(len(INTERVALS_S) - 1, max(0, nearest + step))]
         self._timer.stop()
-        self._timer = self.set_interval(self._interval_s, self._look)
+        self._timer = self.set_interval(self._interval_s, self._sample)
 
     def action_filter(self) -> None:
         field = self.query_one("#filter", Input)

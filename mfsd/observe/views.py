@@ -1,4 +1,4 @@
-"""What `mfsctl top` shows, as tables of plain values: two samples in, rows out. No terminal here.
+"""The tables of `mfsctl top` as plain values: two samples in, rows out. No terminal here.
 
 Rates are differences between two samples. A cell keeps its value beside its text, so that sorting is by value.
 """
@@ -22,27 +22,27 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """`key` stays the same from sample to sample."""
+    """One row. `key` stays the same from sample to sample."""
 
     key: str
     cells: tuple[Cell, ...]
 
 
 class Sample(NamedTuple):
-    """What the daemon has answered at one time."""
+    """The daemon's answers at one time."""
 
     status: StatusReply
     requests: list[RequestStatus]
-    """Those used last, without layers."""
+    """The most recently used requests, without layers."""
 
 
 class View(NamedTuple):
-    """One table. Columns whose title ends in a blank are text, the others numbers, right-aligned."""
+    """One table. Columns whose title ends in a blank are text. The others are numbers and right-aligned."""
 
     name: str
     columns: tuple[str, ...]
     rows: Callable[[Sample, Sample, float], Iterator[Row]]
-    """From the earlier sample, the later one and the seconds between them (0: the first sample, no rates)."""
+    """Takes the earlier sample, the later one and the seconds between them (0: the first sample, no rates)."""
 
 
 def _text(value: str) -> Cell:
@@ -58,7 +58,7 @@ def _count(value: int) -> Cell:
 
 
 def _rate(before: int, after: int, elapsed_s: float) -> Cell:
-    """Bytes per second, shown in bits as links are."""
+    """Bytes per second, shown in bits as usual for links."""
     rate = max(0, after - before) / elapsed_s if elapsed_s > 0 else 0.0
     return Cell(rate, bit_rate(round(rate)))
 
@@ -205,7 +205,7 @@ def _requests(before: Sample, after: Sample, elapsed_s: float) -> Iterator[Row]:
 
 
 def _deadline(request: RequestStatus) -> Cell:
-    """Time left; of one that has ended, whether it was in time. Sorted by the time, the most urgent first."""
+    """Time left; for a request that has ended, whether it was in time. Sorted by time, most urgent first."""
     left_s = request.deadline_left_s
     if left_s is None:
         return Cell(math.inf, "-")
@@ -223,7 +223,7 @@ def _failed_open(client: ClientStatus) -> int:
 
 
 def _pauses(before: PortStatus, after: PortStatus, elapsed_s: float) -> Cell:
-    """Frames in a second, sent and received."""
+    """Frames per second, sent and received."""
     if after.pauses is None and after.incoming_pauses is None:
         return Cell(0.0, "-")
     earlier, now = ((port.pauses or 0) + (port.incoming_pauses or 0) for port in (before, after))
@@ -258,7 +258,7 @@ VIEWS = (
 
 
 def in_time_of(deadlines: DeadlineStatus) -> str:
-    """Of late, and before; empty while no request with a deadline has ended."""
+    """Recent shares in time, latest first; empty while no request with a deadline has ended."""
     return in_time(
         (deadlines.latest_met, deadlines.latest_missed, deadlines.latest_s),
         (deadlines.recent_met, deadlines.recent_missed, deadlines.window_s),
@@ -266,7 +266,7 @@ def in_time_of(deadlines: DeadlineStatus) -> str:
 
 
 def arranged(rows: list[Row], column: int | None, reverse: bool, pattern: str) -> list[Row]:
-    """The rows in which the pattern occurs, sorted by a column (None: as they come). Equal ones keep their order."""
+    """The rows with the pattern, sorted by a column (None: as they come). Equal ones keep their order."""
     shown = [row for row in rows if any(pattern.lower() in cell.text.lower() for cell in row.cells)]
     if column is None:
         return shown

@@ -1,7 +1,7 @@
 """A coordinator's web page: the cluster at a glance, self-contained, read only.
 
-The files of the folder `page` are all that it loads; it asks `/view.json` every second. `/status.json`, `/healthz` and
-`/metrics` are for machines. Served by threads beside the coordinator's loop, which makes each status.
+It loads only the files of the folder `page`, and asks `/view.json` every second. `/status.json`, `/healthz` and
+`/metrics` are for machines. Threads beside the coordinator's loop serve it; the loop makes each status.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TYPES = {
 STATUS_S = 5.0
 BODY_BYTES_MAX = 65_536
 CONNECTIONS_MAX = 128
-"""At a time. Browsers that watch flows keep theirs."""
+"""At a time. Browsers that watch flows keep theirs open."""
 GZIP_LEAST = 1_400
-"""What fits one packet is not worth packing."""
+"""Smaller bodies fit one packet and are not worth compressing."""
 T = TypeVar("T")
 HEADERS = [
     ("Cache-Control", "no-store"),
@@ -47,8 +47,10 @@ HEADERS = [
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, but no more than that many: each takes a descriptor and memory of a process that
-    has more to do. One that comes beyond them is closed."""
+    """Serves each connection in a thread, up to CONNECTIONS_MAX, and closes further ones.
+
+    Each takes a descriptor and memory of a process that has more to do.
+    """
 
     daemon_threads = True
 
@@ -74,22 +76,22 @@ class _ServerV6(_Server):
 
 
 class QuietHandler(WSGIRequestHandler):
-    """Of a request, in a thread of its own."""
+    """Handles one connection in its own thread."""
 
-    timeout = 10  # a connection that says nothing is closed
+    timeout = 10  # seconds after which a silent connection is closed
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not logged: readers ask every few seconds."""
+        """Logs nothing: readers ask every few seconds."""
 
 
 class Answer(NamedTuple):
-    """What a path answers."""
+    """The answer of a path."""
 
     status: str
     content_type: str
     body: bytes
     more: Generator[bytes, None, None] | None = None
-    """Parts that follow as they come, until the reader leaves or they end."""
+    """Further parts as they come, until they end or the reader leaves."""
 
 
 Query = Mapping[str, str]
@@ -98,7 +100,7 @@ Posting = Callable[[bytes], Answer]
 
 
 def page_files() -> dict[str, Answer]:
-    """The page by path; `/` is its index."""
+    """The files of the page by path; `/` is its index."""
     files = {
         f"/{file.name}": Answer("200 OK", TYPES[file.suffix], file.read_bytes())
         for file in sorted(PAGE.iterdir())
@@ -110,8 +112,10 @@ def page_files() -> dict[str, Answer]:
 def application(
     paths: Mapping[str, Making], posted: Mapping[str, Posting] | None = None
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The page and its data as a WSGI application. Each of `paths` gives an answer, or raises TimeoutError; so does
-    each of `posted`, questions that have a body. None changes anything."""
+    """The page and its data as a WSGI application.
+
+    `paths` and `posted` (questions with a body) give answers or raise TimeoutError. None of them changes anything.
+    """
     files, questions = page_files(), posted or {}
 
     def found_at(environment: WSGIEnvironment) -> Answer:
@@ -152,7 +156,7 @@ TOO_LARGE = Answer("413 Content Too Large", "text/plain", f"at most {BODY_BYTES_
 
 
 def _body(environment: WSGIEnvironment) -> bytes | None:
-    """None: it is too large, or does not say its length."""
+    """The request's body, or None if it is too large or does not say its length."""
     text = environment.get("CONTENT_LENGTH", "")
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BODY_BYTES_MAX):
         return None
@@ -161,7 +165,7 @@ def _body(environment: WSGIEnvironment) -> bytes | None:
 
 
 def in_loop(make: Callable[[], T], loop: asyncio.AbstractEventLoop) -> Callable[[], T]:
-    """`make`, called in the loop by another thread. TimeoutError when the loop does not come to it."""
+    """Wraps `make` so that another thread can run it in the loop. Raises TimeoutError if the loop is too busy."""
 
     async def now() -> T:
         return make()
@@ -180,15 +184,15 @@ def in_loop(make: Callable[[], T], loop: asyncio.AbstractEventLoop) -> Callable[
 def serve(
     host: str, port: int, paths: Mapping[str, Making], posted: Mapping[str, Posting] | None = None
 ) -> Iterator[int]:
-    """Serves the page, `paths` and `posted`, which threads of the server call. Gives the port. OSError when it cannot
-    listen."""
+    """Serves the page, `paths` and `posted`, and yields the port. Server threads call them. Raises OSError if it cannot
+    listen on the address."""
     with listening(host, port, application(paths, posted)) as served:
         yield served
 
 
 @contextlib.contextmanager
 def listening(host: str, port: int, application: WSGIApplication) -> Iterator[int]:
-    """Serves a WSGI application, which threads of the server call. Gives the port. OSError when it cannot listen."""
+    """Serves a WSGI application and yields the port. Server threads call it. Raises OSError if it cannot listen."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     kind = _ServerV6 if family == socket.AF_INET6 else _Server
     server = make_server(host, port, application, server_class=kind, handler_class=QuietHandler)

@@ -1,10 +1,11 @@
-"""The parameters and facts of the policy, and the order of the cluster, as pure functions: no I/O, no clock, no global
-state. The rules of one NIC are the native core's (`order_rules`; csrc/queue/policy_*.c); tests/specification has them
-in Python.
+"""Pure functions: the policy's parameters and facts, and the order of the cluster. No I/O, no clock, no global state.
 
-Read in this order: types, config, native, estimate, urgency, flow (one NIC); red, load, result, pruning (the
-cluster); outlook (how long a transfer will take); request_tiers (sums of what engines publish).
-Rules and invariants: docs/internals/policy.md.
+The rules of one NIC are in the native core (`order_rules`; csrc/queue/policy_*.c), and in Python in
+tests/specification.
+
+Read in this order: types, config, native, estimate, urgency, flow (one NIC); red, load, result, pruning (the cluster);
+outlook (how long a transfer will take); request_tiers (sums of what engines publish). Rules and invariants:
+docs/internals/policy.md.
 """
 
 from mfsd.policy.config import EarlyOrder, PolicyConfig, Variant

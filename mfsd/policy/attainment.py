@@ -6,33 +6,38 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 WINDOW_NS = 300_000_000_000
-"""Five minutes: what "recent" means."""
+"""The length of the window that "recent" means: five minutes."""
 REQUESTS_MAX = 65_536
-"""Verdicts that are remembered; with more requests than that in the window, recent counts hold the latest of them."""
+"""How many verdicts are remembered. If the window has more requests, recent counts cover only the latest of them."""
 
 
 class Counts(NamedTuple):
     met: int
     missed: int
-    """Both since the start."""
+    """`met` and `missed` count since the start."""
     recent_met: int
     recent_missed: int
-    """Both within the window."""
+    """`recent_met` and `recent_missed` count within the window."""
 
 
 class Attainment:
-    """Counts each request once, though several processes, nodes and batches may tell its end: it is late when it was
-    late in one of them."""
+    """Counts each request once, even if several processes, nodes and batches report its end.
+
+    A request is late if any of them says so.
+    """
 
     def __init__(self, window_ns: int = WINDOW_NS) -> None:
         self.window_ns = window_ns
         self._verdicts: OrderedDict[int, tuple[int, bool]] = OrderedDict()
-        """Request -> when it ended first, and whether it met its deadline; in the order of time."""
+        """Request -> (when it first ended, whether it met its deadline), ordered by time."""
         self._met = self._missed = self._recent_met = 0
 
     def judge(self, request_id: int, met: bool, now_ns: int) -> tuple[int, bool] | None:
-        """The end of a request, or of a part of it. now_ns: never less than before. When it counts, and whether it was
-        counted as met until now; None: nothing has changed."""
+        """Records the end of a request, or of a part of it.
+
+        `now_ns` must never decrease. Returns None if nothing has changed, else the time at which the request counts and
+        whether it was counted as met until now.
+        """
         self._forget(now_ns)
         known = self._verdicts.get(request_id)
         if known is None:

@@ -33,8 +33,8 @@ class EarlyOrder(str, Enum):
 
 
 _NATIVE: Final[Any] = _native.Policy()
-"""The defaults. Those and the limits are the native core's (MFS_POLICY_PARAMETERS in csrc/include/mfs/policy.h); what
-it does not have is stated here."""
+"""The defaults. They and the limits come from the native core (MFS_POLICY_PARAMETERS in csrc/include/mfs/policy.h).
+What the core does not have is stated here."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

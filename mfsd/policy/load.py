@@ -1,4 +1,4 @@
-"""Load promised on resources, and the one that takes longest (paper appendix B: S(u), L_i(u), bottleneck)."""
+"""Load promised on resources, and which resource takes longest (paper appendix B: S(u), L_i(u), bottleneck)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 from mfsd.policy.estimate import transfer_ns
 
 Loads = Mapping[int, int]
-"""Resource number -> amount of work on it. Resources are NIC ports (bytes); the same routine takes any
-resource with a capacity, such as a unit's compute or KV memory (design)."""
+"""Resource number -> amount of work. Resources are NIC ports (bytes). Any resource with a capacity works, such as a
+unit's compute or KV memory (design)."""
 
 
 class Bottleneck(NamedTuple):
-    """The resource that needs the longest, and for how long. Resource None: nothing is loaded."""
+    """The resource that needs the longest, and how long it needs. Resource None: nothing is loaded."""
 
     time_ns: int
     resource: int | None
@@ -23,10 +23,10 @@ NOTHING = Bottleneck(0, None)
 
 
 class PromisedLoad:
-    """S(u): amounts promised on resources, with the slowest kept at hand.
+    """S(u): amounts promised on resources. Keeps the slowest resource at hand.
 
-    Amounts only grow along the order, except when a request is pruned, so the slowest is found again from
-    scratch only then. Equal times: the smaller resource number.
+    Amounts only grow along the order, except when a request is pruned. So only then is the slowest searched for again.
+    Of equally slow resources the one with the smaller number counts.
     """
 
     def __init__(self, capacity_per_s: Loads) -> None:
@@ -53,8 +53,7 @@ class PromisedLoad:
         self._slowest = None
 
     def bottleneck_with(self, extra: Loads) -> Bottleneck:
-        """argmax_u (S(u) + L(u)) / capacity(u), over all resources, those that `extra` does not touch
-        included."""
+        """argmax_u (S(u) + L(u)) / capacity(u) over all resources, including those that `extra` does not load."""
         if self._slowest is None:
             self._slowest = NOTHING
             for resource, amount in self._amount.items():

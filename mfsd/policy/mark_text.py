@@ -1,11 +1,12 @@
-"""Marks as one variable of the environment, `MFS_MARK`: `mfs-run --mode mark` writes it, adapters read it here, the
-shim reads it in nccl_shim/src/mark.c. It is a list of parts:
+"""Reads and writes marks as one environment variable, `MFS_MARK`.
+
+`mfs-run --mode mark` writes it. Adapters read it here; the shim reads it in nccl_shim/src/mark.c. It is a list:
 
     dscp=46,34,-,8;stages=collective:0,reuse:1,p2d:2,background:3;sizes=reuse:1048576+16777216;rule=role:kv,dscp:34
 
-`dscp` has one entry for each class on the wire, `-` for one without a mark. `stages` gives each stage its classes, the
-highest first; `sizes` the sizes up to which all but the last of them go. A `rule` is the shim's: which queue pairs get
-a DSCP when they are connected. In its values %XX stands for a byte.
+`dscp` has one entry for each class on the wire; `-` stands for none. `stages` lists the classes of each stage, the
+highest first. `sizes` lists the largest size for each of them but the last. A `rule` is for the shim: it says which
+queue pairs get a DSCP when they are connected. In the values of a rule, %XX stands for a byte.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from mfsd.policy.types import Stage
 
 VARIABLE: Final = "MFS_MARK"
 SET_BY_US: Final = "MFS_SET_CLASSES"
-"""Names the variables of classes that mfs-run has set, by spaces."""
+"""Names, separated by spaces, the class variables that mfs-run has set."""
 PLAIN: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:"
-"""What stands for itself in a rule: what names of files and addresses are made of."""
+"""Bytes that a rule contains unescaped: those of file names and addresses."""
 BYTES_MAX: Final = 2**63 - 1
 
 
 def mark_text(marks: Marks) -> str:
-    """The variable's value."""
+    """Writes marks as the variable's value."""
     parts = ["dscp=" + ",".join("-" if one is None else str(one) for one in marks.dscp)]
     parts.append("stages=" + _by_stage_text(marks.stages))
     if marks.sizes:
@@ -34,7 +35,7 @@ def mark_text(marks: Marks) -> str:
 
 
 def parse_marks(text: str) -> Marks:
-    """Reads the variable's value. ValueError names the part that cannot be."""
+    """Reads the variable's value. Raises ValueError that names the invalid part."""
     dscp: tuple[int | None, ...] = ()
     stages: dict[Stage, tuple[int, ...]] = {}
     sizes: dict[Stage, tuple[int, ...]] = {}

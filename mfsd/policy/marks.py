@@ -1,4 +1,4 @@
-"""Marking without a daemon: which class a transfer travels in, by its stage and its size."""
+"""Marking without a daemon: chooses a transfer's class by its stage and size."""
 
 from __future__ import annotations
 
@@ -9,40 +9,38 @@ from mfsd.policy.types import Stage
 
 CLASSES_MAX: Final = 8
 RULES_MAX: Final = 64
-"""As MFS_RULES_MAX in csrc/include/mfs/abi.h."""
+"""MFS_RULES_MAX in csrc/include/mfs/abi.h."""
 ROLES: Final = ("any", "nccl-data", "nccl-cts", "nccl-flush", "kv", "bulk")
 SIZED: Final = (Stage.REUSE, Stage.P2D)
 """Stages whose transfers are divided by size."""
 
 
 class MarkRule(NamedTuple):
-    """Queue pairs that get a DSCP when they are connected. Empty and None match everything; the first rule that matches
-    wins."""
+    """Gives queue pairs a DSCP when they are connected. Empty and None match everything; the first match wins."""
 
     library: str = ""
     process: str = ""
     communicator: str = ""
     peer: str = ""
-    """A network, as 10.1.0.0/16."""
+    """A network, such as 10.1.0.0/16."""
     role: str = "any"
     dscp: int | None = None
-    """None leaves what the program has set."""
+    """None keeps what the program has set."""
 
 
 class Marks(NamedTuple):
-    """What programs go by that mark their transfers themselves."""
+    """What a program goes by that marks its own transfers."""
 
     dscp: tuple[int | None, ...]
-    """Of each class on the wire, the highest first."""
+    """The DSCP of each class on the wire, highest class first."""
     stages: Mapping[Stage, tuple[int, ...]]
-    """Classes of each stage, the highest first; the smaller a transfer, the higher its class."""
+    """The classes of each stage, highest first. The smaller a transfer, the higher its class."""
     sizes: Mapping[Stage, tuple[int, ...]]
-    """Bytes up to which a transfer goes in all but the last of its stage's classes."""
+    """For each class of a stage but the last: the largest transfer that goes in it, in bytes."""
     rules: tuple[MarkRule, ...] = ()
 
     def wire_class(self, stage: int, size_bytes: int | None = None) -> int:
-        """The class of a transfer; of an unknown size: the last that the stage has. A stage that is not named here goes
-        as background does."""
+        """Returns the class of a transfer. An unknown size counts as the largest, an unknown stage as background."""
         known = Stage(stage) if stage in self.stages else Stage.BACKGROUND
         classes, edges = self.stages[known], self.sizes.get(known, ())
         if size_bytes is None:
@@ -51,7 +49,7 @@ class Marks(NamedTuple):
 
 
 class StageClasses(NamedTuple):
-    """How the classes of a fabric are divided among stages, without a daemon."""
+    """How a fabric's classes are divided among stages, without a daemon."""
 
     collective: int
     reuse: tuple[int, ...]
@@ -69,9 +67,12 @@ class StageClasses(NamedTuple):
 
 
 def divided(classes: int, *, background: bool = True) -> StageClasses:
-    """The highest class is the collectives'. Of those below it loads have the upper half, one more if they are odd, and
-    last stages the lower half. `background`: the lowest is kept for background, where there are three; else
-    it is the last stages', too."""
+    """Divides the classes. Raises ValueError if their number is not from 1 to 8.
+
+    Collectives get the highest class. Of those below, loads get the upper half (and the middle one if their number is
+    odd), and last stages the lower half. With `background` and at least three classes, the lowest is background's
+    alone; otherwise last stages share it.
+    """
     if not 1 <= classes <= CLASSES_MAX:
         raise ValueError(f"classes is {classes}: use 1 to {CLASSES_MAX}")
     lowest = classes - 1
@@ -82,7 +83,7 @@ def divided(classes: int, *, background: bool = True) -> StageClasses:
 
 
 def checked(marks: Marks) -> Marks:
-    """The same, if it can be used. ValueError names what cannot be."""
+    """Returns the marks unchanged if they can be used. Raises ValueError that names what is wrong."""
     count = len(marks.dscp)
     if not 1 <= count <= CLASSES_MAX:
         raise ValueError(f"dscp names {count} classes: use 1 to {CLASSES_MAX}")

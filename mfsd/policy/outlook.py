@@ -1,11 +1,11 @@
 """How long a transfer will take, as far as the network knows: the arithmetic of the outlook page.
 
-Engines ask it before they fetch (`Session.fetch_ns`), routers ask it of the coordinator (`POST /v1/transfer-time`), and
-the simulator asks it with its own numbers. All of them call `fetch_forecast` or `transfer_forecast`, so they cannot
-disagree. csrc/client/outlook.c has the same arithmetic for C; tests hold the two together.
+Engines ask before they fetch (`Session.fetch_ns`), routers ask the coordinator (`POST /v1/transfer-time`), and the
+simulator asks with its own numbers. All of them call `fetch_forecast` or `transfer_forecast`, so they cannot disagree.
+csrc/client/outlook.c has the same arithmetic in C; tests compare the two.
 
-A transfer goes through two ports at once, so it takes what the slower of the two needs. What waits at a port goes
-before it as far as its tier is no worse. Collectives never wait: they take their share of the rate first.
+A transfer goes through two ports at once, so it takes as long as the slower one. What waits at a port goes before the
+transfer if its tier is no worse. Collectives never wait: their share of the rate comes off first.
 
 Unknown is None, never 0: a caller without an answer does what it would have done without MFS.
 """
@@ -19,67 +19,66 @@ from mfsd.policy.estimate import transfer_ns
 from mfsd.policy.types import Tier
 
 RATE_SHARE_LEAST: Final = 16
-"""Collectives are believed to leave at least one part in so many of a port's rate: they come in bursts."""
+"""Collectives are assumed to leave at least one part in so many of a port's rate, since they come in bursts."""
 
 WATCHED_RANK: Final = 2**32 - 1
-"""Of a row among what queues that is no request: an engine wants to know what its owners' ports owe."""
+"""The rank of a row that is no request: an engine only wants to know what its owners' ports owe."""
 WATCHED_BYTES: Final = 1
-"""It names a port by so much, since a daemon speaks of no port for nothing."""
+"""The size that such a row names a port with, since a daemon does not report ports for 0 bytes."""
 
 Waiting = tuple[int, int, int, int]
 """Bytes by tier: critical, early, last, scavenger."""
 
 
 class PortLoad(NamedTuple):
-    """One direction of a port of this node."""
+    """The load of one direction of a port of this node."""
 
     rate_bytes_per_s: int
     """0: unknown."""
     waiting_bytes: Waiting = (0, 0, 0, 0)
-    """Asked for and not permitted."""
+    """Asked for, not yet permitted."""
     in_flight_bytes: int = 0
-    """Permitted and not complete."""
+    """Permitted, not yet complete."""
     achieved_bytes_per_s: int = 0
-    """Of what asks for permits, of late. For display: a port that is idle achieves nothing, too."""
+    """Recent rate of what asks for permits. For display only: an idle port also achieves nothing."""
     unscheduled_bytes_per_s: int = 0
-    """Of what never waits (collectives), of late."""
+    """Recent rate of what never waits (collectives)."""
 
 
 class FarLoad(NamedTuple):
-    """The port at the other end."""
+    """The load of the port at the other end."""
 
     rate_bytes_per_s: int = 0
     """0: unknown."""
     owed_ns: int | None = None
-    """How long the port needs for all that is promised to go through it, as the coordinator adds it up; None:
-    unknown."""
+    """How long the port needs for all that is promised to go through it, summed by the coordinator. None: unknown."""
     read_bytes_per_s: int = 0
-    """What this node's own reads from it achieved of late; 0: it has read nothing."""
+    """The recent rate of this node's own reads from it. 0: it has read nothing."""
 
 
 class Forecast(NamedTuple):
     bytes_ahead: int
-    """That go before it at the port that decides, in flight included."""
+    """Bytes that go before the transfer at the deciding port, including those in flight."""
     time_ns: int
-    """From now until the last byte is there."""
+    """From now until the last byte has arrived."""
 
     def in_time(self, now_ns: int, deadline_ns: int) -> bool:
         return now_ns + self.time_ns <= deadline_ns
 
 
 def bytes_ahead(port: PortLoad, tier: Tier) -> int:
-    """What goes through the port before a new transfer of that tier."""
+    """The bytes that go through the port before a new transfer of that tier."""
     return port.in_flight_bytes + sum(port.waiting_bytes[: tier + 1])
 
 
 def tier_of_fetch(deadline_ns: int) -> Tier:
-    """A fetch that something waits for goes with the early stages; one without a deadline (0), such as a prefetch, goes
-    behind all that waits."""
+    """The tier of a fetch. With a deadline, something waits for it: it goes with the early stages. Without one (0),
+    such as a prefetch, it goes behind all that waits."""
     return Tier.EARLY if deadline_ns else Tier.SCAVENGER
 
 
 def rate_left(rate_bytes_per_s: int, unscheduled_bytes_per_s: int) -> int:
-    """What collectives, and what else never waits, leave of a port's rate."""
+    """What collectives, and whatever else never waits, leave of a port's rate."""
     return max(rate_bytes_per_s - unscheduled_bytes_per_s, rate_bytes_per_s // RATE_SHARE_LEAST, 1)
 
 
@@ -91,13 +90,15 @@ def fetch_forecast(
     announced_bytes: int = 0,
     far_bytes: int | None = None,
 ) -> Forecast | None:
-    """How long a fetch of that size takes from now on. `own`: the incoming direction of the port that fetches; `far`:
-    the outgoing one of the owner, None where nothing is known of it. None: the own port's rate is unknown.
+    """Forecasts how long a fetch of that size takes from now on. None if the own port's rate is unknown.
 
-    What is owed at the far port contains what this node already waits for from it; the two ports work at the same time,
-    so nothing counts twice. `announced_bytes`: so much of it is this very fetch, which does not go before itself.
-    `far_bytes`: through the far port, as many if not given; more, where other NICs fetch parts of the same. Where the
-    coordinator says nothing of the far port, the rate of this node's own reads from it stands for its load.
+    `own` is the incoming direction of the port that fetches. `far` is the outgoing direction of the owner's port, or
+    None where nothing is known about it. The load of the far port contains what this node already waits for from it.
+    The two ports work at the same time, so nothing counts twice.
+
+    `announced_bytes` of the far port's load are this very fetch, which does not go before itself. `far_bytes` go
+    through the far port, by default `size_bytes`; more where other NICs fetch parts of the same. Where the coordinator
+    says nothing about the far port, the rate of this node's own reads from it stands in for its load.
     """
     if own.rate_bytes_per_s <= 0:
         return None
@@ -117,17 +118,17 @@ def fetch_forecast(
 
 
 class PortAhead(NamedTuple):
-    """A port that a transfer goes through, as the coordinator has it."""
+    """A port that a transfer goes through, as the coordinator knows it."""
 
     owed_bytes: int
-    """That go before the transfer."""
+    """Bytes that go before the transfer."""
     rate_bytes_per_s: int
     unscheduled_bytes_per_s: int = 0
-    """Of late, of what no daemon orders."""
+    """Recent rate of what no daemon orders."""
 
 
 def transfer_forecast(size_bytes: int, ports: Iterable[PortAhead]) -> Forecast | None:
-    """How long a transfer through these ports takes. None: no port, or one whose rate is unknown."""
+    """Forecasts how long a transfer through these ports takes. None without ports, or if the rate of one is unknown."""
     slowest: Forecast | None = None
     for port in ports:
         if port.rate_bytes_per_s <= 0:
@@ -140,9 +141,12 @@ def transfer_forecast(size_bytes: int, ports: Iterable[PortAhead]) -> Forecast |
 
 
 def needed_by(requests: Iterable[tuple[int, int, int | None]]) -> dict[int, int | None]:
-    """When the loads of requests that queue at one engine must be there: (request, rank, deadline or None). An engine
-    serves its queue by rank, so a request's load is needed no later than the first deadline of those from it on.
-    None: none of them has a deadline."""
+    """When the load of each request that queues at one engine must be there. Rows are (request, rank, deadline or
+    None).
+
+    An engine serves its queue by rank. So a load is needed no later than the first deadline among its request and those
+    behind it. None: none of them has a deadline.
+    """
     found: dict[int, int | None] = {}
     least_ns: int | None = None
     for request_id, _, deadline_ns in sorted(requests, key=lambda row: (row[1], row[0]), reverse=True):

@@ -1,7 +1,7 @@
-"""Algorithm 1: the order of batches and the requests pruned from it (paper appendix B).
+"""Algorithm 1: orders batches and prunes requests from them (paper appendix B).
 
 This is the specification, and what the simulator runs: written to be read and to be right. The coordinator's plan core
-(csrc/plan) must give equal plans.
+(csrc/plan) must return equal plans.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _PPM = 1_000_000
 
 
 def sort_by_red(batches: Iterable[Batch]) -> list[tuple[EffectiveDeadline, Batch]]:
-    """Step 1: batches by ascending RED, equal ones by number. Also the order of a node that is cut off
-    (design)."""
+    """Step 1: sorts batches by RED, equal ones by number. A node that is cut off uses the same order (design)."""
     scored = [(robust_effective_deadline(r.deadline_ns for r in b.requests), b) for b in batches]
     return sorted(scored, key=lambda pair: (pair[0].red_ns, pair[1].batch_id))
 
@@ -38,12 +37,12 @@ def plan(
     before: Sequence[Pruned] = (),
     spent: int = 0,
 ) -> Plan:
-    """Orders the batches and prunes until each makes its D^Lo or the drop budget is spent.
+    """Orders the batches and prunes until each meets its D^Lo or the drop budget is spent.
 
-    Works on input that has been checked: every resource has a capacity of at least 1, amounts are
-    not negative, numbers are unique. `before` are the requests pruned in the last plan: they stay pruned
-    until they fit with a margin. `spent`: so much of the drop budget is spent by requests that their engines
-    have put behind the others themselves (design). The result does not depend on the order of any input.
+    Input must be checked already: every resource has a capacity of at least 1, amounts are not negative, numbers are
+    unique. `before` are the requests pruned in the last plan; they stay pruned until they fit with a margin. `spent` is
+    the part of the drop budget used by requests that their engines have put behind the others (design). The result does
+    not depend on the order of any input.
     """
     walk = _Walk(config, sort_by_red(batches), capacity_per_s, now_ns, spent)
     walk.keep_pruned(before)
@@ -53,7 +52,7 @@ def plan(
 
 
 class _Walk:
-    """One run over the batches in their order. Position = index in the order."""
+    """One run over the batches in their order. A position is an index in the order."""
 
     def __init__(
         self,
@@ -73,21 +72,26 @@ class _Walk:
         self.infeasible = {r.request_id for _, b in order for r in b.requests if self._is_lost(b, r)}
 
     def _is_lost(self, batch: Batch, request: Request) -> bool:
-        """Cannot make its own deadline with every port to itself. The paper's MLU > 1 sees bytes only;
-        variant mfs counts remaining compute (design)."""
+        """Whether the request misses its own deadline even with every port to itself.
+
+        The paper's MLU > 1 counts bytes only; variant mfs also counts remaining compute (design).
+        """
         alone = PromisedLoad(self.capacity_per_s).bottleneck_with(request.loads).time_ns
         compute_ns = batch.compute_ns if self.config.variant is Variant.MFS else 0
         return self.now_ns + compute_ns + alone > request.deadline_ns
 
     def _counts(self, request: Request) -> bool:
-        """Whether the request's load stands in the way of others. Variant mfs serves a lost request last, so
-        it cannot lose others; the paper's algorithm counts whatever it has not pruned."""
+        """Whether the request's load delays others.
+
+        Variant mfs serves a lost request last, so it cannot delay others. The paper's algorithm counts all but pruned
+        ones.
+        """
         if request.request_id in self.pruned:
             return False
         return self.config.variant is Variant.PAPER or request.request_id not in self.infeasible
 
     def _loads(self, batch: Batch) -> dict[int, int]:
-        """L_i: what the batch has in the main queue."""
+        """L_i: the batch's load in the main queue."""
         total = dict(batch.fixed_loads)
         for request in batch.requests:
             if self._counts(request):
@@ -96,14 +100,16 @@ class _Walk:
         return total
 
     def _passed_ns(self, batch: Batch, bottleneck: Bottleneck) -> int:
-        """When everything promised on the slowest port has passed. The paper has it begin when compute has ended
-        (EstFinishTime). Variant mfs lets the two overlap, as layer-wise fetches and pushes do, and so prunes only for
-        what cannot be in time otherwise (docs/simulation.md)."""
+        """When everything promised on the slowest port has passed.
+
+        The paper has transfers begin when compute has ended (EstFinishTime). Variant mfs lets the two overlap, as
+        layer-wise fetches and pushes do, and so prunes only for what cannot be in time otherwise (docs/simulation.md).
+        """
         compute_ns = batch.compute_ns if self.config.variant is Variant.PAPER else 0
         return self.now_ns + compute_ns + bottleneck.time_ns
 
     def _passes(self) -> list[tuple[int, Bottleneck]]:
-        """When the bytes of each batch have passed, by position, with what is pruned now."""
+        """When the bytes of each batch have passed, by position, with the requests that are pruned now left out."""
         promised = PromisedLoad(self.capacity_per_s)
         result = []
         for _, batch in self.order:
@@ -113,12 +119,11 @@ class _Walk:
         return result
 
     def keep_pruned(self, before: Sequence[Pruned]) -> None:
-        """What was pruned stays so at first, as far as the budget still allows: the most urgent come back
-        first."""
+        """Keeps earlier prunings as far as the budget still allows. The most urgent requests come back first."""
         kept = [p for p in before if p.request_id in self.place and self._counts(self.place[p.request_id][1])]
         kept.sort(key=self._urgency)
         for entry in kept[max(0, len(kept) - self.budget) :]:
-            batch = self.order[self.place[entry.request_id][0]][1]  # a request may have been re-queued
+            batch = self.order[self.place[entry.request_id][0]][1]  # the request may have changed its batch
             self.pruned[entry.request_id] = msgspec.structs.replace(entry, batch_id=batch.batch_id)
 
     def _urgency(self, pruned: Pruned) -> tuple[int, int, int]:
@@ -126,10 +131,10 @@ class _Walk:
         return (position, request.deadline_ns, request.request_id)
 
     def readmit(self) -> None:
-        """Brings back, most urgent first, kept requests that fit now with a margin (design).
+        """Readmits kept requests that fit now with a margin, most urgent first (design).
 
-        A request fits when each batch either keeps `readmission_margin` of its remaining time to spare or is
-        no later than without the request. The drop budget that this frees is there for `prune`.
+        A request fits when each batch either keeps `readmission_margin` of its remaining time to spare or is no later
+        than without the request. `prune` may use the drop budget that this frees.
         """
         if not self.pruned:
             return
@@ -149,7 +154,7 @@ class _Walk:
         return int(max(0, deadline.loose_ns - self.now_ns) * self.config.readmission_margin)
 
     def prune(self) -> None:
-        """Steps 2 and 3: walk the order, prune where a batch does not fit."""
+        """Steps 2 and 3: walks the order and prunes where a batch does not fit."""
         promised = PromisedLoad(self.capacity_per_s)  # S
         beyond_pruning = PromisedLoad(self.capacity_per_s)  # the part of S that no pruning could take away
         pool: dict[int, tuple[int, Request]] = {}  # P: candidates of this and earlier batches, with positions
@@ -176,8 +181,11 @@ class _Walk:
             promised.add(own)
 
     def _victim(self, pool: dict[int, tuple[int, Request]], resource: int | None, for_batch: int) -> Pruned | None:
-        """The request with the most load on the bottleneck; of equal ones the least urgent batch's, then the
-        greater number. None when no request has any there: pruning could not help."""
+        """Picks the request with the most load on the bottleneck.
+
+        Of equal ones it takes that of the least urgent batch, then the one with the greater number. None if no request
+        has any load there: pruning could not help.
+        """
         if resource is None or not pool:
             return None
         amount, position, request_id = max(

@@ -7,20 +7,19 @@ from typing import NamedTuple
 
 
 class EffectiveDeadline(NamedTuple):
-    """red_ns orders batches; loose_ns (D^Lo) is what feasibility is held against; both on the caller's
-    clock."""
+    """`red_ns` orders batches; feasibility is checked against `loose_ns` (D^Lo). Both are on the caller's clock."""
 
     red_ns: int
     loose_ns: int
     tight: int
-    """k*: how many requests are in the tight set."""
+    """k*: the number of requests in the tight set."""
 
 
 def robust_effective_deadline(deadlines_ns: Iterable[int]) -> EffectiveDeadline:
     """RED of d_1 <= ... <= d_n: k* = argmax_k (d_{k+1} - d_k), f = k*/n, RED = f d_1 + (1 - f) d_{k*+1}.
 
-    The first of equal gaps counts. RED is rounded down; shifting all deadlines shifts it alike. One request
-    or equal deadlines: RED = D^Lo = d_1. Raises ValueError without deadlines.
+    Of equal gaps the first counts. RED is rounded down. Shifting all deadlines shifts RED by the same time. With one
+    request or equal deadlines, RED = D^Lo = d_1. Raises ValueError without deadlines.
     """
     d = sorted(deadlines_ns)
     n = len(d)

@@ -1,4 +1,4 @@
-"""What engines have of each tier of requests: as a node reports it, and as the cluster adds it up. Pure."""
+"""Counts of each tier of requests: what a node reports about its engines, and how the cluster adds it up. Pure."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 TIERS_MAX = 64
-"""Of one node: tiers are configured, so that more of them are a mistake."""
+"""For one node. Tiers are configured, so more of them are a mistake."""
 POLICIES_MAX = 32
 COUNT_MAX = 2**47
-"""More is cut: a sum over any cluster still fits 64 bits."""
+"""Greater counts are cut to this, so that a sum over any cluster fits 64 bits."""
 FIRST_COME = "first come"
-"""Instead of the policy of an engine whose plans failed: first come first served until it starts again."""
+"""Stands for the policy of an engine whose plans failed: it serves first come first served until it restarts."""
 
 
 class TierReport(NamedTuple):
-    """Of one tier, over the engines that have it."""
+    """One tier, over the engines that have it."""
 
     met: int = 0
-    """Of requests that have ended since their engines started: in time."""
+    """Requests in time. The first four counts are of requests that have ended since their engines started."""
     late: int = 0
     no_deadline: int = 0
     aborted: int = 0
     waiting: int = 0
-    """Requests that are there now, from here on."""
+    """From here on: requests that are there now."""
     running: int = 0
     paused: int = 0
     relegated: int = 0
     lost: int = 0
     engines: int = 0
     policies: Mapping[str, int] = {}
-    """Engines by the policy that orders their requests."""
+    """Number of engines by the policy that orders their requests."""
 
 
 NUMBERS = tuple(name for name in TierReport._fields if name != "policies")
 
 
 class NodeTiers(NamedTuple):
-    """What one node knows of its engines."""
+    """What one node knows about its engines."""
 
     tiers: Mapping[str, TierReport] = {}
     engines: int = 0
@@ -46,7 +46,7 @@ class NodeTiers(NamedTuple):
 
 
 def added(total: TierReport | None, one: TierReport, sign: int = 1) -> TierReport:
-    """The sum; with sign -1 what is left of the total without the one."""
+    """Returns the sum of two reports. With `sign` -1 returns what is left of `total` without `one`."""
     if total is None:
         return one
     policies = dict(total.policies)

@@ -1,4 +1,4 @@
-"""What Algorithm 1 takes and gives (paper appendix B)."""
+"""Input and output of Algorithm 1 (paper appendix B)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request of a batch. Requests are named by numbers that are unique among the active ones."""
+    """One request of a batch. Its number is unique among the active ones."""
 
     request_id: int
     deadline_ns: int
     loads: dict[int, int] = {}
-    """Resource -> the load that leaves the main queue when this request is pruned (bytes for ports)."""
+    """Resource -> load that leaves the main queue when this request is pruned (bytes for ports)."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -20,14 +20,16 @@ class Batch(msgspec.Struct, frozen=True):
     batch_id: int
     requests: tuple[Request, ...]
     compute_ns: int = 0
-    """Remaining compute of the batch, from offline profiles."""
+    """Remaining compute, from offline profiles."""
     fixed_loads: dict[int, int] = {}
-    """Load that pruning cannot take away, such as the collectives of a batch that runs already."""
+    """Load that pruning cannot remove, such as the collectives of a running batch."""
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """A request in the scavenger, and why: `for_batch` did not fit, `resource` was its bottleneck, and this
-    request had the most load (`amount`) there."""
+    """A request in the scavenger, and why.
+
+    Batch `for_batch` did not fit, `resource` was its bottleneck, and this request had the most load (`amount`) there.
+    """
 
     request_id: int
     batch_id: int
@@ -37,7 +39,7 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One batch in the order, with the estimate its place rests on, after pruning."""
+    """One batch in the order, with the estimate behind its place, after pruning."""
 
     batch_id: int
     red_ns: int
@@ -54,12 +56,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     places: tuple[Place, ...] = ()
     pruned: tuple[Pruned, ...] = ()
-    """By request number."""
+    """Sorted by request number."""
     infeasible: tuple[int, ...] = ()
-    """Requests that could not make it with every port to themselves: their last stage goes to the scavenger
-    without using the drop budget. Sorted."""
+    """Requests that would be late even with every port to themselves. Their last stage goes to the scavenger without
+    using the drop budget. Sorted."""
     drop_budget: int = 0
-    """How many requests might have been pruned."""
+    """How many requests could have been pruned."""
 
     def rank(self) -> dict[int, int]:
         """batch_id -> position in the order, 0 first."""

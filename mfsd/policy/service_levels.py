@@ -1,7 +1,7 @@
-"""MFS_SERVICE_LEVELS: which service level of InfiniBand stands for a DSCP's class, as `46:5,34:4`.
+"""MFS_SERVICE_LEVELS: the InfiniBand service level for the class of each DSCP, such as `46:5,34:4`.
 
-The preloaded library reads it (nccl_shim/src/service_level.c), and NIXL's lanes do. A `!` behind an entry lets the
-preloaded library set the level over one that the program has chosen.
+The preloaded library (nccl_shim/src/service_level.c) and NIXL's lanes read it. A `!` after an entry lets the preloaded
+library replace a level that the program has chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DSCP_MAX, LEVEL_MAX = 63, 15
 
 
 def parse_levels(text: str) -> dict[int, int]:
-    """DSCP -> level. ValueError, in one line."""
+    """Returns DSCP -> level. Raises ValueError with a one-line message."""
     return dict(_entry(part) for part in text.removesuffix(",").split(",")) if text else {}
 
 

@@ -1,6 +1,6 @@
-"""The types every part of the policy shares: stages, tiers, and what stands for "none".
+"""Types that every part of the policy shares: stages, tiers, and the values for "none".
 
-Times are integers in nanoseconds on one host's monotonic clock, sizes are integers in bytes.
+Times are integers in nanoseconds on one host's monotonic clock. Sizes are integers in bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ NO_DEADLINE: Final = 2**63 - 1
 """A deadline that never comes (ns). It sorts after every real one."""
 
 NO_RANK: Final = 2**32 - 1
-"""The rank of a batch that no coordinator or local order has placed: behind all that have one."""
+"""The rank of a batch that neither a coordinator nor a local order has placed: behind all that have one."""
 
 NS_PER_S: Final = 1_000_000_000
 
 Key = tuple[int, int, int, int, int]
-"""A flow's place in the order of one NIC: (tier, first, second, stage order, sequence). The smallest goes first;
-sequence makes each unique."""
+"""A flow's place in the order of one NIC: (tier, first, second, stage order, sequence). The smallest goes first. The
+sequence makes each key unique."""
 
 
 class Stage(IntEnum):
@@ -46,5 +46,5 @@ class Tier(IntEnum):
 
 
 def known_stage(stage: int) -> Stage:
-    """The stage of that number; BACKGROUND for a number this version does not know (design)."""
+    """The stage with that number; BACKGROUND for one that this version does not know (design)."""
     return Stage(stage) if Stage.CONTROL <= stage <= Stage.BACKGROUND else Stage.BACKGROUND

@@ -1,4 +1,4 @@
 """What crosses the network between daemons and coordinators: messages, versions, limits and certificates.
 
-Nothing here imports gRPC until a credential or a channel is asked for.
+Nothing here imports gRPC until a credential or a channel is needed.
 """

@@ -1,7 +1,7 @@
 """One gRPC call with a stream each way, over an HTTP/2 connection of its own, on this asyncio loop.
 
-grpcio would serve as well, but for its threads: they look for work several times a second whatever is sent, and a
-daemon at rest would spend more on its link than on everything else together. HTTP/2 itself is h2's.
+grpcio would do as well, but its threads poll for work several times a second even if nothing is sent. An idle daemon
+would spend more on its link than on everything else together. HTTP/2 itself is done by h2.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from mfsd.proto.resolve import resolve
 from mfsd.proto.wire import MESSAGE_BYTES_MAX
 
 WINDOW_BYTES = 1 << 20
-"""What the other end may send before it must wait until messages are read; of a larger message so much at a time."""
+"""What the other end may send before it must wait until messages are read. Of a larger message it may send this much at
+a time."""
 UNSENT_BYTES_MAX = 1 << 20
-"""Of answers to the other end's questions (pings, settings): messages wait before that."""
+"""Limit of unsent answers to the other end's questions (pings, settings); messages wait below that."""
 FRAME_HEADER_BYTES = 9
 FRAME_BYTES_MAX = 16_384
-"""Without the header; HTTP/2's least, which this end does not raise."""
+"""Without the header. The least that HTTP/2 allows, which this end does not raise."""
 GOAWAY = 7
-"""The type of frame."""
+"""The type of the frame."""
 PREFIX_BYTES = 5
 """Before each message: whether it is compressed, and its length."""
 CLOSED = "the connection was closed"
@@ -43,7 +44,7 @@ UNAUTHENTICATED"""
 
 
 class CallEnded(Exception):
-    """There is no call, or none any more. ``str()`` says why."""
+    """There is no call, or no longer. ``str()`` gives the reason."""
 
 
 class WrongName(CallEnded):
@@ -55,11 +56,11 @@ class HandshakeFailed(CallEnded):
 
 
 class ClosedAtOnce(CallEnded):
-    """The connection was closed, or what came is no HTTP/2, before there was any answer."""
+    """The connection was closed before any answer, or what came was not HTTP/2."""
 
 
 class Call(asyncio.BufferedProtocol):
-    """Open it, write and read messages in any order, close it whatever has happened."""
+    """Open it, write and read messages in any order, and close it whatever has happened."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -77,22 +78,23 @@ class Call(asyncio.BufferedProtocol):
         self._ended: tuple[type[CallEnded], str] | None = None
         self._answered = False
         self._status = "without a status"
-        # what came
+        # receiving
         self._arriving = memoryview(bytearray(FRAME_HEADER_BYTES + FRAME_BYTES_MAX))
         self._frames = bytearray()
         self._partial = bytearray()
         self._messages: deque[bytes] = deque()
         self._unacknowledged_bytes = 0
         self._readable = asyncio.Event()
-        # what is to go
+        # sending
         self._outbox = bytearray()
         self._paused = False
         self._writable = asyncio.Event()
 
     async def open(self, address: str, tls: ssl.SSLContext | None, server_name: str = "") -> None:
-        """Connects to HOST:PORT and makes the request. CallEnded.
+        """Connects to HOST:PORT and makes the request. Raises CallEnded.
 
-        server_name: what the server's certificate must carry; empty: the host."""
+        server_name: the name that the server's certificate must carry; empty: the host.
+        """
         self._address, self._scheme = address, "https" if tls else "http"
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
@@ -109,7 +111,7 @@ class Call(asyncio.BufferedProtocol):
             raise CallEnded(f"cannot connect: {_reason(error)}") from error
 
     async def _connect(self, host: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> None:
-        """To the first of the host's addresses that takes it. OSError."""
+        """Connects to the first of the host's addresses that accepts. Raises OSError."""
         loop = asyncio.get_running_loop()
         problem: OSError | None = None
         for address in await resolve(host):
@@ -125,7 +127,7 @@ class Call(asyncio.BufferedProtocol):
         raise problem or OSError("the host has no address")
 
     async def read(self, limit_s: float) -> bytes:
-        """The next message. TimeoutError when there is none so soon; CallEnded after the last one."""
+        """Returns the next message. Raises TimeoutError if there is none in time, CallEnded after the last one."""
         if not self._messages and self._ended is None:
             self._readable.clear()
             expiry = asyncio.get_running_loop().call_later(limit_s, self._readable.set)
@@ -144,28 +146,28 @@ class Call(asyncio.BufferedProtocol):
 
     @property
     def free(self) -> bool:
-        """Whether a message would go at once."""
+        """Whether a message would be sent at once."""
         return not self._outbox and self._ended is None
 
     async def write(self, message: bytes) -> None:
-        """Returns once those before it have gone. CallEnded."""
+        """Returns once the messages before this one have been sent. Raises CallEnded."""
         while self._outbox and self._ended is None:
             self._writable.clear()
             await self._writable.wait()
         self.put(message)
 
     def put(self, message: bytes) -> None:
-        """Writes without waiting, however much waits already. CallEnded."""
+        """Writes without waiting, however much is waiting already. Raises CallEnded."""
         if self._ended is not None:
             raise self._reason_of_end()
         if len(message) > MESSAGE_BYTES_MAX:
             self._end(f"a message of {len(message)} bytes is not sent: at most {MESSAGE_BYTES_MAX}")
-            raise self._reason_of_end()  # and the reader gets it: nothing would be reported any more
+            raise self._reason_of_end()  # the reader gets it, too: nothing would be reported any more
         self._outbox += b"\0" + len(message).to_bytes(4, "big") + message
         self._pump()
 
     async def close(self) -> None:
-        """At once: no caller waits for what the other end may still say."""
+        """Closes at once: no caller waits for what the other end may still send."""
         self._closed = True
         self._end("closed")
         if self._transport is not None:
@@ -217,8 +219,8 @@ class Call(asyncio.BufferedProtocol):
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where asyncio puts what comes, in parts where there is TLS. Left to itself it takes 256 KiB of the kernel's
-        memory each time."""
+        """Returns the buffer that asyncio receives into; with TLS it does so in parts. Otherwise asyncio takes 256 KiB
+        from the kernel for each read."""
         return self._arriving
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -240,7 +242,7 @@ class Call(asyncio.BufferedProtocol):
     # ---- inside ----------------------------------------------------------------------------------
 
     def _whole_frames(self) -> Iterator[bytes]:
-        """One at a time: what came before one that cannot be read counts."""
+        """Yields one frame at a time, so that those before an unreadable one count."""
         while self._ended is None and len(self._frames) >= 3:
             length = int.from_bytes(self._frames[:3], "big")
             end = FRAME_HEADER_BYTES + length
@@ -253,8 +255,8 @@ class Call(asyncio.BufferedProtocol):
             yield frame
 
     def _leaves(self, frame: bytes) -> None:
-        """The other end takes no new streams. One that goes down in good order ends this one itself, having said why;
-        h2 would receive nothing more."""
+        """Handles GOAWAY: the other end accepts no new streams. h2 does not get this frame, as it would receive nothing
+        after it, while an end that shuts down in good order still ends this stream with a reason."""
         last, code = int.from_bytes(frame[:4], "big"), int.from_bytes(frame[4:8], "big")
         if code != ErrorCodes.NO_ERROR or last < self._stream:
             self._end(f"it closes the connection ({_name(code)})")
@@ -290,7 +292,7 @@ class Call(asyncio.BufferedProtocol):
             self._status = unquote(message) or f"ended the stream ({name})"
 
     def _take(self, data: bytes) -> None:
-        """More bytes of messages."""
+        """Takes more bytes of messages."""
         self._partial += data
         while len(self._partial) >= PREFIX_BYTES and self._ended is None:
             length = int.from_bytes(self._partial[1:PREFIX_BYTES], "big")
@@ -305,7 +307,7 @@ class Call(asyncio.BufferedProtocol):
                 break
 
     def _acknowledge(self) -> None:
-        """The other end may send as much again, unless messages wait that are not read."""
+        """Lets the other end send as much again, unless unread messages are waiting."""
         if self._unacknowledged_bytes and not self._messages and self._ended is None:
             self._h2.acknowledge_received_data(self._unacknowledged_bytes, self._stream)
             self._unacknowledged_bytes = 0
@@ -331,7 +333,7 @@ class Call(asyncio.BufferedProtocol):
                 self._end("it asks for answers that it does not read")
 
     def _end(self, why: str, kind: type[CallEnded] = CallEnded) -> None:
-        """The first reason counts."""
+        """Ends the call. The first reason counts."""
         if self._ended is None:
             self._ended = kind, why
             self._readable.set()
@@ -344,7 +346,7 @@ class Call(asyncio.BufferedProtocol):
 
 
 def _reason(error: Exception) -> str:
-    """Without Python's numbers and addresses."""
+    """Returns the error's text without Python's numbers and addresses."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:

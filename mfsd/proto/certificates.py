@@ -29,21 +29,21 @@ class Pem(NamedTuple):
 class Certificates:
     """What one end of a connection shows and trusts.
 
-    The three files are replaced one after the other: while they do not fit together, or cannot be used, the last good
-    ones hold. Looking costs three stat calls, so it is done with every handshake.
+    The three files are replaced one after the other. While they do not match, or cannot be used, the last good ones
+    hold. The check takes three stat calls, so it is made at every handshake.
     """
 
     def __init__(self, files: TlsFiles, log: Logger) -> None:
-        """TlsError when they cannot be used."""
+        """Raises TlsError if the files cannot be used."""
         self._files = files
         self._log = log
-        self._stamp = self._look()
+        self._stamp = self._file_stamps()
         self._pem = Pem(*read_pem(files))
         self._refused: object = None
 
     def current(self) -> Pem:
-        """The same object as before unless the files have changed."""
-        stamp = self._look()
+        """Returns the same object as before unless the files have changed."""
+        stamp = self._file_stamps()
         if stamp != self._stamp and stamp != self._refused:
             try:
                 pem = Pem(*read_pem(self._files))
@@ -57,7 +57,7 @@ class Certificates:
                     self._log.info("certificates-renewed", certificate=self._files.certificate)
         return self._pem
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _file_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         found: list[tuple[int, int, int] | None] = []
         for path in (self._files.ca, self._files.certificate, self._files.key):
             if path is None:
@@ -72,8 +72,8 @@ class Certificates:
 
 
 def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Of a server that admits only clients whose certificate the CA has signed, as the files are at each handshake.
-    Without a CA it admits all."""
+    """Returns the credentials of a server that admits only clients whose certificate the CA has signed, as the files
+    are at each handshake. Without a CA it admits all."""
     import grpc
 
     def configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
@@ -82,7 +82,7 @@ def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
     shown = certificates.current()
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
-        """gRPC asks with every handshake, from a thread of its own; None: as before."""
+        """Called by gRPC at every handshake, from a thread of its own; None: unchanged."""
         nonlocal shown
         now = certificates.current()
         if now is shown:
@@ -98,19 +98,19 @@ def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 
 def client_credentials(pem: Pem) -> grpc.ChannelCredentials:
-    """Of a client that shows its certificate and checks the server's."""
+    """Returns the credentials of a client that shows its certificate and checks the server's."""
     import grpc
 
     return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
 
 
 def client_context(pem: Pem) -> ssl.SSLContext:
-    """The same for a connection of asyncio's, which speaks HTTP/2."""
+    """The same for a connection of asyncio, which speaks HTTP/2."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # `ca` may be an authority that another has signed
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # `ca` may be an authority that another one has signed
     with _file(pem.ca) as ca, _file(pem.certificate) as certificate, _file(pem.key) as key:
         context.load_verify_locations(cafile=ca)
         context.load_cert_chain(certificate, key)
@@ -119,7 +119,8 @@ def client_context(pem: Pem) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """A name for what is in memory alone: OpenSSL takes files, and those of the disk may have been replaced by now."""
+    """Yields a file name for content in memory: OpenSSL takes files, and those on disk may have been replaced by
+    now."""
     descriptor = os.memfd_create("pem")
     try:
         os.write(descriptor, content)

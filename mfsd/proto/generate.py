@@ -1,4 +1,4 @@
-"""Writes the message classes of the ``.proto`` files anew: ``python -m mfsd.proto.generate``.
+"""Generates the message classes of the ``.proto`` files: ``python -m mfsd.proto.generate``.
 
 They are checked in, so that neither building nor running MFS needs a protocol compiler. The compiler's version is
 pinned (extra ``dev``): code of an older compiler works with newer protobuf libraries, not the other way round.
@@ -14,7 +14,8 @@ FILES = ("mfs", "etcd", "ext_proc")
 
 
 def generate(target: Path) -> None:
-    """Writes ``mfsd/proto/*_pb2.py`` and their type stubs below ``target``. RuntimeError when the compiler fails."""
+    """Writes ``mfsd/proto/*_pb2.py`` and their type stubs below ``target``. Raises RuntimeError if the compiler
+    fails."""
     import grpc_tools
     from grpc_tools import protoc
 

@@ -1,4 +1,4 @@
-"""Addresses of a host's name."""
+"""Resolves a host's name to addresses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import threading
 
 
 async def resolve(host: str) -> list[str]:
-    """The host's addresses in random order, so that one that is dead is not the first of every attempt. OSError.
+    """Returns the host's addresses in random order, so that a dead one is not the first of every attempt. Raises
+    OSError.
 
-    The resolver cannot be called off, and may take half a minute where its server is out of reach. Its thread is one
-    that no end of the process waits for, as the loop's own would be.
+    The resolver cannot be cancelled, and may take half a minute if its server is out of reach. It runs in a daemon
+    thread, which the end of the process does not wait for; the loop's own threads would delay it.
     """
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
@@ -24,7 +25,7 @@ async def resolve(host: str) -> list[str]:
 
     def tell(found: list[str] | OSError) -> None:
         if answer.done():
-            return  # the caller waits no more
+            return  # the caller no longer waits
         if isinstance(found, OSError):
             answer.set_exception(found)
         else:
@@ -40,7 +41,7 @@ async def resolve(host: str) -> list[str]:
             found = error
         except UnicodeError as error:  # labels that are empty or too long
             found = OSError(f"{host!r} is no host's name: {error}")
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
             loop.call_soon_threadsafe(tell, found)
 
     threading.Thread(target=resolve_here, name="resolve", daemon=True).start()

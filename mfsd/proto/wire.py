@@ -16,26 +16,26 @@ STATUS = f"/{SERVICE}/Status"
 ASK = f"/{SERVICE}/Ask"
 
 PROTOCOL = 1
-"""Raised when an old field changes its meaning; adding fields does not raise it."""
+"""Raised when an old field changes its meaning, but not when fields are added."""
 PROTOCOL_OLDEST = 1
 """The oldest version that this code still speaks."""
 
 MESSAGE_BYTES_MAX = 16 << 20
-"""A larger message ends the stream. Reports are cut far below it."""
+"""A larger message ends the stream. Reports are split far below it."""
 REQUESTS_PER_BATCH_MAX = 16_384
-"""A batch with more requests is refused: no unit runs so many together, and one such batch would hold up the
-order of all others."""
+"""A batch with more requests is refused: no unit runs so many together, and one such batch would delay the order of all
+others."""
 BATCHES_PER_NODE_MAX = 4_096
 REQUESTS_PER_NODE_MAX = 65_536
 DEMANDS_PER_NODE_MAX = 1_048_576
 WAITING_PER_NODE_MAX = 16_384
-"""What one daemon may have in the order at a time (demands: entries of port and bytes): beyond that its batches are
-refused, so that one that has gone wild takes neither the memory nor the time of the others."""
+"""Limits of what one daemon may have in the order at a time (demands: entries of port and bytes). Beyond them its
+batches are refused, so that a faulty daemon does not take the memory or the time of the others."""
 BATCHES_PER_CLUSTER_MAX = 65_536
 NAME_LENGTH_MAX = 300
-"""Of a node, a unit or a port, in characters, all of them printable: names are kept, logged and shown."""
+"""Limit of the name of a node, a unit or a port, in printable characters: names are kept, logged and shown."""
 DEMANDS_PER_REPORT_MAX = 16_384
-"""Where a daemon cuts a report in two: about 128 KiB."""
+"""Where a daemon splits a report: about 128 KiB."""
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -51,14 +51,15 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class TlsFiles(Struct, frozen=True, kw_only=True):
-    """PEM files of one end of a connection, mutually authenticated but where a server has no `ca`."""
+    """PEM files of one end of a connection. Both ends are authenticated unless a server has no `ca`."""
 
     ca: Path | None
-    """Who may sign the other end's certificate; None, of a server: clients show none."""
+    """The authority that must have signed the other end's certificate. None, on a server: clients show no
+    certificate."""
     certificate: Path
     key: Path
     server_name: str = ""
-    """Name that a server's certificate must carry; empty: the address that was connected to."""
+    """Name that a server's certificate must carry; empty: the address of the connection."""
 
 
 class TlsError(Exception):
@@ -66,7 +67,7 @@ class TlsError(Exception):
 
 
 def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """Credentials of a client that shows its certificate and checks the server's. TlsError."""
+    """Returns the credentials of a client that shows its certificate and checks the server's. Raises TlsError."""
     import grpc
 
     ca, certificate, key = read_pem(files)
@@ -80,8 +81,8 @@ def channel_options(files: TlsFiles | None) -> tuple[tuple[str, int | str], ...]
 
 
 def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
-    """CA (empty without one), certificate and key; checked here, because gRPC would only say "handshake failed" later.
-    TlsError."""
+    """Returns CA (empty if there is none), certificate and key. Checks them here, because gRPC would later report only
+    "handshake failed". Raises TlsError."""
     import ssl
 
     problems = []
@@ -113,12 +114,12 @@ def read_pem(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
 
 
 def is_name(text: str) -> bool:
-    """Whether the text may be the name of a node, a unit or a port; an empty one may."""
+    """Whether the text may be the name of a node, a unit or a port. It may be empty."""
     return len(text) <= NAME_LENGTH_MAX and text.isprintable()
 
 
 def address_problem(text: str) -> str | None:
-    """Why `text` is not HOST:PORT; None when it is."""
+    """Returns why `text` is not HOST:PORT; None if it is."""
     if "://" in text:
         return "it is a URL: leave out the scheme"
     host, colon, port = text.rpartition(":")

@@ -14,18 +14,18 @@ from msgspec import Struct
 
 PROGRAM = Path(__file__).with_name("program.py")
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-"""For which the distribution builds python3-pyverbs."""
+"""The Python for which the distribution builds python3-pyverbs."""
 LIMIT_S = 10.0
-"""A provider that hangs is ended."""
+"""Time after which a provider that hangs is ended."""
 PACKAGE = "apt-get install python3-pyverbs (dnf install python3-pyverbs)"
 
 
 class VerbsMissing(Exception):
-    """pyverbs cannot be used here, so sysfs is read; one line why."""
+    """pyverbs cannot be used here, so sysfs is read. One line says why."""
 
 
 class VerbsFailed(Exception):
-    """libibverbs has refused, in one line."""
+    """libibverbs has failed. One line says why."""
 
 
 class Gid(Struct, frozen=True):
@@ -44,20 +44,20 @@ class Port(Struct, frozen=True):
 
 class Device(Struct, frozen=True):
     error: str = ""
-    """Why it could not be opened; nothing else is known then."""
+    """Why it could not be opened. Then nothing else is known."""
     firmware: str = ""
     capabilities: dict[str, int] = {}
     ports: dict[int, Port] = {}
 
     @property
     def rate_bytes_per_s(self) -> int:
-        """Of the fastest port; 0: unknown."""
+        """Rate of the fastest port; 0: unknown."""
         return max((port.rate_bytes_per_s for port in self.ports.values()), default=0)
 
 
 class Devices(Struct, frozen=True):
     python: str
-    """Whose pyverbs was used."""
+    """The Python whose pyverbs was used."""
     devices: dict[str, Device]
 
 
@@ -66,7 +66,7 @@ class Message(Struct, frozen=True):
 
     bytes: int
     dscps: list[int] | None
-    """Seen on packets from the port to itself; None: this user may not look."""
+    """DSCPs on packets from the port to itself. None: this user may not see them."""
 
 
 class _Answer(Struct, frozen=True):
@@ -79,25 +79,25 @@ class _Answer(Struct, frozen=True):
 
 
 def command(arguments: Sequence[str], python: Path = SYSTEM_PYTHON) -> list[str]:
-    """Isolated: neither this Python's packages nor variables of the user's count."""
+    """The command line. Isolated: packages of this Python and variables of the user do not count."""
     return [str(python), "-I", str(PROGRAM), *arguments]
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Without the shim: what the doctor tries is no traffic of a program."""
+    """The environment without the shim: the doctor's attempts are no program's traffic."""
     kept = {name: value for name, value in inherited.items() if name != "LD_PRELOAD"}
     preloaded = [name for name in inherited.get("LD_PRELOAD", "").split(":") if name and "libmfs_shim" not in name]
     return kept | ({"LD_PRELOAD": ":".join(preloaded)} if preloaded else {})
 
 
 def ask_devices(python: Path = SYSTEM_PYTHON) -> Devices:
-    """All devices. VerbsMissing, VerbsFailed."""
+    """Returns all devices. Raises VerbsMissing or VerbsFailed."""
     answer = _ask(["devices"], python)
     return Devices(answer.python, answer.devices)
 
 
 def ask_message(device: str, port: int, gid_index: int, dscp: int, python: Path = SYSTEM_PYTHON) -> Message:
-    """Moves a message from the port to itself. VerbsMissing, VerbsFailed."""
+    """Moves a message from the port to itself. Raises VerbsMissing or VerbsFailed."""
     answer = _ask(["message", device, str(port), str(gid_index), str(dscp)], python)
     return Message(answer.bytes, answer.dscps)
 
@@ -118,7 +118,7 @@ def _ask(arguments: Sequence[str], python: Path) -> _Answer:
 
 
 async def ask_devices_later(python: Path = SYSTEM_PYTHON) -> Devices:
-    """As `ask_devices`, while an event loop goes on."""
+    """As `ask_devices`, without blocking the event loop."""
     argv = command(["devices"], python)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -140,7 +140,7 @@ async def ask_devices_later(python: Path = SYSTEM_PYTHON) -> Devices:
 
 
 def answer_of(status: int, output: str, errors: str) -> _Answer:
-    """VerbsMissing, VerbsFailed. libibverbs itself writes warnings to standard error: they count for nothing."""
+    """Decodes the answer. Raises VerbsMissing or VerbsFailed. Warnings of libibverbs on standard error are ignored."""
     try:
         answer = msgspec.json.decode(output, type=_Answer)
     except msgspec.MsgspecError as error:

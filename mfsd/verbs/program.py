@@ -3,7 +3,7 @@
     python3 -I program.py devices
     python3 -I program.py message DEVICE PORT GID_INDEX DSCP
 
-It needs nothing but pyverbs and the standard library, and keeps to what pyverbs has had since rdma-core 35.
+It needs only pyverbs and the standard library, and uses only what pyverbs has had since rdma-core 35.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from typing import Any
 
 LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 GBIT_PER_LANE = {1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100, 256: 200}
-"""As the kernel's file `rate` counts them, so that both sources give one number."""
+"""As in the kernel's file `rate`, so that both sources give the same number."""
 STATES = {1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE"}
 LINKS = {1: "InfiniBand", 2: "Ethernet"}
 GID_TYPES = {0: "IB/RoCE v1", 1: "RoCE v2"}
-"""As ibv_query_gid_type has them: InfiniBand's and RoCE v1's are one."""
+"""As in ibv_query_gid_type: InfiniBand's and RoCE v1's are the same."""
 NO_GID = ipaddress.IPv6Address(0)
 MESSAGE = b"mfsctl doctor --verbs".ljust(4096, b".")
 MESSAGE_S = 5.0
 CAPTURE_S = 0.2
-"""Packets of a message that is through are read so long."""
+"""How long packets are read after the message is complete."""
 ETH_P_ALL = 3
 OUTGOING = 4
 
@@ -40,7 +40,7 @@ def devices() -> dict[str, Any]:
     try:
         listed = get_device_list()
     except PyverbsError:
-        listed = []  # as it says where the kernel has no RDMA at all
+        listed = []  # pyverbs raises this where the kernel has no RDMA at all
     for device in listed:
         name = device.name.decode()
         try:
@@ -80,7 +80,7 @@ def _port(context: Any, number: int) -> dict[str, Any]:
 
 
 def message(name: str, number: int, index: int, dscp: int) -> dict[str, Any]:
-    """Makes a queue pair, connects it to itself and writes once through it, with the DSCP in its address vector."""
+    """Makes a queue pair, connects it to itself, and writes once through it with the DSCP in its address vector."""
     from pyverbs.addr import AHAttr, GlobalRoute
     from pyverbs.cq import CQ
     from pyverbs.device import Context
@@ -136,7 +136,7 @@ def _write(pair: Any, cq: Any, memory: Any) -> None:
 
 @contextlib.contextmanager
 def capturing() -> Iterator[Any]:
-    """Packets of all interfaces; None where this user may not see them."""
+    """Yields a socket with packets of all interfaces, or None if this user may not see them."""
     try:
         packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
     except PermissionError:
@@ -147,7 +147,7 @@ def capturing() -> Iterator[Any]:
 
 
 def dscps_of(packets: Any, address: Any) -> list[int]:
-    """DSCPs of the packets from this address to itself. A NIC that turns them around inside shows none."""
+    """DSCPs of packets from this address to itself. None are seen if the NIC loops them back internally."""
     found = set()
     packets.settimeout(CAPTURE_S)
     deadline_s = time.monotonic() + CAPTURE_S
@@ -160,7 +160,7 @@ def dscps_of(packets: Any, address: Any) -> list[int]:
 
 
 def ends_of(packet: bytes) -> Any:
-    """Source and destination as GIDs have them; None of what is no IP packet."""
+    """Source and destination as GIDs. None for anything but an IP packet."""
     if len(packet) >= 20 and packet[0] >> 4 == 4:
         return tuple(ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + packet[at : at + 4]) for at in (12, 16))
     if len(packet) >= 40 and packet[0] >> 4 == 6:
@@ -179,7 +179,7 @@ def one_line(error: BaseException) -> str:
 
 
 def main(arguments: "list[str]") -> "dict[str, Any]":
-    """The answer; `missing`: pyverbs cannot be used here; `error`: it can, and the call failed."""
+    """The answer. `missing`: pyverbs cannot be used here. `error`: it can be, but the call failed."""
     where = f"Python {sys.version.split()[0]} ({sys.executable})"
     try:
         import pyverbs.device  # noqa: F401

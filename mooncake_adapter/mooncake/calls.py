@@ -1,4 +1,5 @@
-"""Reads the arguments of Mooncake's transfer calls without judging them: what is odd is Mooncake's to answer."""
+"""Reads the arguments of Mooncake's transfer calls. It does not judge them: invalid ones are left for Mooncake to
+refuse."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ WRITE, READ = "write", "read"
 
 
 class Shape(NamedTuple):
-    """How a method takes its arguments and what it does."""
+    """How a method takes its arguments, and what it does."""
 
     many: bool
-    """Lists of addresses and lengths, or one of each."""
+    """Whether it takes lists of addresses and lengths, or one of each."""
     synchronous: bool
     operation: str | None
-    """None: the argument `opcode` says."""
+    """None: given by the argument `opcode`."""
 
 
 SHAPES = {
@@ -47,9 +48,9 @@ class Call(NamedTuple):
 
 
 def read(shape: Shape, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call | None:
-    """The call; None when Mooncake would refuse its arguments or when it moves nothing."""
+    """Returns the call, or None if Mooncake would refuse its arguments or if it moves nothing."""
     if not keywords and len(arguments) == 4 and shape.operation is not None and not shape.many:
-        peer, address, peer_address, length = arguments  # the common call, read at once
+        peer, address, peer_address, length = arguments  # fast path for the most common call
         if type(peer) is str and type(address) is type(peer_address) is type(length) is int and length > 0:
             return Call(peer, (address,), (peer_address,), (length,), length, shape.operation, None, "")
     names = ["target_hostname", "buffers" if shape.many else "buffer"]

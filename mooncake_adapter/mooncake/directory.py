@@ -1,8 +1,8 @@
-"""How two adapted processes find each other's lanes: one line of JSON asked, one answered.
+"""How two adapted processes find each other's lanes: one line of JSON as the question, one as the answer.
 
-An engine that listens on port P for Mooncake's handshakes has its lane directory on port P + 10000 of the same host.
-A sender asks for the lane of its class; the answer names its ports, or none yet while it is being opened. A
-process without an adapter answers nothing there, and is sent to as ever.
+An engine that listens on port P for Mooncake's handshakes has its lane directory on port P + 10000 of the same host. A
+sender asks for the lane of a class. The answer has the ports of that lane, or none while it is being opened. A process
+without an adapter does not answer; transfers to it go as without MFS.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PORT_OFFSET = 10_000
 LINE_BYTES_MAX = 512
 TIMEOUT_S = 1.0
 PAUSE_S = 0.1
-"""After which it is tried again to take a connection, where none could be had: no descriptor was left."""
+"""Pause before accept() is tried again after it failed for want of a file descriptor."""
 
 
 class Question(msgspec.Struct):
     mfs_lanes: int
     engine: int
-    """Port of the engine that the asker means; another's directory may have taken our port."""
+    """Port of the engine that the sender means; the directory of another engine may have taken our port."""
     wire_class: int
 
 
 class LanePorts(msgspec.Struct, frozen=True):
-    """Where a lane's engine listens; data_port 0: data does not go over TCP."""
+    """Where the engine of a lane listens. data_port 0: its data does not go over TCP."""
 
     rpc_port: int
     data_port: int = 0
@@ -48,7 +48,7 @@ def port_of(rpc_port: int) -> int:
 
 
 def split(peer: str) -> tuple[str, int]:
-    """Host and port of a Mooncake segment name. ValueError where it has no port."""
+    """Splits a Mooncake segment name into host and port. Raises ValueError if it has no port."""
     host, _, port = peer.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"{peer!r} is not HOST:PORT")
@@ -56,8 +56,8 @@ def split(peer: str) -> tuple[str, int]:
 
 
 def own_host(name: str) -> str:
-    """Host of the name that an engine gives itself, with or without a port. One with several colons and no brackets is
-    an IPv6 address, whatever it ends with."""
+    """Returns the host of the name that an engine gives itself, with or without a port. A name with several colons and
+    no brackets is an IPv6 address, whatever it ends with."""
     host, _, port = name.rpartition(":")
     named_port = host and port.isdigit() and (":" not in host or host.endswith("]"))
     return (host if named_port else name).strip("[]")
@@ -78,7 +78,8 @@ def _line(connection: socket.socket) -> bytes:
 
 
 def ask(host: str, rpc_port: int, wire_class: int) -> LanePorts | None:
-    """The lane of that engine, None while it is not open yet. OSError or msgspec.MsgspecError: it has no adapter."""
+    """Asks an engine for its lane of a class; None while that is not open. Raises OSError or msgspec.MsgspecError if
+    the engine has no adapter."""
     with socket.create_connection((host, port_of(rpc_port)), timeout=TIMEOUT_S) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.sendall(msgspec.json.encode(Question(VERSION, rpc_port, wire_class)) + b"\n")
@@ -89,10 +90,10 @@ def ask(host: str, rpc_port: int, wire_class: int) -> LanePorts | None:
 
 
 class Directory:
-    """Answers for one engine until it is closed. OSError where the port is taken."""
+    """Answers for one engine until it is closed. Raises OSError if the port is taken."""
 
     def __init__(self, host: str, rpc_port: int, lane: Callable[[int], LanePorts | None]) -> None:
-        """``lane`` answers for a class, None while it is not open."""
+        """``lane`` returns the ports for a class, or None while its lane is not open."""
         self._engine, self._lane = rpc_port, lane
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._closed = threading.Event()

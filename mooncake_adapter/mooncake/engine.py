@@ -20,16 +20,16 @@ CLASS = "TransferEngine"
 
 
 def quick(original: Any, method: Callable[..., int], reading: bool) -> Callable[..., int]:
-    """The method with the native fast path before it, where there is one."""
+    """Returns the method with the native fast path tried first, or the method itself if there is no native part."""
     try:
         from mfsd._native import one_buffer
     except ImportError:
-        return method  # and no session, which says so
+        return method  # then there is no session either, which reports it
     return wraps(original)(one_buffer(original, method, reading))
 
 
 def devices_of(engine: Any, base: Any, choice: str) -> str:
-    """The RDMA devices that the engine uses, by commas: what it found out itself, else what it was given."""
+    """Returns the RDMA devices of the engine, separated by commas: those it discovered, else those it was given."""
     try:
         topology = json.loads(base.get_local_topology(engine))
         return ",".join(name for entry in topology.values() for several in entry for name in several) or choice
@@ -49,7 +49,7 @@ def _lanes_of(self: Any) -> Lanes | None:
 
 
 def moving(base: type, holder: Holder, name: str, shape: Shape) -> Callable[..., int]:
-    """A method that moves bytes: permitted first."""
+    """Makes a method that moves bytes, which asks for permits first."""
     original = getattr(base, name)
 
     @wraps(original)
@@ -67,7 +67,7 @@ def moving(base: type, holder: Holder, name: str, shape: Shape) -> Callable[...,
 
 
 def initializing(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce, name: str) -> Callable[..., int]:
-    """A method that starts the engine: it gets its lanes and its scheduling."""
+    """Makes a method that initializes the engine and sets up its lanes and scheduling."""
     original = getattr(base, name)
 
     @wraps(original)
@@ -90,7 +90,7 @@ def initializing(base: type, holder: Holder, sources: MetadataSources, once: War
 
 
 def memory_methods(original: Any) -> list[Callable[..., Any]]:
-    """Memory is registered with the lanes' engines, too."""
+    """Makes the methods that register memory: it is also registered with the engines of the lanes."""
 
     def register_memory(self: Any, *arguments: Any, **keywords: Any) -> int:
         result = int(original.register_memory(self, *arguments, **keywords))
@@ -146,7 +146,7 @@ def memory_methods(original: Any) -> list[Callable[..., Any]]:
 
 
 def status_methods(original: Any) -> list[Callable[..., Any]]:
-    """A call may be under way in several pieces and lanes."""
+    """Makes the methods that report a call's status: one call may be under way in several pieces and lanes."""
 
     def transfer_check_status(self: Any, *arguments: Any) -> int:
         scheduling: Scheduling | None = self.__dict__.get("_mfs_scheduling")
@@ -171,7 +171,7 @@ def status_methods(original: Any) -> list[Callable[..., Any]]:
 
 
 def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
-    """The subclass of this TransferEngine."""
+    """Returns the adapted subclass of this TransferEngine."""
     members: dict[str, Any] = {
         name: moving(base, holder, name, shape) for name, shape in SHAPES.items() if hasattr(base, name)
     }

@@ -1,7 +1,7 @@
-"""Lanes: one engine per class on the wire, opened when a class is first used, never while a transfer waits.
+"""Lanes: one engine for each class on the wire, opened when a class is first used. No transfer waits for that.
 
-A transfer is sent through a lane only when that lane is open at both ends; until then, and to peers without an adapter,
-it takes the engine that the program made. So a message never changes lane, and nothing waits for one.
+A transfer goes through a lane only when that lane is open at both ends. Until then, and to peers without an adapter, it
+goes through the engine that the program made. A message therefore never changes lane.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mooncake_adapter.warn_once import WarnOnce
 P2P = "P2PHANDSHAKE"
 OPEN_TRIES, OPEN_PAUSE_S = 100, 0.05
 AGAIN_S = 10.0
-"""How long a peer that has no lane is not asked again."""
+"""How long a peer without a lane is not asked again."""
 SCRATCH_BYTES = 4096
 CONNECTIONS = 16
-"""One-byte reads at once that make Mooncake open all its connections to a peer."""
+"""Number of concurrent one-byte reads, which makes Mooncake open all its connections to a peer."""
 _initializing = threading.Lock()
 
 
 def shim_present() -> bool:
-    """Whether libmfs_shim.so is preloaded: it marks queue pairs. One of another version is not asked to."""
+    """Whether libmfs_shim.so is preloaded, which marks queue pairs. False if its version is another."""
     try:
         return Shim.find() is not None
     except ForeignShimError:
@@ -45,7 +45,7 @@ def shim_present() -> bool:
 
 @dataclass(frozen=True)
 class Lane:
-    """One engine whose traffic carries one class."""
+    """One engine, whose traffic carries one class."""
 
     wire_class: int
     engine: Any
@@ -54,10 +54,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class Setting:
-    """How the program initialized its engine, so that a lane can be made alike."""
+    """How the program initialized its engine, so that a lane is initialized in the same way."""
 
     arguments: tuple[str, ...]
-    """As given to initialize(); the third is the protocol."""
+    """The arguments of initialize(); the third is the protocol."""
     method: str
     host: str
     tcp: bool
@@ -67,7 +67,7 @@ class Lanes:
     """The lanes of one engine."""
 
     def __init__(self, base: type, engine: Any, session: Session, wire_class: int, once: WarnOnce) -> None:
-        """``wire_class`` is that of the program's own engine."""
+        """``wire_class`` is the class of the program's own engine."""
         self._base, self._engine = base, weakref.ref(engine)
         self._session, self._once = session, once
         self.wire_class = wire_class
@@ -76,11 +76,11 @@ class Lanes:
         self._memory: dict[int, tuple[int, str]] = {}
         self._routes: dict[tuple[str, int], tuple[Any, str]] = {}
         self.changed: Callable[[], None] = lambda: None
-        """Called after what known() and marked() answer has changed."""
+        """Called after the answers of known() and marked() have changed."""
         self._adapted: frozenset[str] = frozenset()
         self._below: bool | None = None
         self._asked: dict[tuple[str, int], float] = {}
-        """Until when a peer's lane is not asked for again; without end while it waits to be."""
+        """Time until which a peer's lane is not asked for again; infinite while the question is queued."""
         self._opening: set[int] = set()
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -91,10 +91,10 @@ class Lanes:
     # ---- set-up ------------------------------------------------------------------------------------------------------
 
     def initialize(self, engine: Any, method: str, arguments: tuple[str, ...], tcp: bool) -> int:
-        """Initializes the program's own engine in its class; what Mooncake answers."""
+        """Initializes the program's own engine in its class; returns Mooncake's result."""
         result, ports = self._initialize(engine, method, arguments, self.wire_class, tcp)
         if result != 0 or arguments[1] != P2P:
-            return result  # with a metadata server an engine has one name, and lanes would need names of their own
+            return result  # with a metadata server an engine has one name, and each lane would need its own
         if not tcp and not shim_present():
             return result
         host = own_host(arguments[0])
@@ -127,7 +127,7 @@ class Lanes:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def registered(self, address: int, size_bytes: int, location: str = "*") -> None:
-        """The program's engine has registered this; every lane does, too."""
+        """Registers memory of the program's engine with every lane."""
         with self._lock:
             self._memory[address] = (size_bytes, location)
             for lane in [one for one in self._open.values() if one.engine is not None]:
@@ -150,12 +150,12 @@ class Lanes:
     # ---- routes ------------------------------------------------------------------------------------------------------
 
     def engines(self) -> list[Any]:
-        """The lanes' engines, without the program's own."""
+        """Returns the engines of the lanes, without the program's own."""
         return [lane.engine for lane in list(self._open.values()) if lane.engine is not None]
 
     def known(self, peer: str) -> dict[int, tuple[Any, str] | None]:
-        """By class, what route() answers until `changed` is called or a moment has passed; without the classes that it
-        would ask the peer's lane for."""
+        """Returns, by class, the answers of route() that hold until `changed` is called or a moment has passed. Classes
+        for which route() would first ask the peer are left out."""
         dscp, setting, now_s = self._session.dscp, self._setting, time.monotonic()
         found: dict[int, tuple[Any, str] | None] = {}
         for wire_class, mark in enumerate(dscp):
@@ -167,8 +167,8 @@ class Lanes:
         return found
 
     def marked(self, peer: str, reading: bool) -> bool:
-        """Whether what goes to the peer, or comes from it, carries the DSCP of a class below the collectives' for
-        certain, be it in a lane or by the program's own engine."""
+        """Whether all traffic to the peer (or from it, if ``reading``) is certain to carry the DSCP of a class below
+        that of collectives, in a lane or in the program's own engine."""
         setting = self._setting
         if setting is None:
             return False
@@ -176,7 +176,8 @@ class Lanes:
         return sure and self._below_collectives()
 
     def _below_collectives(self) -> bool:
-        """Of the program's own engine, as far as the daemon's table says; asked until there is a daemon."""
+        """Whether the program's own engine is marked below collectives by the daemon's table. Looked up until there is
+        a daemon."""
         if self._below is None:
             apart = self._session.classes_apart
             if any(dscp is not None for dscp in self._session.dscp):
@@ -184,7 +185,7 @@ class Lanes:
         return bool(self._below)
 
     def route(self, peer: str, wire_class: int | None, peer_address: int) -> tuple[Any, str] | None:
-        """The lane's engine and the peer's name in that lane; None: the program's own engine. Never waits."""
+        """Returns the engine of the lane and the peer's name in it; None for the program's own engine. Never waits."""
         if wire_class is None:
             return None
         found = self._routes.get((peer, wire_class))
@@ -196,7 +197,7 @@ class Lanes:
         return None
 
     def failed(self, peer: str) -> None:
-        """A transfer to the peer failed: its lanes may be those of a process that has ended."""
+        """Drops the lanes to a peer after a failed transfer: its process may have ended."""
         with self._lock:
             self._routes = {k: v for k, v in self._routes.items() if k[0] != peer}
             self._adapted -= {peer}
@@ -211,7 +212,7 @@ class Lanes:
         with self._lock:
             if self._asked.get(key, 0.0) > now_s:
                 return
-            needed = marking.dscp_of(self._session.dscp, wire_class) is not None  # else it needs no lane
+            needed = marking.dscp_of(self._session.dscp, wire_class) is not None  # an unmarked class needs none
             self._asked[key] = math.inf if needed else now_s + AGAIN_S
         if needed:
             self._later(lambda: self._ask(peer, wire_class, peer_address))
@@ -234,7 +235,7 @@ class Lanes:
         self._wanted.put(work)
 
     def _answer(self, wire_class: int) -> LanePorts | None:
-        """For the directory: the lane's ports, opening it if need be."""
+        """Answers the directory with the ports of a lane, which is opened if needed."""
         lane = self._open.get(wire_class)
         if lane is None and 0 <= wire_class < self._session.classes:
             with self._lock:
@@ -252,7 +253,7 @@ class Lanes:
                 self._opening.discard(wire_class)
 
     def _opened(self, wire_class: int) -> Lane | None:
-        """Opens a lane unless it is open. Worker thread only."""
+        """Opens a lane unless it is open. Called by the worker thread only."""
         lane = self._open.get(wire_class)
         setting, engine = self._setting, self._engine()
         if lane is not None or setting is None or engine is None:
@@ -286,7 +287,7 @@ class Lanes:
             else:
                 return
         except (OSError, ValueError, msgspec.MsgspecError):
-            return  # no adapter there
+            return  # the peer has no adapter
         name = join(host, there.rpc_port)
         engine = lane.engine or self._engine()
         if engine is None:
@@ -299,7 +300,8 @@ class Lanes:
         self.changed()
 
     def _connect(self, engine: Any, name: str, host: str, port: int, wire_class: int, peer_address: int) -> None:
-        """Makes Mooncake open its connections to the peer (by reading a byte of what it will send to), marks them."""
+        """Makes Mooncake open its connections to the peer by reading one byte of the memory to be written, then marks
+        them."""
         dscp = marking.dscp_of(self._session.dscp, wire_class)
         if dscp is None:
             return

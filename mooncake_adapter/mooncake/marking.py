@@ -1,7 +1,7 @@
-"""Gives the TCP sockets of a transfer engine their DSCP, from outside the library that owns them.
+"""Sets the DSCP of a transfer engine's TCP sockets from outside the library that owns them.
 
-A listening socket hands its mark to every connection it accepts, so that marking it once marks the passive side for
-good. The active side's connections are found by where they lead. Linux only; what cannot be marked stays as it was.
+Accepted connections inherit the mark of the listening socket, so marking that once marks the passive side. Connections
+of the active side are found by their remote address. Linux only; a socket that cannot be marked stays as it was.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 
 def dscp_of(table: Sequence[int | None], wire_class: int) -> int | None:
-    """The DSCP of a class by the daemon's table; None where it marks none."""
+    """Returns the DSCP of a class in the daemon's table; None if the class has no mark."""
     return table[wire_class] if 0 <= wire_class < len(table) else None
 
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """The socket object of another owner's descriptor; leaves it open, and blocking where it is: without the flag a
-    program's default time-out would be set for it, which makes it non-blocking."""
+    """Yields a socket object for a descriptor owned by other code, and leaves it open and blocking as it was:
+    without the flag the program's default time-out would be applied, which makes the socket non-blocking."""
     borrowed = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=descriptor)
     try:
         yield borrowed
@@ -40,7 +40,7 @@ def _tcp_sockets() -> Iterator[socket.socket]:
                 if internet and found.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM:
                     yield found
         except OSError:
-            continue  # closed meanwhile
+            continue  # closed in the meantime
 
 
 def _mark(tcp: socket.socket, dscp: int) -> bool:
@@ -50,32 +50,32 @@ def _mark(tcp: socket.socket, dscp: int) -> bool:
         if tcp.family == socket.AF_INET6:
             tcp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, traffic_class)
             marked = True
-    with contextlib.suppress(OSError):  # of a v6 socket: for its mapped IPv4 peers
+    with contextlib.suppress(OSError):  # an IPv6 socket, for its mapped IPv4 peers
         tcp.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, traffic_class)
         marked = True
     return marked
 
 
 def _listening() -> Iterator[tuple[socket.socket, int]]:
-    """The listening sockets and their ports."""
+    """Yields the listening sockets and their ports."""
     for tcp in _tcp_sockets():
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # closed in the meantime
             if tcp.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 yield tcp, int(tcp.getsockname()[1])
 
 
 def listening_ports() -> set[int]:
-    """The TCP ports that this process listens on."""
+    """Returns the TCP ports that this process listens on."""
     return {port for _, port in _listening()}
 
 
 def mark_listening(ports: set[int], dscp: int) -> int:
-    """Marks the listening sockets of these ports; how many there were."""
+    """Marks the listening sockets of these ports; returns how many were found."""
     return sum(_mark(tcp, dscp) for tcp, port in _listening() if port in ports)
 
 
 def mark_connected(port: int, hosts: set[str], dscp: int) -> int:
-    """Marks the connections that lead to this remote port of one of these addresses; how many there were."""
+    """Marks the connections to this port of any of these hosts; returns how many were found."""
     count = 0
     for tcp in _tcp_sockets():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which network card an engine's bytes leave through."""
+"""Finds the network card that an engine's bytes leave through."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEVICES = Path("/sys/class/infiniband")
 
 
 def guid_of(device: str) -> int:
-    """The RDMA device's GUID as verbs give it (its bytes in memory order); 0 where it has none."""
+    """Returns the GUID of an RDMA device as verbs report it (its bytes in memory order); 0 if it has none."""
     try:
         text = (DEVICES / device / "node_guid").read_text()
         return int.from_bytes(bytes.fromhex(text.strip().replace(":", "")), sys.byteorder)
@@ -26,7 +26,7 @@ def guid_of(device: str) -> int:
 
 
 def is_infiniband(device: str) -> bool:
-    """Whether a port of the RDMA device is InfiniBand; one that cannot be read is taken for Ethernet."""
+    """Whether a port of the RDMA device is InfiniBand. A device that cannot be read counts as Ethernet."""
     try:
         files = (DEVICES / device).glob("ports/*/link_layer")
         return bool(device) and any(file.read_text().strip() == "InfiniBand" for file in files)
@@ -35,7 +35,8 @@ def is_infiniband(device: str) -> bool:
 
 
 def device_of(choice: str) -> str:
-    """The first RDMA device of a list by commas, of this host where the list is empty; "" where there is none."""
+    """Returns the first RDMA device of a comma-separated list, or of this host if the list is empty; "" if there is
+    none."""
     first = choice.partition(",")[0].strip()
     if first:
         return first
@@ -46,13 +47,14 @@ def device_of(choice: str) -> str:
 
 
 def nic_of(session: Session, devices: str, host: str, tcp: bool) -> int:
-    """The session's number of the network card that an engine's bytes leave through."""
+    """Returns the session's number of the network card that an engine's bytes leave through."""
     device = "" if tcp else device_of(devices)
     return session.nic(device, guid=guid_of(device)) if device else session.nic(interface_of(host))
 
 
 def interface_of(name: str) -> str:
-    """The interface that has the address HOST or HOST:PORT names; "lo" for loopback, the first one when none has it."""
+    """Returns the interface that has the address in HOST or HOST:PORT; "lo" for loopback, the first one if none has
+    it."""
     host = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and name.count(":") == 1 else name.strip("[]")
     try:
         wanted = socket.gethostbyname(host)

@@ -1,4 +1,4 @@
-"""Submitting to the daemon such that no trouble with it ever reaches a transfer."""
+"""Submits transfers to the daemon. Errors on the way never reach the transfer."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from mooncake_adapter.session import STAGE_P2D, Permit, Session, Task
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 TIMEOUT_S = 30.0
-"""Mooncake's own, where MC_TRANSFER_TIMEOUT is not set."""
+"""Mooncake's default if MC_TRANSFER_TIMEOUT is not set."""
 TIMEOUT_MOST_S = 999_999
 TIMEOUT_PARTS = 4
-"""What of the time-out may go by in waiting: what lands after it may land in memory of another request."""
+"""A call may wait for one of so many parts of the time-out: bytes that arrive later may land in another request's
+memory."""
 
 
 def transfer_timeout_s() -> float:
-    """After how long Mooncake gives a transfer up, or a part of one where that is less, so that a call in pieces does,
-    too."""
+    """Returns the time after which Mooncake gives up a transfer or a slice of one, whichever is less: a call in pieces
+    gives up by the same limit."""
     named = [_seconds(name) for name in ("MC_TRANSFER_TIMEOUT", "MC_SLICE_TIMEOUT")]
     return float(min((seconds for seconds in named if seconds), default=TIMEOUT_S))
 
 
 def _seconds(name: str) -> int:
-    """A variable of Mooncake's. 0: it is not there, or none."""
+    """Reads an environment variable of Mooncake; 0 if it is unset or not a valid number of seconds."""
     text = os.environ.get(name, "")
     seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
     return seconds if seconds <= TIMEOUT_MOST_S else 0
 
 
 def hold_max_s(session: Session) -> float:
-    """For how long a call may wait for permits, whatever the daemon does."""
+    """Returns how long a call may wait for permits, whatever the daemon does."""
     return min(session.max_hold_s, transfer_timeout_s() / TIMEOUT_PARTS)
 
 
 def store_lease_s(once: WarnOnce) -> float:
-    """For how long a store keeps what a call reads, as it is configured."""
+    """Returns the configured time for which a store keeps what a call reads."""
     try:
         return parse_lease_ms(os.environ.get(VARIABLE, "")) / 1000
     except ValueError as error:
@@ -48,12 +49,12 @@ def store_lease_s(once: WarnOnce) -> float:
 
 
 def store_hold_max_s(once: WarnOnce) -> float:
-    """For how long a store's call may wait: a part of its reader's lease."""
+    """Returns how long a call of a store may wait: a fraction of its reader's lease."""
     return store_lease_s(once) / PARTS
 
 
 class Budget:
-    """What is left of it for one call: its pieces share it. Never more than `most_s`."""
+    """The waiting time left for one call, shared by its pieces. Starts with at most `most_s`."""
 
     def __init__(self, session: Session, most_s: float = math.inf) -> None:
         self.left_s = min(hold_max_s(session), most_s)
@@ -62,7 +63,7 @@ class Budget:
         self.left_s = max(0.0, self.left_s - (time.monotonic() - began_s))
 
     def wait(self, task: Task) -> int:
-        """Sleeps until the task may go, with a permit or because the budget is used up; its class."""
+        """Sleeps until the task is permitted or the budget is used up; returns its class."""
         began_s = time.monotonic()
         wire_class = task.wait(self.left_s)
         self.spent_since(began_s)
@@ -87,7 +88,7 @@ class Unscheduled:
 
 
 def submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
-    """Session.submit_transfer that does not raise: what it cannot do goes unscheduled, with one warning."""
+    """Session.submit_transfer that does not raise: on an error the task goes unscheduled, with one warning."""
     if LOG.isEnabledFor(logging.DEBUG):
         _log(transfer)
     try:
@@ -97,8 +98,8 @@ def submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
 
 
 def taken_or_submitted(session: Session, once: WarnOnce, transfer: Transfer) -> Task:
-    """The same for a transfer that goes at once as a rule: on credit where there is some, which is one native
-    call and no Python."""
+    """Like submitted(), for a transfer that normally goes at once. Takes it on credit if there is some, by one native
+    call that runs no Python."""
     if LOG.isEnabledFor(logging.DEBUG):
         _log(transfer)
     try:
@@ -108,8 +109,8 @@ def taken_or_submitted(session: Session, once: WarnOnce, transfer: Transfer) -> 
 
 
 def permitted(session: Session, once: WarnOnce, budget: Budget, transfer: Transfer) -> Permit | None:
-    """Session.permit_transfer that does not raise, likewise; sleeps until the message may go. None: nothing is
-    scheduled."""
+    """Session.permit_transfer that does not raise. Sleeps until the message may go. On an error it goes unscheduled,
+    with one warning; None if nothing is scheduled."""
     began_s = time.monotonic()
     if LOG.isEnabledFor(logging.DEBUG):
         _log(transfer)

@@ -1,4 +1,4 @@
-"""Cuts one call of a transfer engine into messages: one request each, none larger than a piece."""
+"""Splits one call of a transfer engine into messages of one request each, none larger than PIECE_BYTES."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from mooncake_adapter.metadata import Metadata
 
 PIECE_BYTES = 16 << 20
-"""Larger messages would keep the window of the network card for themselves; a permit costs microseconds."""
+"""Larger messages would occupy the window of the network card; a permit costs microseconds."""
 
 
 @dataclass
 class Piece:
-    """One message: what is submitted, permitted and issued as a whole."""
+    """One message, which is submitted, permitted and issued as a whole."""
 
     metadata: Metadata
     addresses: list[int] = field(default_factory=list)
@@ -35,8 +35,10 @@ def cut(
     metadata_of: Callable[[int], Metadata],
     piece_bytes: int = PIECE_BYTES,
 ) -> list[Piece]:
-    """The pieces of a call, in the order in which their first bytes appear in it. ValueError when the lists differ in
-    length (the engine's own error is better: callers pass such a call on untouched)."""
+    """Returns the pieces of a call, in the order of their first bytes.
+
+    Raises ValueError if the lists differ in length; callers then pass the call on, as the engine's own error is better.
+    """
     pieces: list[Piece] = []
     open_pieces: dict[Metadata, Piece] = {}
     for address, peer_address, length in zip(addresses, peer_addresses, lengths, strict=True):

@@ -1,4 +1,4 @@
-"""Asks for permits for the calls of one engine and issues them: the heart of the engine's adapter."""
+"""Asks for permits for the calls of one engine and issues them: the core of the engine's adapter."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from mfsd._native import FastPath
 
 AHEAD = 8
-"""Pieces of one call that ask for permits at once."""
+"""Number of pieces of one call that ask for permits at once."""
 COURSE_NS = 1_000_000_000
-"""For how long the fast path uses one answer: so long may the log's level and the fabric's marks lag."""
+"""How long the fast path uses one answer, so a change of the log level or the fabric's marks takes effect that late."""
 POLL_S = 50e-6
 SPINS = 20
 DEFERRED_MAX = 32
 Course = tuple[int, bool, bool, dict[int, tuple[Any, str] | None], str]
-"""The session's number of the NIC; whether writes, and whether reads, are class_marked; by class the lane or None (the
-program's own engine), where it is known; the peer's host."""
+"""The session's number of the NIC; whether writes are class_marked; whether reads are; the lane of each class whose
+lane is known (None: the program's own engine); the peer's host."""
 DONE, PENDING, FAILED = 1, 0, -1
-"""What transfer_check_status answers."""
+"""Results of transfer_check_status."""
 SYNTHETIC = 1 << 62
-"""Ids of calls that wait for a permit; Mooncake's own are addresses."""
+"""First id of calls that wait for a permit. Mooncake's own ids are addresses, which are smaller."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Issued:
 
 @dataclass
 class Pending:
-    """An asynchronous call: some of its pieces under way, some waiting for a permit."""
+    """An asynchronous call: some of its pieces are under way, some wait for a permit."""
 
     peer: str
     waiting: int = 0
@@ -70,7 +70,8 @@ class Pending:
 
 
 class Scheduling:
-    """The calls of one engine. Errors of MFS never reach the caller: the call then goes as it would without."""
+    """Schedules the calls of one engine. Errors of MFS never reach the caller: the call then goes as it would without
+    MFS."""
 
     def __init__(
         self, base: Any, engine: Any, session: Session, sources: MetadataSources, lanes: Lanes, once: WarnOnce
@@ -85,8 +86,11 @@ class Scheduling:
         self._pool: ThreadPoolExecutor | None = None
 
     def fast_path(self) -> FastPath | None:
-        """What synchronous() does, for calls of one buffer in one message and with nothing else about them, in native
-        code: in Python each step costs a microsecond after a transfer, when nothing of it is in the cache any more."""
+        """Returns the native version of synchronous() for plain calls of one buffer in one message; None without native
+        code.
+
+        Each step in Python costs a microsecond after a transfer, which has evicted the adapter from the caches.
+        """
         make = getattr(self._session, "fast_path", None)
         if make is None:
             return None
@@ -98,7 +102,7 @@ class Scheduling:
             route=lanes.route,
             failed=lanes.failed,
             size_max_bytes=PIECE_BYTES,
-            timeout_ns=int(transfer_timeout_s() / TIMEOUT_PARTS * 1e9),  # and never more than the daemon allows
+            timeout_ns=int(transfer_timeout_s() / TIMEOUT_PARTS * 1e9),  # the daemon's own limit applies as well
             give_up_ns=int(transfer_timeout_s() * 1e9),
             course_ns=COURSE_NS,
         )
@@ -107,7 +111,8 @@ class Scheduling:
         return found
 
     def _course(self, peer: str) -> Course | None:
-        """What holds for the calls to the peer for COURSE_NS, or until the lanes change. None: nothing does."""
+        """Returns what holds for calls to the peer for COURSE_NS or until the lanes change; None if the fast path must
+        not be used."""
         if LOG.isEnabledFor(logging.DEBUG):
             return None
         lanes = self._lanes
@@ -116,7 +121,7 @@ class Scheduling:
     # ---- permits -----------------------------------------------------------------------------------------------------
 
     def _transfer(self, call: Call, metadata: Metadata, size_bytes: int, left_bytes: int = 0) -> Transfer:
-        """A message of the call."""
+        """Describes a message of the call."""
         request_id, stage, layer, deadline_ns, batch = metadata
         reading = call.operation == READ
         if stage is None:
@@ -139,7 +144,7 @@ class Scheduling:
         return permitted(self._session, self._once, Budget(self._session), transfer)
 
     def _whole(self, call: Call) -> Metadata | None:
-        """The metadata of a call that is one message; None when it has to be cut."""
+        """Returns the metadata of a call that is one message; None if the call has to be split."""
         if call.size_bytes > self._piece_bytes or hasattr(call.addresses, "owners") or self._sources.any_owner():
             return None
         return self._sources.current()
@@ -157,7 +162,7 @@ class Scheduling:
     # ---- synchronous calls -------------------------------------------------------------------------------------------
 
     def synchronous(self, engine: Any, method: Any, call: Call, arguments: tuple[Any, ...], keywords: Any) -> int:
-        """Issues the call when it is permitted; what Mooncake answers."""
+        """Issues the call when it is permitted; returns Mooncake's result."""
         metadata = self._whole(call)
         if metadata is None:
             pieces = self._pieces(call)
@@ -171,7 +176,7 @@ class Scheduling:
             if lane is engine:
                 return int(method(engine, *arguments, **keywords))
             result = int(_renamed(method, lane, peer, arguments, keywords))
-            if result != 0:  # the lane may lead to a process that has ended: the program's own engine knows
+            if result != 0:  # the lane may lead to a process that has ended; the program's own engine finds out
                 self._lanes.failed(call.peer)
                 if time.monotonic() < give_up_s:
                     result = int(method(engine, *arguments, **keywords))
@@ -190,9 +195,7 @@ class Scheduling:
         give_up_s = time.monotonic() + transfer_timeout_s()
         try:
             while todo or waiting or running:
-                if (
-                    time.monotonic() > give_up_s
-                ):  # Mooncake would have given up: what is not issued must not be any more
+                if time.monotonic() > give_up_s:  # Mooncake would have given up: issue nothing more
                     worst = FAILED
                     todo.clear()
                     while waiting:
@@ -228,11 +231,12 @@ class Scheduling:
         return worst
 
     def _issue(self, engine: Any, call: Call, piece: Piece, task: Task, running: Any, give_up_s: float) -> bool:
-        """Hands a piece that may go to Mooncake; False where it will not take it, or would have given it up."""
+        """Passes a permitted piece to Mooncake. Returns False if Mooncake refuses it or would have given it up by
+        now."""
         lane, peer = self._route(engine, call, task.wait(0.0))
         name = f"batch_transfer_async_{call.operation}"
         lists = (piece.addresses, piece.peer_addresses, piece.lengths)
-        batch = 0  # opening a lane may have taken its time
+        batch = 0  # opening a lane may have taken a while
         if time.monotonic() < give_up_s:
             batch = int(getattr(self._base, name)(lane, peer, *lists, call.hint))
         if batch <= 0 and lane is not engine:
@@ -249,7 +253,8 @@ class Scheduling:
     # ---- asynchronous calls ------------------------------------------------------------------------------------------
 
     def asynchronous(self, engine: Any, call: Call) -> int:
-        """Issues what is permitted at once, leaves the rest to a thread; an id for the status calls, never waits."""
+        """Issues what is permitted at once and leaves the rest to a thread. Returns an id for the status calls; never
+        waits."""
         pending = Pending(call.peer)
         later: list[tuple[Task, Piece]] = []
         now_s = time.monotonic()
@@ -265,7 +270,7 @@ class Scheduling:
                 else:
                     later.append((task, piece))
         if pending.failed and not pending.issued and not later:
-            return 0  # what Mooncake answers for a call that it does not take
+            return 0  # Mooncake's answer to a call that it refuses
         pending.waiting = len(later)
         with self._lock:
             if later or len(pending.issued) != 1:
@@ -299,7 +304,7 @@ class Scheduling:
             pending.failed = pending.failed or not taken
 
     def check(self, engine: Any, batch: int) -> int:
-        """transfer_check_status: 0 while it runs, 1 when it is done, negative when it failed."""
+        """transfer_check_status: 0 while the call runs, 1 when it is done, negative when it failed."""
         pending = self._pending.get(batch)
         if pending is None:
             return int(self._base.transfer_check_status(engine, batch))
@@ -321,7 +326,7 @@ class Scheduling:
         return FAILED if pending.failed else DONE
 
     def status(self, engine: Any, batches: list[int]) -> int:
-        """get_batch_transfer_status: waits for all of them; 0, or -1 when one failed."""
+        """get_batch_transfer_status: waits for all batches; returns 0, or -1 if one failed."""
         foreign = [batch for batch in batches if batch not in self._pending]
         ours = [batch for batch in batches if batch in self._pending]
         result = int(self._base.get_batch_transfer_status(engine, foreign)) if foreign or not ours else 0
@@ -351,7 +356,7 @@ class Scheduling:
 
 @lru_cache(maxsize=4096)
 def host_of(peer: str) -> str:
-    """The host of a segment's name."""
+    """Returns the host of a segment name."""
     return peer.rpartition(":")[0].strip("[]") or peer
 
 

@@ -1,7 +1,8 @@
 """A drop-in subclass of mooncake.store.MooncakeDistributedStore: reads are stage 1, writes go when nothing else waits.
 
-Two lanes: the program's own client, whose class is that of blocking reuse (a client with a segment answers reads
-through it), and a second client without a segment, opened in the background at the first write, in the scavenger's.
+It has two lanes. The program's own client has the class of blocking reuse, as a client with a segment answers reads
+through it. A second client without a segment has the scavenger's class; it is opened in the background at the first
+write.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SPLIT = frozenset(
     f"batch_{kind}"
     for kind in ("get_into", "get_into_multi_buffers", "put_from", "put_from_multi_buffers", "upsert_from")
 )
-"""Calls whose lists run parallel to their keys, one answer a key: they can be cut by request."""
+"""Calls with one list entry and one result for each key, which can be split by request."""
 SIZES, KEYS = ("sizes", "all_sizes", "size", "metadata_size"), ("keys", "base_keys", "key", "arg0")
 CONTENTS = ("value", "values", "tensor", "tensors_list", "parts")
 POINTERS = ("buffer_ptrs", "all_buffer_ptrs", "buffer_ptr")
@@ -42,18 +43,18 @@ _setting_up = threading.Lock()
 
 
 def parameters(method: Any) -> list[str]:
-    """The names of the parameters after self, from the method's first documented signature."""
+    """Returns the names of the parameters after self, from the method's first documented signature."""
     text = (method.__doc__ or "").partition("(")[2].partition(") ->")[0]
     return ["parts" if name == "*args" else name for name in re.findall(r"(?:^|, )(\*?\w+)(?=[:,]|$)", text)[1:]]
 
 
 def total(sizes: Any) -> int:
-    """The sum of a number or of lists of numbers, however deep."""
+    """Returns the sum of a number or of arbitrarily nested lists of numbers."""
     return sum(map(total, sizes)) if isinstance(sizes, (list, tuple)) else int(sizes)
 
 
 def content_bytes(content: Any) -> int:
-    """How many bytes a buffer, a tensor or a list of them has; 0 when it has no size."""
+    """Returns the bytes of a buffer, a tensor or a list of them; 0 if it has no size."""
     if isinstance(content, (list, tuple)):
         return sum(map(content_bytes, content))
     size = getattr(content, "nbytes", None)
@@ -95,7 +96,7 @@ class Stored:
                 self._base.unregister_buffer(self._writer, address)
 
     def writer(self, own: Any) -> Any:
-        """The client that writes: the second one once it is open."""
+        """Returns the client that writes: the second client once it is open."""
         if self._writer is None and self.writer_arguments is not None:
             with self._lock:
                 start, self._opening = not self._opening, True
@@ -124,7 +125,7 @@ class Stored:
             self._base.close(writer)
 
     def size_bytes(self, own: Any, given: dict[str, Any]) -> int:
-        """How many bytes the call moves. Where only keys are given, the first one's size counts for all."""
+        """Returns how many bytes the call moves. If only keys are given, the size of the first counts for all."""
         found = sum(total(given[name]) for name in SIZES if name in given)
         found = found or sum(content_bytes(given[name]) for name in CONTENTS if name in given)
         if found == 0 and (keys := next((given[name] for name in KEYS if name in given), None)):
@@ -133,11 +134,11 @@ class Stored:
         return found
 
     def budget(self) -> Budget:
-        """For how long a call may be held: within the lease that its reads have, and its writes stay behind."""
+        """How long a call may be held: within the lease of a read. Writes have the same limit."""
         return Budget(self._session, store_hold_max_s(self._once))
 
     def _message(self, own: Any, stage: int, given: dict[str, Any]) -> tuple[Any, Transfer]:
-        """The client that makes the call, and what is asked for."""
+        """Returns the client that makes the call, and the transfer to ask a permit for."""
         pointers = next((given[name] for name in POINTERS if name in given), None)
         ranged = pointers is not None and self._sources.any_owner()
         metadata = self._sources.of(first_pointer(pointers)) if ranged else self._sources.current()
@@ -150,7 +151,7 @@ class Stored:
             metadata.deadline_ns,
             metadata.batch,
             metadata.layer,
-            class_marked=client is not own,  # reads carry the collectives' own class
+            class_marked=client is not own,  # reads carry the same class as collectives
             incoming=stage == STAGE_REUSE,
         )
 
@@ -164,13 +165,13 @@ class Stored:
         keywords: Any,
         budget: Budget | None = None,
     ) -> Any:
-        """Issues the call when it is permitted; what Mooncake answers."""
+        """Issues the call when it is permitted; returns Mooncake's result."""
         try:
             client, transfer = self._message(own, stage, given)
         except Exception as error:
             text = "a call of the store could not be read (%s: %s); it goes unscheduled"
             self._once.warn("store", text, type(error).__name__, error)
-            return original(own, *arguments, **keywords)  # what is odd is Mooncake's to answer
+            return original(own, *arguments, **keywords)  # left for Mooncake to refuse
         permit = permitted(self._session, self._once, budget or self.budget(), transfer)
         try:
             return original(client, *arguments, **keywords)
@@ -179,7 +180,7 @@ class Stored:
                 permit.complete()
 
     def split(self, own: Any, original: Any, stage: int, given: dict[str, Any], rest: dict[str, Any]) -> Any:
-        """As run, cut by request; the answers in the order of the keys."""
+        """Like run, but split by request. Returns the results in the order of the keys."""
         pointers = next(given[name] for name in POINTERS if name in given)
         groups: dict[Metadata, list[int]] = {}
         for index, pointer in enumerate(pointers):
@@ -195,7 +196,7 @@ class Stored:
 
 
 def writer_setup(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Arguments for a second client like this one, without a segment of its own; None where that cannot be."""
+    """Returns the arguments of setup() for a second client without a segment of its own; None if there can be none."""
     if arguments and isinstance(arguments[0], dict):
         config = {**arguments[0], "global_segment_size": 0, "enable_ssd_offload": False}
         config.pop("client_http_port", None)
@@ -218,7 +219,7 @@ def _stored_of(self: Any, holder: Holder) -> Stored | None:
 
 
 def moving(base: type, holder: Holder, sources: MetadataSources, name: str, stage: int) -> Callable[..., Any]:
-    """A method that moves bytes: permitted first."""
+    """Makes a method that moves bytes, which asks for permits first."""
     original = getattr(base, name)
     names = parameters(original)
 
@@ -242,7 +243,7 @@ def moving(base: type, holder: Holder, sources: MetadataSources, name: str, stag
                 cuttable = len({sources.of(first_pointer(pointer)) for pointer in pointers}) > 1
             total({k: v for k, v in given.items() if k in SIZES}.get("sizes", 0))
         except Exception:
-            return original(self, *arguments, **keywords)  # odd arguments are Mooncake's to answer
+            return original(self, *arguments, **keywords)  # invalid arguments are left for Mooncake to refuse
         if cuttable:
             rest = {k: v for k, v in given.items() if k not in lists}
             return stored.split(self, original, stage, lists, rest)
@@ -252,7 +253,7 @@ def moving(base: type, holder: Holder, sources: MetadataSources, name: str, stag
 
 
 def setting_up(base: Any, holder: Holder, sources: MetadataSources, once: WarnOnce) -> Callable[..., int]:
-    """setup(): the store's own client gets its lane, and what is kept for it."""
+    """Makes setup(), which also gives the store's own client its lane and creates the adapter's state."""
 
     def setup(self: Any, *arguments: Any, **keywords: Any) -> int:
         session = holder.get()
@@ -280,7 +281,7 @@ def setting_up(base: Any, holder: Holder, sources: MetadataSources, once: WarnOn
 
 
 def buffer_methods(original: Any) -> list[Callable[..., Any]]:
-    """Buffers are registered with the client that writes, too; it ends with the store."""
+    """Makes the methods that register buffers, with the writing client, too; that client is closed with the store."""
 
     def register_buffer(self: Any, *arguments: Any, **keywords: Any) -> int:
         result = int(original.register_buffer(self, *arguments, **keywords))
@@ -306,7 +307,7 @@ def buffer_methods(original: Any) -> list[Callable[..., Any]]:
 
 
 def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
-    """The subclass of this MooncakeDistributedStore."""
+    """Returns the adapted subclass of this MooncakeDistributedStore."""
     members: dict[str, Any] = {}
     for name in dir(base):
         if name.startswith("_") or NO_BYTES.search(name) or name == "get_size":

@@ -26,13 +26,13 @@ from mooncake_adapter.warn_once import WarnOnce
 
 CLASS = "nixl_agent"
 PROGRESS_DELAY_US = 10_000
-"""For how long an engine's progress thread sleeps where nothing wakes it. NIXL's own (0) keeps a core busy for each
-engine, and there is one for each lane. What arrives wakes it at once."""
+"""How long an engine's progress thread sleeps unless something wakes it. Arriving data wakes it at once. NIXL's default
+(0) keeps a core busy for each engine, and each lane has an engine."""
 _making = threading.Lock()
 
 
 class _Patient:
-    """NIXL's bindings for as long as an agent is made: its progress threads sleep where nothing wakes them."""
+    """NIXL's bindings while an agent is made: progress threads of its engines sleep for PROGRESS_DELAY_US."""
 
     def __init__(self, bindings: Any) -> None:
         self._bindings = bindings
@@ -47,9 +47,11 @@ class _Patient:
 
 
 def strict(config: Any, module: Any) -> Any:
-    """The same configuration for an agent that several threads use: one of them posts what is permitted later.
+    """Makes the configuration safe for an agent that several threads use, because a thread of ours posts what is
+    permitted later.
 
-    Also where the program says that it needs no synchronization: its own threads may not, ours does."""
+    This holds even where the program says that it needs no synchronization: it may have one thread, but we add another.
+    """
     config = module.nixl_agent_config() if config is None else copy.copy(config)
     none = (None, module.nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE)
     if getattr(config, "sync_mode", None) in none:
@@ -58,8 +60,8 @@ def strict(config: Any, module: Any) -> Any:
 
 
 def native_path(program: Any) -> Any:
-    """The native path of the program's agent, which makes transfers, too, unless the code that runs has to be asked
-    what they are for. None: there is none."""
+    """Returns the native path of the program's agent; None if there is none. It also makes transfers, unless running
+    code has to be asked what they are for."""
     agent: Agent = program._mfs
     assert agent.scheduling is not None
     path = agent.scheduling.posted_path()
@@ -83,7 +85,8 @@ def native_path(program: Any) -> Any:
 
 
 def making(base: Any, module: Any, kinds: Kinds, holder: Holder, sources: MetadataSources, once: WarnOnce) -> list[Any]:
-    """The constructor, and what makes backends: the lanes are there before the program exchanges metadata."""
+    """Makes the constructor and the method that makes backends: the lanes exist before the program exchanges
+    metadata."""
     plugins = Plugins(base.__module__, once)
 
     def __init__(self: Any, agent_name: str, nixl_conf: Any = None, instantiate_all: bool = False) -> None:
@@ -133,7 +136,8 @@ def making(base: Any, module: Any, kinds: Kinds, holder: Holder, sources: Metada
 
 
 def memory_methods(base: Any) -> list[Any]:
-    """Memory is registered with the lanes, too. The program's own backends come first, and their answer counts."""
+    """Makes the methods that register memory, with the lanes, too. The program's own backends come first, and the
+    result is theirs."""
 
     def register_memory(self: Any, reg_list: Any, mem_type: str | None = None, backends: Any = ()) -> Any:
         agent = agent_of(self)
@@ -162,7 +166,8 @@ def memory_methods(base: Any) -> list[Any]:
 
 
 def metadata_methods(base: Any) -> list[Any]:
-    """What agents exchange names the lanes; notifications come through any of them."""
+    """Makes the methods that exchange metadata, which names the lanes, and notifications, which arrive in any of
+    them."""
 
     def add_remote_agent(self: Any, metadata: bytes) -> Any:
         name = base.add_remote_agent(self, metadata)
@@ -202,7 +207,7 @@ def metadata_methods(base: Any) -> list[Any]:
         if backend is not None or len(own) != 1 or agent is None or not agent.lanes.handles:
             base.send_notif(self, remote_agent_name, notif_msg, backend)
             return
-        # not by a lane; NIXL's own method hands its binding no list where a backend is named, and fails
+        # not in a lane; NIXL's own method fails if a backend is named, as it passes no list to its binding
         self.agent.genNotif(remote_agent_name, notif_msg, [self.backends[own[0]]])
 
     return [
@@ -212,7 +217,7 @@ def metadata_methods(base: Any) -> list[Any]:
 
 
 def transfer_methods(base: Any) -> list[Any]:
-    """The methods that start a transfer and ask how it stands."""
+    """Makes the methods that start a transfer and report its status."""
 
     def transfer(self: Any, handle: Any, notif_msg: bytes = b"") -> str:
         kept: Transfer | None = getattr(handle, "transfer", None)
@@ -245,7 +250,7 @@ def transfer_methods(base: Any) -> list[Any]:
 
 
 def adapted(base: type, holder: Holder, sources: MetadataSources, once: WarnOnce) -> type:
-    """The subclass of this nixl_agent; the class itself where it is not as those that were tested."""
+    """Returns the adapted subclass of this nixl_agent, or the class itself if it differs from the tested versions."""
     module = sys.modules[base.__module__]
     if not versions.supported(base, once):
         return base

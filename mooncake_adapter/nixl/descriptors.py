@@ -1,4 +1,4 @@
-"""What a list of descriptors says of its memory, and the prepared lists that later transfers are made from."""
+"""Where the memory of a list of descriptors is, and the prepared lists that later transfers are made from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.uint64]
-"""One row a descriptor: address, bytes, device."""
+"""One row for each descriptor: address, bytes, device."""
 
 
 def rows_of(descriptors: Any) -> Rows:
-    """The rows of a nixlXferDList, or of NIXL's other forms of one: tuples, an Nx3 array, an Nx5 array of strides."""
+    """Returns the rows of a nixlXferDList or of NIXL's other forms of one: tuples, an Nx3 array, an Nx5 array of
+    strides."""
     if isinstance(descriptors, np.ndarray):
         rows = np.array(descriptors, dtype=np.uint64)
         return expanded(rows) if rows.shape[1] == 5 else rows
@@ -24,7 +25,7 @@ def rows_of(descriptors: Any) -> Rows:
 
 
 def expanded(strided: Rows) -> Rows:
-    """(address, bytes, device, stride, count) as `count` rows each."""
+    """Expands each row (address, bytes, device, stride, count) to `count` rows."""
     counts = strided[:, 4].astype(np.int64)
     rows = np.repeat(strided[:, :3], counts, axis=0)
     numbers = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -33,18 +34,18 @@ def expanded(strided: Rows) -> Rows:
 
 
 class Prepared:
-    """One prepared list. What the program releases is kept while a transfer may still be made from it."""
+    """One prepared list. It outlives its release by the program as long as a transfer may still be made from it."""
 
     __slots__ = ("_lock", "_release", "memory", "peer", "released", "rows", "uniform_bytes", "users")
 
     def __init__(self, peer: str, memory: Any, rows: Rows, release: Callable[[], None]) -> None:
-        """`peer`: the agent whose memory it is, "" for this one's; `memory`: what kind it is."""
+        """`peer`: the agent that the memory belongs to, "" for this one; `memory`: its kind."""
         self.peer, self.memory, self.rows, self._release = peer, memory, rows, release
         self.uniform_bytes = 0
         if len(rows) and bool((rows[:, 1] == rows[0, 1]).all()):
             self.uniform_bytes = int(rows[0, 1])
         self.users: list[None] = []
-        """One for each: a list grows and shrinks in one step, in native code as in Python."""
+        """One entry for each user. A list, because it grows and shrinks atomically, in native code as in Python."""
         self.released = False
         self._lock = threading.Lock()
 
@@ -57,12 +58,12 @@ class Prepared:
             self.settle()
 
     def release(self) -> None:
-        """The program has no more use for it."""
+        """The program no longer needs the list."""
         self.released = True
         self.settle()
 
     def settle(self) -> None:
-        """Releases it once nothing is left that uses it."""
+        """Releases the list if nothing uses it any more."""
         with self._lock:
             release, last = self._release, not self.users
             if last:
@@ -75,14 +76,14 @@ def _nothing() -> None: ...
 
 
 def prepared_class(base: Any) -> Any:
-    """NIXL's handle of a prepared list, which keeps what is known of it."""
+    """Returns a subclass of NIXL's handle of a prepared list that also keeps its Prepared."""
 
     class PreparedHandle(base):  # type: ignore[misc]
         __slots__ = ("prepared",)
 
         def __init__(self, handle: Any, peer: str, memory: Any, rows: Rows) -> None:
             super().__init__(handle._agent, handle._handle)
-            handle._released = True  # it is this one's now
+            handle._released = True  # this handle owns it now
             binding, number = handle._agent, handle._handle
             self.prepared = Prepared(peer, memory, rows, lambda: binding.releasedDlistH(number))
 

@@ -1,7 +1,7 @@
-"""What gives an engine its class on the wire: UCX's traffic class, and where the NIC is InfiniBand its service level.
+"""Gives an engine its class on the wire: UCX's traffic class and, if the NIC is InfiniBand, its service level.
 
-NIXL hands each setting of an engine's ``engine_config`` to UCX, unless the environment has it as ``UCX_`` and its name:
-then that one holds for every engine of the process.
+NIXL passes each setting of an engine's ``engine_config`` to UCX. If the environment has the setting (``UCX_`` and its
+name), that value holds for every engine of the process instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TRAFFIC_CLASS, SERVICE_LEVEL = "IB_TRAFFIC_CLASS", "IB_SL"
 
 
 def with_class(parameters: dict[str, str], dscp: int | None, level: int | None = None) -> dict[str, str]:
-    """The parameters of an engine whose packets carry this DSCP and level, unless they name a class themselves."""
+    """Returns the parameters of an engine whose packets carry this DSCP and level, unless they name a class
+    themselves."""
     config = parameters.get(CONFIG, "")
     if dscp is None or TRAFFIC_CLASS in config:
         return parameters
@@ -42,7 +43,7 @@ class EngineClass:
         self._ours = [name for name in self._variables() if name in ours]
 
     def _variables(self) -> list[str]:
-        """Set in the environment they hold for every engine, whatever its own configuration."""
+        """Environment variables which, if set, hold for every engine whatever its own configuration."""
         return [f"UCX_{setting}" for setting in self._settings]
 
     def _read_levels(self) -> dict[int, int]:
@@ -53,7 +54,7 @@ class EngineClass:
             return {}
 
     def allowed(self, parameters: dict[str, str]) -> bool:
-        """Whether an engine's class would count; one warning says why not."""
+        """Whether a class set for an engine would take effect; if not, warns once with the reason."""
         for name in self._variables():
             if name in os.environ and name not in self._ours:
                 self._once.warn(
@@ -73,8 +74,8 @@ class EngineClass:
 
     @contextlib.contextmanager
     def counts(self) -> Iterator[None]:
-        """Inside, engines carry their own class: `mfs-run --policy` has set one for all, for programs without an
-        adapter."""
+        """Inside, engines carry their own class. Hides the class that `mfs-run --policy` set for all engines, as it
+        does for programs without an adapter."""
         aside = {name: os.environ.pop(name) for name in self._ours if name in os.environ}
         try:
             yield
@@ -82,7 +83,7 @@ class EngineClass:
             os.environ.update(aside)
 
     def parameters(self, parameters: dict[str, str], dscp: int | None) -> dict[str, str]:
-        """Those of an engine whose packets carry the class of this DSCP."""
+        """Returns the parameters of an engine whose packets carry the class of this DSCP."""
         return with_class(parameters, dscp, None if dscp is None else self._levels.get(dscp))
 
     def apart(self, dscp: int | None, other: int | None) -> bool:

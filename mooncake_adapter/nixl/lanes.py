@@ -1,7 +1,7 @@
-"""Lanes: for each class on the wire an engine of its own in the same agent, under an alias of UCX's plugin.
+"""Lanes: each class on the wire has an engine of its own in the same agent, under an alias of UCX's plugin.
 
-An agent's metadata names its engines, so that both ends know each other's lanes by what they exchange anyway. What is
-read comes back in the responder's lane of the same name. All lanes are there before the metadata is.
+An agent's metadata names its engines, so the metadata that agents exchange anyway tells both ends each other's lanes.
+Data that is read comes back in the responder's lane of the same name. All lanes are made before the metadata.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mooncake_adapter.session import Session, own_class
 from mooncake_adapter.warn_once import WarnOnce
 
 THREADS = "num_threads"
-"""Each thread of an engine takes doorbell pages of the NIC, which are few; lanes do with the one that all have."""
+"""Not set for lanes, which make do with one thread: each thread takes doorbell pages of the NIC, which are scarce."""
 ATTACH_S, ATTACH_POLL_S = 1.0, 0.005
-"""For how long the marks are waited for where the shim's session comes with the first device."""
+"""How long to wait for the marks if the shim's session comes with the first device, and the interval of the checks."""
 
 
 def named_in(metadata: bytes, backend: str) -> bool:
@@ -30,7 +30,7 @@ def named_in(metadata: bytes, backend: str) -> bool:
 
 
 class Backends(dict[str, Any]):
-    """An agent's backends by name. The lanes are found by their names, and seen by nothing that looks through it."""
+    """An agent's backends by name. Lanes can be looked up by name, but iteration does not show them."""
 
     def __init__(self, own: dict[str, Any]) -> None:
         super().__init__(own)
@@ -48,11 +48,11 @@ class Lanes:
         self.own_class = own_class(session)
         self.engine_class = EngineClass(once)
         self.handles: dict[str, Any] = {}
-        """By alias: NIXL's handle of the backend."""
+        """NIXL's handle of each backend, by alias."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when what `route` or `class_marked` answers may have changed."""
+        """Called when the answers of `route` or `class_marked` may have changed."""
         self._class_of: dict[int, str] = {}
-        """By class, the alias of its lane; those that share a DSCP share one."""
+        """The alias of each class's lane; classes with the same DSCP share a lane."""
         self._peers: dict[str, frozenset[str]] = {}
         self._connected: frozenset[tuple[str, str]] = frozenset()
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Lanes:
         return self._session.dscp
 
     def mark(self, wire_class: int) -> int | None:
-        """The DSCP of a class; None where the fabric marks none."""
+        """Returns the DSCP of a class; None if the fabric does not mark it."""
         marks = self.dscp
         return marks[wire_class] if wire_class < len(marks) else None
 
@@ -72,7 +72,7 @@ class Lanes:
             time.sleep(ATTACH_POLL_S)
 
     def open(self, binding: Any, parameters: dict[str, str]) -> dict[str, Any]:
-        """Creates an engine for every class that has a mark of its own; the handles by alias."""
+        """Creates an engine for every class that has a mark of its own; returns the handles by alias."""
         self._wait_for_marks()
         own = self.mark(self.own_class)
         parameters = {name: value for name, value in parameters.items() if name != THREADS}
@@ -133,7 +133,8 @@ class Lanes:
         self.changed()
 
     def failed(self, peer: str, name: str, reason: object) -> None:
-        """A transfer in this lane to the peer failed: none takes it again until the peer is met again."""
+        """A transfer to the peer failed in this lane, so the lane is not used until the peer's metadata is loaded
+        again."""
         self._once.warn(
             "nixl-lane-failed", "lane %s to %r is left (%s); the program's own backend sends", name, peer, reason
         )
@@ -150,15 +151,17 @@ class Lanes:
         return (peer, name) in self._connected
 
     def route(self, peer: str, wire_class: int) -> str | None:
-        """The alias in which a transfer of this class goes to the peer; None: the program's own backend. A peer whose
-        metadata came past the adapter (by a listener or etcd) is tried."""
+        """Returns the alias of the lane for transfers of this class to the peer; None for the program's own backend.
+
+        If the adapter did not see the peer's metadata (it came by a listener or etcd), the lane is tried.
+        """
         name = self._class_of.get(wire_class)
         there = self._peers.get(peer)
         return name if there is None or name in there else None
 
     def class_marked(self, peer: str) -> bool:
-        """Whether all that goes to the peer, or comes from it, carries the mark of a class below the collectives' for
-        certain."""
+        """Whether all traffic to and from the peer is certain to carry the mark of a class below that of
+        collectives."""
         if not self._peers.get(peer):
             return False
         apart = self.engine_class.apart(self.mark(self.own_class), self.mark(0))

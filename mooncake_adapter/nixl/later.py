@@ -1,7 +1,7 @@
-"""The thread that posts what has been permitted meanwhile, and gives back permits of what has arrived.
+"""The thread that posts transfers permitted later, and returns the permits of transfers that have arrived.
 
-An engine asks how its transfers stand once a step, which may take as long as many transfers. The thread ends with its
-agent, and sleeps while nothing is under way.
+An engine asks for the status of its transfers once a step, which may take as long as many transfers. The thread ends
+with its agent, and sleeps while nothing is under way.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 Work = Transfer | Warming
 WAITING_S = 200e-6
-"""Between two polls while anything waits for its permit. What native code asks for is its program's alone for so
-long."""
+"""Interval between polls while any transfer waits for a permit. For this long the thread leaves what native code has
+asked for to the program."""
 ARRIVING_S = 2e-3
-"""And while all there is to wait for is the network. What native code has posted is its program's alone for so long."""
+"""The same while only the network is waited for, and for what native code has posted."""
 AGE_PARTS = 16
-"""What the network has had for long is asked about seldom: its end is noticed late by one of so many parts of the time
-that it took. An answer may take NIXL as long as a message the network, and what a stopped peer does not take would be
-asked about for ever."""
+"""The longer a transfer has been with the network, the less often it is asked about: its end is noticed late by at most
+one of so many parts of its duration. Asking NIXL may take as long as the network takes for a message, and a transfer to
+a stopped peer never ends."""
 
 
 class Mover(Protocol):
     """Does the thread's work."""
 
     def move_on(self, transfer: Work) -> bool:
-        """Does what can be done now; whether anything is left to do."""
+        """Does what can be done now; returns whether anything is left to do."""
         ...
 
 
@@ -53,7 +53,7 @@ class Later:
         return self._shared.unasked
 
     def begin(self) -> None:
-        """Starts the thread, once."""
+        """Starts the thread unless it was started."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=_run, args=(self._mover, self._shared), name="mfs-nixl", daemon=True)
@@ -72,10 +72,10 @@ class Later:
 
 
 class Shared:
-    """What the thread has of its owner."""
+    """The part of the owner's state that the thread uses."""
 
     def __init__(self) -> None:
-        from mfsd._native import Unasked  # not without a session
+        from mfsd._native import Unasked  # needs the native part, which a session has loaded
 
         self.added: deque[Work] = deque()
         self.unasked = Unasked(int(ARRIVING_S * 1e9), int(WAITING_S * 1e9))
@@ -87,14 +87,14 @@ class Shared:
 
 
 def waits(transfer: Work) -> bool:
-    """Whether some of it waits for a permit."""
+    """Whether any part of it waits for a permit."""
     if isinstance(transfer, Warming):
         return False
     return any(part.state is State.WAITING for part in list(transfer.parts))
 
 
 class Turn:
-    """When a transfer that is under way is asked about."""
+    """When to ask about a transfer that is under way."""
 
     __slots__ = ("_due_s", "_seen", "_since_s", "work")
 
@@ -104,7 +104,7 @@ class Turn:
         self._since_s = self._due_s = 0.0
 
     def comes(self, now_s: float) -> bool:
-        """Whether it is now. From one change of what the network has of it to the next, ever less often."""
+        """Whether it is time to ask. The interval grows until the state of the transfer changes."""
         if isinstance(self.work, Warming):
             return True
         seen = (len(self.work.todo), len(self.work.parts), waits(self.work))
@@ -117,8 +117,10 @@ class Turn:
 
 
 def _take_over(unasked: Unasked) -> None:
-    """Each is added here, where it has not ended. A function of its own, as what it leaves in variables would keep the
-    last one's agent for as long as the thread waits."""
+    """Takes over the transfers that native code has posted and that have not ended. Each of them reaches add().
+
+    A function of its own, because its local variables would keep the last agent alive while the thread waits.
+    """
     for posting in unasked.due():
         posting.transfer()
 

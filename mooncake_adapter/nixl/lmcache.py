@@ -1,7 +1,8 @@
-"""What reads and writes are for, by who makes the agent: LMCache's are mostly of KV that was computed before.
+"""Stages of reads and writes by the code that made the agent: LMCache mostly moves KV that was computed before.
 
-Its P2P backend is asked by a peer that wants to load KV, and answers by a write into that peer's memory; a read is a
-controller's `move`. Its other agents read what is reused. What its P/D backend writes is handed over, as others' is.
+A peer that wants to load KV asks LMCache's P2P backend, which answers by a write into the peer's memory. Its reads are
+a controller's `move`. LMCache's other agents read KV that is reused. Writes of its P/D backend are hand-overs, as
+everywhere else.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from mooncake_adapter.session import STAGE_BACKGROUND, STAGE_P2D, STAGE_REUSE
 
 PACKAGE, P2P = "lmcache", ".p2p_backend"
 LOOKUP = "lookup_id"
-"""In the P2P backend's function that answers a load: the engine's name of the request that waits for it."""
+"""Local variable of the P2P backend's function that answers a load: the engine's name of the request that waits for
+it."""
 FRAMES_MAX = 16
 
 
 class Stages(NamedTuple):
-    """Of transfers of which nothing else is known."""
+    """Stages of transfers of which nothing else is known."""
 
     reads: int = STAGE_P2D
     writes: int = STAGE_P2D
     answers: bool = False
-    """The agent is of LMCache's P2P backend."""
+    """Whether the agent belongs to LMCache's P2P backend."""
 
 
 HAND_OVER = Stages()
@@ -35,7 +37,7 @@ ANSWERS = Stages(reads=STAGE_BACKGROUND, writes=STAGE_REUSE, answers=True)
 
 
 def stages(depth: int) -> Stages:
-    """Of an agent that the code so many calls above this one makes."""
+    """Returns the stages of an agent that is made by the code `depth` calls above the caller."""
     frames = list(_frames(sys._getframe(depth + 1)))
     if not frames or _module(frames[0]).partition(".")[0] != PACKAGE:
         return HAND_OVER
@@ -43,7 +45,8 @@ def stages(depth: int) -> Stages:
 
 
 def loading() -> Metadata | None:
-    """The request for which LMCache's P2P backend starts a transfer here and now."""
+    """Returns the request for which LMCache's P2P backend is starting a transfer, by the calling code; None
+    elsewhere."""
     for frame in _frames(sys._getframe(1)):
         if _answering(frame) and isinstance(name := frame.f_locals.get(LOOKUP), str):
             return Metadata(request_number(name))

@@ -1,4 +1,4 @@
-"""The methods that prepare transfers: what is for whom is found out here, where the memory is known."""
+"""The methods that prepare transfers. They look up what each transfer is for, as they know its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mooncake_adapter.nixl.transfers import Transfer, handle_class
 
 
 class Kinds:
-    """The classes of one NIXL that are made here, or told apart."""
+    """Classes and constants of one NIXL module: handles made here, and what arguments are compared with."""
 
     def __init__(self, module: Any) -> None:
         bindings = module.nixlBind
@@ -23,7 +23,7 @@ class Kinds:
         self.transfer = handle_class(module.nixl_xfer_handle)
         self.descriptors = bindings.nixlXferDList
         self.memory = (bindings.DRAM_SEG, bindings.VRAM_SEG)
-        """What the network reaches; files and the like are not a matter of it."""
+        """Kinds of memory that the network reaches. Files and the like are not scheduled."""
 
     def wrapped(
         self,
@@ -37,7 +37,7 @@ class Kinds:
         notification: bytes,
         names: list[str],
     ) -> Any:
-        """NIXL's handle with what the adapter keeps for it."""
+        """Wraps NIXL's handle together with the state that the adapter keeps for it."""
         reading = operation == "READ"
         transfer = Transfer(handle._handle, recipe, peer, pieces, agent.stage(reading), reading)
         transfer.notification = notification
@@ -46,7 +46,7 @@ class Kinds:
 
 
 def list_methods(base: Any, kinds: Kinds) -> list[Any]:
-    """Prepared lists keep where their memory is."""
+    """Makes the method that prepares lists: each keeps where its memory is."""
 
     def prep_xfer_dlist(
         self: Any, agent_name: str, xfer_list: Any, mem_type: str | None = None, backends: Any = ()
@@ -60,14 +60,14 @@ def list_methods(base: Any, kinds: Kinds) -> list[Any]:
         local = agent_name in ("NIXL_INIT_AGENT", "")
         kind = self.nixl_mems.get(mem_type) if strided else descriptors.getType()
         if kind not in kinds.memory:
-            return handle  # files and the like: not a matter of the network
+            return handle  # files and the like do not use the network
         return kinds.prepared(handle, "" if local else text(agent_name), kind, rows_of(descriptors))
 
     return [prep_xfer_dlist]
 
 
 def prepped_methods(base: Any, kinds: Kinds) -> list[Any]:
-    """Transfers by indices into two prepared lists."""
+    """Makes the method for transfers by indices into two prepared lists."""
 
     def make_prepped_xfer(
         self: Any,
@@ -104,7 +104,7 @@ def prepped_methods(base: Any, kinds: Kinds) -> list[Any]:
             again = again or len(pieces) > 1
         operated = self.nixl_ops[operation]
         indices = [local_indices, remote_indices]
-        if again:  # the program may change its own
+        if again:  # the program may change its own arrays
             indices = [np.array(one, dtype=np.int32) for one in indices]
         recipe = FromPrepared(operated, local_xfer_side, indices[0], remote_xfer_side, indices[1], skip_desc_merge)
         mine.use()
@@ -115,7 +115,7 @@ def prepped_methods(base: Any, kinds: Kinds) -> list[Any]:
 
 
 def initialize_methods(base: Any, kinds: Kinds) -> list[Any]:
-    """Transfers by two lists of descriptors."""
+    """Makes the method for transfers by two lists of descriptors."""
 
     def initialize_xfer(
         self: Any,

@@ -1,4 +1,4 @@
-"""Which network card UCX takes, by what its environment says."""
+"""Finds the network card that UCX uses by its environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def interfaces() -> set[str]:
 
 
 def device_chosen() -> str:
-    """The RDMA device: the first that is named, else the first of this host; "" where UCX goes by TCP."""
+    """Returns the first RDMA device that is named, else the first of this host; "" if UCX uses TCP."""
     transports = [name.strip().lower() for name in os.environ.get(TRANSPORTS, "").split(",") if name.strip()]
     if transports and not any(name.startswith(RDMA) for name in transports):
         return ""
@@ -29,7 +29,7 @@ def device_chosen() -> str:
 
 
 def interface_chosen() -> str:
-    """The first network interface that is named, else that of the host's own name."""
+    """Returns the first network interface that is named, else that of the host's own name."""
     known = interfaces()
     for name in os.environ.get(DEVICES, "").split(","):
         if name.partition(":")[0].strip() in known:
@@ -38,7 +38,7 @@ def interface_chosen() -> str:
 
 
 def nic_of_ucx(session: Session) -> int:
-    """The session's number of the network card that UCX's bytes leave through, as far as can be told before it has
+    """Returns the session's number of the network card that UCX's bytes leave through, as far as known before it has
     connected: with several rails the first."""
     device = device_chosen()
     return session.nic(device, guid=guid_of(device)) if device else session.nic(interface_chosen())

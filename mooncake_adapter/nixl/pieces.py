@@ -1,4 +1,4 @@
-"""Cuts one transfer into messages: one request each, none much larger than a piece."""
+"""Splits one transfer into messages of one request each, none much larger than a piece."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Positions = npt.NDArray[np.int64]
 
 
 class Piece(NamedTuple):
-    """One message: what is submitted, permitted and posted as a whole."""
+    """One message, which is submitted, permitted and posted as a whole."""
 
     metadata: Metadata
     positions: Positions | None
-    """Of its descriptors in the transfer's; None: all of them."""
+    """Positions of its descriptors in the transfer's; None: all of them."""
     size_bytes: int
 
 
 def by_owner(
     addresses: npt.NDArray[np.uint64], metadata_of: Callable[[int], Metadata]
 ) -> list[tuple[Metadata, Positions]]:
-    """The descriptors of each request, in the order in which it appears. Layers stay together: each further message
-    costs a post."""
+    """Groups the descriptors by request, in the order in which requests first appear. Layers stay together, as each
+    further message costs a post."""
     found: dict[Metadata, tuple[Metadata, list[int]]] = {}
     for position, address in enumerate(addresses.tolist()):
         metadata = metadata_of(address)
@@ -38,7 +38,7 @@ def by_owner(
 def cut(
     rows: Rows, owners: list[tuple[Metadata, Positions]], layer_of: Callable[[int], int], piece_bytes: int
 ) -> list[Piece]:
-    """The pieces of a transfer. Each has the layer of its first descriptor."""
+    """Returns the pieces of a transfer. Each has the layer of its first descriptor."""
     pieces = []
     for metadata, positions in owners:
         lengths = rows[positions, 1].astype(np.int64)
@@ -52,7 +52,7 @@ def cut(
 
 
 def shortened(local: Rows, remote: Rows, piece_bytes: int) -> tuple[Rows, Rows]:
-    """The same memory in descriptors of at most `piece_bytes`."""
+    """Splits the descriptors into ones of at most `piece_bytes`."""
     if not len(local) or int(local[:, 1].max()) <= piece_bytes:
         return local, remote
     counts = -(-local[:, 1].astype(np.int64) // piece_bytes)

@@ -1,7 +1,7 @@
-"""The folder of NIXL's plugins in which UCX's has several names: an agent has one engine for each name.
+"""A folder of NIXL's plugins that holds UCX's under several names: an agent has one engine for each name.
 
-NIXL reads NIXL_PLUGIN_DIR once, when the first agent of the process is made. Links of one file are one library to the
-loader; it is loaded by its own name first, so that it finds what lies beside it.
+NIXL reads NIXL_PLUGIN_DIR once, when the first agent of the process is made. To the loader links to one file are one
+library. It is loaded by its own name first, so that it finds the libraries beside it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LANED = "UCX"
 """The plugin that has lanes."""
 PREFIX = f"{LANED}_MFS"
 ASKED = "MFS_NIXL_ASKED"
-"""Tells the backend plugin (csrc/nixl) that other code asks for the transfers of the engines that are made now."""
+"""Tells the backend plugin (csrc/nixl) that other code asks for permits for the engines made now."""
 
 
 @contextlib.contextmanager
 def asked_for() -> Iterator[None]:
-    """Inside, the backend plugin makes engines that ask for nothing: the adapter asks for each transfer once."""
+    """Inside, the backend plugin makes engines that ask for no permits: the adapter asks once for each transfer."""
     before = os.environ.get(ASKED)
     os.environ[ASKED] = "adapter"
     try:
@@ -44,7 +44,7 @@ def asked_for() -> Iterator[None]:
 
 
 def alias(wire_class: int) -> str:
-    """The plugin name of a class. Both ends of a transfer use the same, whichever DSCP it stands for."""
+    """Returns the plugin name of a class. Both ends of a transfer use the same name, whichever DSCP the class has."""
     return f"{PREFIX}{wire_class}"
 
 
@@ -53,7 +53,7 @@ def is_alias(name: str) -> bool:
 
 
 def own_folder(module: str) -> Path | None:
-    """Where NIXL would look: NIXL_PLUGIN_DIR, else the wheel's own folder; None where that is not known."""
+    """Returns where NIXL would look: NIXL_PLUGIN_DIR, else the wheel's own folder; None if that is not known."""
     if os.environ.get(VARIABLE):
         return Path(os.environ[VARIABLE])
     package = sys.modules.get(module.partition(".")[0])
@@ -70,13 +70,13 @@ class Plugins:
     """The plugins of one process, with an alias of UCX's for each class."""
 
     def __init__(self, module: str, once: WarnOnce) -> None:
-        """`module`: of the agent's class."""
+        """`module`: the module of the agent's class."""
         self._module, self._once = module, once
         self._lock = threading.Lock()
         self._own: Path | None = None
 
     def _link(self, classes: int) -> Path | None:
-        """The folder of links; None where there is nothing to link."""
+        """Makes the links and returns their folder; None if there is nothing to link."""
         if self._own is None:
             self._own = own_folder(self._module)
         if self._own is None or not (self._own / PLUGIN.format(LANED)).exists():
@@ -91,7 +91,7 @@ class Plugins:
 
     @contextlib.contextmanager
     def named(self, classes: int) -> Iterator[None]:
-        """Inside, the first agent of the process finds the aliases. Programs that it starts later do not."""
+        """Inside, the first agent of the process finds the aliases. Programs that the process starts later do not."""
         with self._lock:
             before = os.environ.get(VARIABLE)
             try:
@@ -114,13 +114,13 @@ class Plugins:
     def load(self, name: str) -> None:
         """Loads a plugin from its own folder: through a link it would not find the libraries beside it."""
         if self._own is not None and (path := self._own / PLUGIN.format(name)).exists():
-            with contextlib.suppress(OSError):  # NIXL says what is wrong with it
+            with contextlib.suppress(OSError):  # NIXL reports what is wrong with it
                 ctypes.CDLL(str(path))
 
 
 def _shared_folder(of: str) -> Path:
-    """The folder of this user's processes for these links. One for all: workers of engines end by SIGKILL, and one of
-    each would be left. OSError: another user made it."""
+    """Returns the folder of these links, which all processes of this user share. Engine workers end by SIGKILL, so
+    folders of their own would be left behind. Raises OSError if another user can write to the folder."""
     name = hashlib.sha256(of.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"mfs-nixl-{os.geteuid()}-{name}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -131,7 +131,8 @@ def _shared_folder(of: str) -> Path:
 
 
 def _set_link(link: Path, target: Path) -> None:
-    """Another process may do the same, and what cleans temporary folders may have been there."""
+    """Points the link at the target. Works if another process does the same, or if links were deleted as temporary
+    files."""
     with contextlib.suppress(OSError):
         if link.readlink() == target:
             return

@@ -14,24 +14,24 @@ from mooncake_adapter.nixl.warming import Reach
 
 
 class Recipe(Protocol):
-    """What NIXL was given for one transfer."""
+    """The arguments that NIXL was given for one transfer."""
 
     def make(self, binding: Any, positions: Positions | None, notification: bytes, backends: Sequence[int]) -> int:
-        """A handle of NIXL's for these descriptors. Raises what NIXL does."""
+        """Makes a NIXL handle for these descriptors. Raises what NIXL raises."""
 
     def reach(self) -> Reach | None:
-        """Some memory of the peer's that it reaches."""
+        """Returns some memory of the peer that the transfer reaches."""
 
     def forget(self) -> None:
-        """No more will be made."""
+        """No further handle will be made."""
 
 
 class FromPrepared(NamedTuple):
-    """By indices into two prepared lists."""
+    """A transfer by indices into two prepared lists."""
 
     operation: Any
     local: Any
-    """PreparedHandle."""
+    """A PreparedHandle."""
     local_indices: npt.NDArray[np.int32]
     remote: Any
     remote_indices: npt.NDArray[np.int32]
@@ -61,13 +61,13 @@ class FromPrepared(NamedTuple):
 
 
 class FromLists(NamedTuple):
-    """By two lists of descriptors."""
+    """A transfer by two lists of descriptors."""
 
     operation: Any
     kind: Any
-    """nixlXferDList."""
+    """The class nixlXferDList."""
     local: tuple[Any, Rows]
-    """Kind of memory, and where."""
+    """Kind of memory, and its rows."""
     remote: tuple[Any, Rows]
     peer: str
 

@@ -1,7 +1,7 @@
-"""Asks for permits for the transfers of one agent and posts them: the heart of NIXL's adapter.
+"""Asks for permits for the transfers of one agent and posts them: the core of NIXL's adapter.
 
-A transfer is posted by the call that starts it, where its permit is there at once. Else the call answers "PROC", as
-NIXL does for whatever takes a while, and it is posted behind that: by a thread, or when the program asks how it stands.
+The call that starts a transfer posts it if its permit is there at once. Otherwise that call answers "PROC", as NIXL
+does for anything that takes a while. The transfer is then posted by a thread, or when the program asks for its status.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ AHEAD = 8
 """Pieces of one transfer that are under way or ask for permits at once."""
 SPINS = 20
 HOLD_PARTS = 4
-"""What of a lease may go by in waiting for permits: one of so many parts."""
+"""A transfer may wait for permits for one of so many parts of the lease."""
 FOREVER_S = float("inf")
 POST_PARTS = 2
-"""After one of so many parts of the lease nothing is posted any more: the memory may belong to another request when it
-lands. The lease began before the transfer was started, and is renewed until then."""
+"""Nothing is posted after one of so many parts of the lease, because the memory may belong to another request when the
+bytes land. The lease began before the transfer was started, and is renewed until then."""
 COURSE_NS = 1_000_000_000
-"""For how long the native path uses one answer: so long may the log's level and the fabric's marks lag."""
+"""How long the native path uses one answer, so a change of the log level or the fabric's marks takes effect that
+late."""
 Course = tuple[int, bool, bool, dict[int, None], str]
-"""The session's number of the NIC; whether writes, and whether reads, are class_marked; the classes that go by the
+"""The session's number of the NIC; whether writes are class_marked; whether reads are; the classes that go through the
 program's own backend; the peer."""
 
 
 class Scheduling:
-    """The transfers of one agent. Errors of MFS never reach the program: the transfer then goes as it would without."""
+    """Schedules the transfers of one agent. Errors of MFS never reach the program: the transfer then goes as without
+    MFS."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Scheduling:
         self.nic = nic
         self._remainders = Remainders()
         self.measures = False
-        """The program wants NIXL's telemetry."""
+        """Whether the program wants NIXL's telemetry."""
         self.warmer = Warmer(binding, statuses, lanes)
         self._later = Later(self)
         self._path: Callable[[], PostedPath | None] = lambda: None
@@ -74,7 +76,7 @@ class Scheduling:
     # ---- the program's calls -----------------------------------------------------------------------------------------
 
     def start(self, transfer: Transfer, notification: bytes) -> str:
-        """Posts the transfer, or what of it is permitted; NIXL's answer."""
+        """Posts the transfer, or what is permitted of it; returns NIXL's status."""
         with transfer.lock:
             if transfer.state is State.PROC:
                 raise self._statuses.nixlRepostActiveError("NIXL_ERR_REPOST_ACTIVE")
@@ -91,7 +93,7 @@ class Scheduling:
         return self._started(transfer, state)
 
     def check(self, transfer: Transfer) -> str:
-        """How it stands."""
+        """Returns the status of a transfer."""
         if transfer.state is State.PROC:
             with transfer.lock:
                 parts = transfer.parts
@@ -106,7 +108,7 @@ class Scheduling:
         return transfer.state.value
 
     def move_on(self, transfer: Transfer | Warming) -> bool:
-        """For the thread: does what can be done now; whether anything is left to do."""
+        """Called by the thread: does what can be done now; returns whether anything is left to do."""
         if isinstance(transfer, Warming):
             return self.warmer.move_on(transfer)
         with transfer.lock:
@@ -125,7 +127,7 @@ class Scheduling:
             return False
 
     def release(self, transfer: Transfer) -> None:
-        """The program is done with it. What was not posted never will be. Raises what NIXL does."""
+        """The program is done with the transfer. Parts that were not posted never will be. Raises what NIXL raises."""
         with transfer.lock:
             if transfer.closed:
                 return
@@ -141,7 +143,7 @@ class Scheduling:
             self._close(transfer)
 
     def abandon(self, transfer: Transfer) -> None:
-        """The program has lost its handle: what is under way ends, then all is released."""
+        """The program has lost its handle: what is under way ends, then everything is released."""
         transfer.abandoned = True
         if transfer.state is not State.PROC:
             with contextlib.suppress(Exception):
@@ -158,8 +160,8 @@ class Scheduling:
     # ---- the native path ---------------------------------------------------------------------------------------------
 
     def posted_path(self) -> PostedPath | None:
-        """What start() and check() do, for transfers of one message whose permit is there at once and that go by the
-        program's own backend, in native code. None: there is none."""
+        """Returns the native version of start() and check(), or None. It covers transfers of one message that go
+        through the program's own backend and whose permit is there at once."""
         make = getattr(self.session, "posted_path", None)
         if make is None:
             return None
@@ -180,12 +182,12 @@ class Scheduling:
             proc=State.PROC,
         )
         if path is not None:
-            known = self._path = weakref.ref(path)  # it refers to this: the thread is to end with the agent
+            known = self._path = weakref.ref(path)  # weak: the path refers to us, and the thread ends with the agent
             self.lanes.changed = lambda: None if (found := known()) is None else found.changed()
         return path
 
     def posting(self, transfer: Transfer) -> Posting | None:
-        """What the native path keeps for it."""
+        """Returns the native path's state for a transfer; None if it does not cover it."""
         path = self._path()
         if path is None or not transfer.whole:
             return None
@@ -194,7 +196,8 @@ class Scheduling:
         return path.posting(transfer, transfer.own, *what)
 
     def _course(self, peer: str) -> Course | None:
-        """What holds for transfers to the peer for COURSE_NS, or until the lanes change. None: nothing does."""
+        """Returns what holds for transfers to the peer for COURSE_NS or until the lanes change; None if the native path
+        must not be used."""
         if LOG.isEnabledFor(logging.DEBUG):
             return None
         own = {number: None for number in range(CLASSES_MAX) if self.lanes.route(peer, number) is None}
@@ -209,8 +212,8 @@ class Scheduling:
         posted_s: float,
         answer: tuple[Any, Exception | None] | None,
     ) -> None:
-        """Goes on with what native code has posted: it is under way, with what NIXL has answered of it last; or it has
-        arrived, where there is no permit any more."""
+        """Takes over a transfer that native code has posted. It is under way, with NIXL's last answer; or, if `permit`
+        is None, it has arrived."""
         with transfer.lock:
             self._begin(transfer, notification)
             if permit is None:
@@ -229,7 +232,8 @@ class Scheduling:
     def _wait_on(
         self, transfer: Transfer, notification: bytes, client: Client, task_id: int, nic: int, submitted_ns: int
     ) -> None:
-        """Goes on with what native code has asked for; `nic` is the client's number of it."""
+        """Takes over a transfer for which native code has asked for a permit; `nic` is the client's number of its
+        NIC."""
         (piece,) = transfer.pieces
         with transfer.lock:
             self._begin(transfer, notification)
@@ -239,7 +243,7 @@ class Scheduling:
         self._later.add(transfer)
 
     def _start_permitted(self, transfer: Transfer, notification: bytes, permit: Task) -> str:
-        """Starts a transfer that has its permit: it has a lane."""
+        """Starts a transfer that has its permit and goes in a lane."""
         with transfer.lock:
             if transfer.state is State.PROC:
                 permit.cancel()
@@ -249,7 +253,7 @@ class Scheduling:
         return self._started(transfer, state)
 
     def _refused(self, transfer: Transfer, error: BaseException | None) -> None:
-        """NIXL has not taken it. Its permit was given back."""
+        """NIXL has refused the transfer. Its permit was given back."""
         with transfer.lock:
             self._begin(transfer, b"")
             transfer.state, transfer.failed = State.ERR, True
@@ -261,7 +265,7 @@ class Scheduling:
     # ---- its state ---------------------------------------------------------------------------------------------------
 
     def _started(self, transfer: Transfer, state: State) -> str:
-        """NIXL's answer for a transfer that is now in this state."""
+        """Returns NIXL's status for a transfer that has just been started."""
         if state is State.PROC:
             self._later.add(transfer)
         elif transfer.error is not None:
@@ -285,7 +289,7 @@ class Scheduling:
         return part.state
 
     def _begin(self, transfer: Transfer, notification: bytes) -> None:
-        """It is under way from now on, for the first time or again."""
+        """Marks the transfer as under way, for the first time or again."""
         transfer.state, transfer.direct = State.PROC, False
         transfer.posted_notification = notification
         if transfer.posted or transfer.failed:
@@ -294,13 +298,13 @@ class Scheduling:
             transfer.held_s, transfer.idle_since_s = 0.0, 0.0
 
     def _limit(self, transfer: Transfer, began_s: float | None = None) -> None:
-        """For how long it may be held, and until when it may be posted."""
+        """Sets how long the transfer may be held, and until when it may be posted."""
         lease_s = self._sources.lease_s
         transfer.hold_max_s = min(self.session.max_hold_s, lease_s / HOLD_PARTS)
         transfer.lease_until_s = (time.monotonic() if began_s is None else began_s) + lease_s / POST_PARTS
 
     def _advance(self, transfer: Transfer, spins: int = 1) -> State:
-        """Asks how the parts stand and posts what may go. With the transfer's lock."""
+        """Polls the parts and posts what may go. The caller holds the transfer's lock."""
         for part in transfer.parts:
             if part.state is State.PROC:
                 self._poll(transfer, part)
@@ -317,7 +321,8 @@ class Scheduling:
         return transfer.state
 
     def _submit(self, transfer: Transfer) -> None:
-        """Asks for permits, some pieces ahead. The one with the notification comes when all others have arrived."""
+        """Asks for permits for up to AHEAD pieces. The piece with the notification waits until all others have
+        arrived."""
         notifies = bool(transfer.notification or transfer.posted_notification)
         open_parts = sum(part.state in (State.PROC, State.WAITING) for part in transfer.parts)
         while transfer.todo and open_parts < AHEAD and not transfer.failed:
@@ -348,7 +353,7 @@ class Scheduling:
         )
 
     def _overdue(self, transfer: Transfer) -> bool:
-        """Whether it has stood still for permits as long as it may, all its pieces together."""
+        """Whether the transfer has stood still for permits as long as it may, all its pieces together."""
         if all(part.state is State.WAITING for part in transfer.parts):
             now_s = time.monotonic()
             transfer.idle_since_s = transfer.idle_since_s or now_s
@@ -370,7 +375,7 @@ class Scheduling:
     # ---- posting -----------------------------------------------------------------------------------------------------
 
     def _post(self, transfer: Transfer, part: Part) -> None:
-        """Hands a part to NIXL, in the lane of its class where there is one."""
+        """Passes a part to NIXL, in the lane of its class if there is one."""
         if transfer.lease_until_s < FOREVER_S and time.monotonic() > transfer.lease_until_s:
             self._once.warn("nixl-lease", "a transfer was not posted in time for the lease of its memory; it failed")
             part.task.cancel()
@@ -391,7 +396,7 @@ class Scheduling:
             self._connect(transfer, lane)
 
     def _connect(self, transfer: Transfer, lane: str) -> None:
-        """Connects a lane for the transfers to come, behind the one that has just been posted."""
+        """Connects a lane for later transfers, behind the one that has just been posted."""
         reach = transfer.recipe.reach()
         if reach is not None and (warming := self.warmer.begin(transfer.peer, lane, reach)) is not None:
             self._later.add(warming)
@@ -404,7 +409,7 @@ class Scheduling:
             part.state, transfer.failed, transfer.error = State.ERR, True, error
 
     def _post_in(self, transfer: Transfer, part: Part, lane: str, backends: list[Any]) -> None:
-        """Posts the part by these backends. Raises what NIXL does."""
+        """Posts the part by these backends. Raises what NIXL raises."""
         last = part.piece is transfer.pieces[-1]
         if transfer.whole:
             part.handle = transfer.cached.get(lane, 0) if lane else transfer.own
@@ -421,7 +426,8 @@ class Scheduling:
             self._ended(transfer, part, status == self._success)
 
     def _poll(self, transfer: Transfer, part: Part) -> None:
-        """Asks NIXL how the part stands. One that failed in a lane is tried once more by the program's own backend."""
+        """Asks NIXL for the status of a part. A part that failed in a lane is tried once more by the program's own
+        backend."""
         error: Exception | None = None
         try:
             status = self._binding.getXferStatus(part.handle)
@@ -432,7 +438,7 @@ class Scheduling:
         self._answered(transfer, part, status, error)
 
     def _answered(self, transfer: Transfer, part: Part, status: Any, error: Exception | None) -> None:
-        """NIXL says so of the part: it has arrived, or failed."""
+        """Handles NIXL's status of a part that has arrived or failed."""
         if status != self._success and part.lane is not None and time.monotonic() <= transfer.lease_until_s:
             self.lanes.failed(transfer.peer, part.lane, error or status)
             part.lane = None
@@ -448,7 +454,7 @@ class Scheduling:
         if arrived:
             part.task.complete()
         else:
-            part.task.cancel()  # of its request these bytes are still to come, and its peer is not a quick one
+            part.task.cancel()  # not complete: its bytes are still to come, and its time says nothing of the peer
         transfer.posted = part.handle
         if not transfer.whole:
             if self.measures:
@@ -457,7 +463,7 @@ class Scheduling:
             self._forget_handle(transfer, part)
 
     def _forget_handle(self, transfer: Transfer, part: Part) -> None:
-        """Releases a handle that only this part had."""
+        """Releases a handle that only this part used."""
         if not transfer.whole:
             with contextlib.suppress(Exception):
                 self._binding.releaseXferReq(part.handle)
@@ -468,7 +474,7 @@ def _key(transfer: Transfer, piece: Piece) -> Key:
 
 
 def transfer_of(posting: Posting, closed: bool) -> Transfer:
-    """What Python keeps for a transfer that native code has made."""
+    """Makes Python's state of a transfer that native code has made."""
     recipe = FromPrepared(
         *(posting.operation, posting.local, posting.local_indices),
         *(posting.remote, posting.remote_indices, posting.skip_merge),

@@ -1,4 +1,4 @@
-"""What the adapter keeps for one agent, and how it is found from the program's."""
+"""What the adapter keeps for one agent, and how to find it from the program's agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 
 PIECE_BYTES = 16 << 20
-"""As Mooncake's: larger messages would keep the window of the network card for themselves."""
+"""As Mooncake's: larger messages would occupy the window of the network card."""
 
 
 class Agent:
@@ -31,7 +31,7 @@ class Agent:
         stages: Stages,
         kinds: Any = None,
     ) -> None:
-        """`kinds`: the classes of handles that its NIXL's adapter makes."""
+        """`kinds`: the handle classes for its NIXL."""
         self.session, self.sources, self.once, self.plugins = session, sources, once, plugins
         self.stages, self.kinds = stages, kinds
         self.lanes = Lanes(session, once)
@@ -39,13 +39,13 @@ class Agent:
         self.piece_bytes = int(getattr(session, "piece_bytes", PIECE_BYTES))
 
     def forget(self, peer: str) -> None:
-        """The peer has gone, or is another one from now on."""
+        """The peer has gone, or its name now stands for another one."""
         self.lanes.forget(peer)
         if self.scheduling is not None:
             self.scheduling.warmer.forget(peer)
 
     def owner(self) -> Metadata | None:
-        """What the whole of a transfer is for, where the memory need not be asked."""
+        """Returns the metadata of a whole transfer; None if the owners of its memory have to be looked up."""
         known = self.sources.call.get()
         if known is None and self.stages.answers:
             known = loading()
@@ -55,7 +55,7 @@ class Agent:
         return self.sources.of(address).layer if self.sources.any_owner() else 0
 
     def pieces(self, rows: Any) -> list[Piece]:
-        """The messages of a transfer of this memory."""
+        """Returns the messages of a transfer of this memory."""
         known = self.owner()
         if known is None:
             owners = by_owner(rows[:, 0], self.sources.of)
@@ -73,12 +73,12 @@ def agent_of(self: Any) -> Agent | None:
 
 
 def own_names(self: Any, agent: Agent, names: Any) -> list[str]:
-    """The program's backends: those that it names, else all that it made."""
+    """Returns the backends that the program names, else all that it made."""
     return list(names) or list(self.backends)
 
 
 def with_lanes(self: Any, names: Any) -> Any:
-    """Backends that the program names, with the lanes of the one that has some."""
+    """Returns the backends that the program names and, if UCX's is among them, its lanes."""
     agent = self.__dict__.get("_mfs")
     return [*names, *agent.lanes.handles] if agent is not None and LANED in names else names
 

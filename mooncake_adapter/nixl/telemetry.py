@@ -1,4 +1,4 @@
-"""NIXL's telemetry of a transfer that went in several pieces."""
+"""NIXL's telemetry for a transfer that went in several pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Telemetry(NamedTuple):
 
 
 def summed(pieces: Sequence[Any]) -> Telemetry:
-    """From the first post to the last arrival."""
+    """Sums up the pieces, from the first post to the last arrival."""
     start = min(piece.startTime for piece in pieces)
     return Telemetry(
         start,

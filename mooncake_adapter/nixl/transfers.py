@@ -1,4 +1,4 @@
-"""One transfer of the program: its pieces, and how far each is."""
+"""One transfer of the program: its pieces, and the state of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mooncake_adapter.session import Task
 
 
 class State(Enum):
-    """Of a transfer or of a part of it; the values are NIXL's answers."""
+    """State of a transfer or of a part; the values are NIXL's status strings."""
 
     IDLE = "IDLE"
     WAITING = "WAITING"
@@ -25,7 +25,7 @@ class State(Enum):
 
 
 class Part:
-    """A piece that has asked for its permit."""
+    """A piece for which a permit was asked."""
 
     __slots__ = ("handle", "lane", "piece", "state", "task")
 
@@ -34,22 +34,23 @@ class Part:
         self.state = State.WAITING
         self.handle = 0
         self.lane: str | None = None
-        """The alias that it was posted in; None: by the program's own backend."""
+        """Alias of the lane that it was posted in; None: the program's own backend."""
 
 
 class Transfer:
-    """What the adapter keeps for one handle. Its lock is held by the thread that moves it on.
+    """What the adapter keeps for one handle. The thread that advances the transfer holds its lock.
 
-    Most are one message that is permitted at once: what such a one does not need is set on the class alone.
+    Most transfers are one message that is permitted at once. Attributes that those do not need are set on the class
+    only.
     """
 
     notification: bytes = b""
     posted_notification: bytes = b""
     backends: list[int]
-    """The program's own, as it named them."""
+    """The program's own backends for this transfer."""
     state = State.IDLE
     direct = False
-    """Posted without MFS: NIXL alone knows its state."""
+    """Whether it was posted without MFS, so that only NIXL knows its state."""
     posted = 0
     """The handle that was posted last."""
     failed = False
@@ -57,10 +58,10 @@ class Transfer:
     held_s = 0.0
     hold_max_s = 0.0
     idle_since_s = 0.0
-    """Since when it has waited with nothing under way; 0: it has not."""
+    """Since when it has waited with nothing under way; 0 if it has not."""
     lease_until_s = 0.0
     remainder: Remainder | None = None
-    """Of one in several pieces."""
+    """Set for a transfer of several pieces."""
     closed = False
     abandoned = False
 
@@ -68,18 +69,18 @@ class Transfer:
         self.own, self.recipe, self.peer, self.pieces = own, recipe, peer, pieces
         self.stage, self.incoming = stage, incoming
         self.whole = len(pieces) == 1
-        """It is one message."""
+        """Whether the transfer is one message."""
         self.cached: dict[str, int] = {}
-        """By lane: handles of the whole transfer, for when it is posted again."""
+        """Handles of the whole transfer by lane, for when it is posted again."""
         self.lock = threading.Lock()
         self.todo: deque[Piece] = deque()
         self.parts: list[Part] = []
         self.telemetry: list[Any] = []
-        """Of pieces that have arrived; their handles are gone."""
+        """Telemetry of pieces that have arrived, as their handles are gone."""
 
 
 def handle_class(base: Any) -> Any:
-    """NIXL's handle of a transfer, which keeps the adapter's."""
+    """Returns a subclass of NIXL's handle of a transfer that also keeps the adapter's state."""
 
     def release(self: Any) -> None:
         if not self._released:
@@ -95,13 +96,13 @@ def handle_class(base: Any) -> Any:
 
         def __init__(self: Any, handle: Any, transfer: Transfer, scheduling: Any) -> None:
             self._agent, self._handle, self._released = handle._agent, handle._handle, False
-            handle._released = True  # it is this one's now
+            handle._released = True  # this handle owns it now
             self.kept, self.scheduling = transfer, scheduling
             self.posting = scheduling.posting(transfer)
 
         @property
         def transfer(self: Any) -> Transfer:
-            """What Python keeps for it, and goes by from now on."""
+            """Python's state of the transfer, which is authoritative from now on."""
             posting = self.posting
             found: Transfer = self.kept if posting is None else posting.transfer()
             return found

@@ -1,4 +1,4 @@
-"""Which versions of NIXL were tested, and whether this one has the methods as they were."""
+"""Which versions of NIXL were tested, and whether the one here has the same methods."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "add_remote_agent": ("metadata",),
     "remove_remote_agent": ("agent",),
 }
-"""The methods that are replaced or whose arguments are read, and their parameters after `self`."""
+"""Methods that are replaced or whose arguments are read, with their parameters after `self`."""
 
 
 def distribution_version(module: str) -> str:
-    """The version of the distribution that brought the module's package; "" where none is known."""
+    """Returns the version of the distribution that provides the module's package; "" if none is known."""
     try:
         return metadata.version(module.partition(".")[0].replace("_", "-"))
     except metadata.PackageNotFoundError:
@@ -46,7 +46,8 @@ def distribution_version(module: str) -> str:
 
 
 def changed_method(base: type) -> str | None:
-    """The first method that is missing or takes other parameters than it did; None: all are as they were."""
+    """Returns the first method that is missing or takes other parameters than in the tested versions; None if there is
+    none."""
     for name, parameters in PARAMETERS.items():
         method = getattr(base, name, None)
         if method is None or tuple(inspect.signature(method).parameters)[1:] != parameters:
@@ -55,7 +56,8 @@ def changed_method(base: type) -> str | None:
 
 
 def supported(base: type, once: WarnOnce) -> bool:
-    """Whether this agent may be adapted; one warning says why not. A build without a version counts by its methods."""
+    """Whether this agent may be adapted; if not, warns once with the reason. A build without a version is judged by its
+    methods."""
     version = distribution_version(base.__module__)
     interface = ".".join(version.split(".")[:2]) or TESTED_INTERFACES[-1]
     if not tested("NIXL", version, interface, TESTED_INTERFACES, "its transfers run unscheduled", once):

@@ -1,7 +1,7 @@
-"""Connects a lane to a peer behind the transfers: UCX does so with the first bytes, which would wait for it.
+"""Connects a lane to a peer in the background. UCX connects with the first bytes, which would wait for the connection.
 
-A byte of what a transfer is about to reach is read into memory of our own. Until it has come, transfers of that class
-go by the program's own backend, so that none waits for a lane.
+One byte of the memory that a transfer is about to reach is read into memory of our own. Until it has arrived, transfers
+of that class go through the program's own backend, so that none waits for a lane.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Reach(NamedTuple):
 
 
 class Warming(NamedTuple):
-    """A byte that is on its way in a lane."""
+    """A one-byte read that is under way in a lane."""
 
     peer: str
     lane: str
@@ -41,7 +41,7 @@ class Warmer:
         self._registered: set[str] = set()
 
     def begin(self, peer: str, lane: str, reach: Reach) -> Warming | None:
-        """Starts to read the byte; None where that was done, or cannot be."""
+        """Starts to read the byte; returns None if that was done before or is not possible."""
         with self._lock:
             if (peer, lane) in self._begun:
                 return None
@@ -64,7 +64,7 @@ class Warmer:
         return Warming(peer, lane, handle)
 
     def move_on(self, warming: Warming) -> bool:
-        """Whether the byte is still on its way."""
+        """Polls the read; returns whether the byte is still on its way."""
         peer, lane, handle = warming
         try:
             status = self._binding.getXferStatus(handle)
@@ -80,6 +80,6 @@ class Warmer:
         return False
 
     def forget(self, peer: str) -> None:
-        """The peer has gone, or is another one now."""
+        """The peer has gone, or its name now stands for another one."""
         with self._lock:
             self._begun = {one for one in self._begun if one[0] != peer}

@@ -1,7 +1,7 @@
 """Entry point `sglang.srt.plugins`: adapts Mooncake and NIXL and reports which request each KV page belongs to.
 
-Hooks by SGLang's own registry, on names that its Mooncake and NIXL backends share and have kept. A hook whose target is
-gone is reported by SGLang, and transfers then go by rules. Requests have their objective in
+The hooks use SGLang's own registry, on names that its Mooncake and NIXL backends share and have kept. SGLang reports a
+hook whose target is gone; transfers then go by rules. Requests carry their objective in
 `sampling_params.custom_params`.
 """
 
@@ -24,9 +24,9 @@ MANAGERS = (
 )
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 TESTED_INTERFACES = ("0.5",)
-"""Major and minor versions of SGLang; the hooks are on interfaces that stay within one."""
+"""Major and minor versions of SGLang. The hooked interfaces do not change within one."""
 ROOMS_MAX = 65536
-"""Rooms remembered at once; the oldest is forgotten, so that requests that never end cost nothing."""
+"""Limit of the rooms remembered at once. The oldest is forgotten, so that requests that never end use no memory."""
 
 
 class Rooms:
@@ -39,7 +39,7 @@ class Rooms:
         sources.add_finder(self._pages)
 
     def arrived(self, scheduler: Any, request: Any, *arguments: Any, **keywords: Any) -> None:
-        """BEFORE Scheduler.handle_generate_request: a request with its room and what it was promised."""
+        """BEFORE Scheduler.handle_generate_request: records the room of a request and what the request was promised."""
         room = getattr(request, "bootstrap_room", None)
         if not isinstance(room, int):
             return
@@ -49,11 +49,11 @@ class Rooms:
         self._rooms[room] = Metadata(
             request_number(f"room-{room}"), deadline_ns=monotonic_ns(promise.deadline_unix_ns(time.time()))
         )
-        while len(self._rooms) > ROOMS_MAX:  # its pages are the next room's when they are sent again
+        while len(self._rooms) > ROOMS_MAX:  # its pages go to the next room when they are sent again
             self._rooms.pop(next(iter(self._rooms)))
 
     def registered(self, result: Any, manager: Any, *arguments: Any, **keywords: Any) -> None:
-        """AFTER register_buffer_to_engine of a KV manager: where the pages of each layer are."""
+        """AFTER register_buffer_to_engine of a KV manager: records where the pages of each layer are."""
         known = manager.kv_args
         rows = list(zip(known.kv_data_ptrs, known.kv_data_lens, known.kv_item_lens, strict=True))
         layers = _layers(known, len(rows))
@@ -66,12 +66,12 @@ class Rooms:
     def sent(
         self, manager: Any, bootstrap_room: int, kv_indices: Iterable[Any], *arguments: Any, **keywords: Any
     ) -> None:
-        """BEFORE add_transfer_request of a KV manager: these pages are this room's."""
+        """BEFORE add_transfer_request of a KV manager: these pages belong to this room."""
         self._pages.give((int(index) for index in kv_indices), self._of(bootstrap_room))
 
     def staged(self, manager: Any, strategy: Any, chunk: Any, *arguments: Any, **keywords: Any) -> None:
-        """BEFORE _do_staging_transfer of a KV manager: what this room's pages are gathered into, and sent from, is its
-        own until the next room's are."""
+        """BEFORE _do_staging_transfer of a KV manager: the buffer that this room's pages are gathered into and sent
+        from belongs to the room until the next room uses it."""
         buffer = strategy.staging_buffer
         self._sources.ranges.add(int(buffer.get_ptr()), int(buffer.size_bytes), self._of(chunk.room))
 
@@ -80,7 +80,8 @@ class Rooms:
 
 
 def _layers(known: Any, rows: int) -> list[int]:
-    """The layer of each buffer: keys of all layers, then values of all; with latent attention one buffer a layer."""
+    """Returns the layer of each buffer: keys of all layers, then values of all; with latent attention one buffer a
+    layer."""
     named = getattr(known, "kv_layer_ids", None)
     if named is not None and len(named) == rows:
         return [int(layer) for layer in named]
@@ -89,7 +90,7 @@ def _layers(known: Any, rows: int) -> list[int]:
 
 
 def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
-    """Target, function and kind of every hook; none of them lets an error of its own out."""
+    """Returns target, function and kind of every hook. No hook raises an error of its own."""
 
     def safe(function: Any) -> Any:
         def guarded(*arguments: Any, **keywords: Any) -> None:
@@ -115,7 +116,7 @@ def hooks(rooms: Rooms, once: WarnOnce) -> list[tuple[str, Any, str]]:
 
 
 def supported_version(version: str, once: WarnOnce) -> bool:
-    """Whether this SGLang's interfaces are those that were tested; warns once where they are not."""
+    """Whether the interfaces of this SGLang were tested; warns once if they were not."""
     interface = ".".join(version.split(".")[:2])
     return tested("SGLang", version, interface, TESTED_INTERFACES, "transfers go by rules", once)
 

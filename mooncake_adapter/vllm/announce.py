@@ -1,9 +1,9 @@
-"""What still queues at this engine, announced to the node's daemon by what has changed. No vLLM in here.
+"""Announces the requests that wait at this engine to the node's daemon, by what has changed. No vLLM in here.
 
-The coordinator adds up at each port what waiting requests will fetch there and push into it, in the order of their
-engines; only who moves it can tell. A tick looks at nothing while nothing has changed, says at most
-:data:`ANNOUNCED_PER_TICK` things, and those :data:`EVERY_S` after the ones before. A request that leaves the queue is
-withdrawn at once: no tick may follow.
+The coordinator adds up, at each port, the bytes that waiting requests will fetch and push there, in the order of their
+engines. Only the side that moves the bytes can announce them. A tick does nothing while nothing has changed. It sends
+at most :data:`ANNOUNCED_PER_TICK` changes, :data:`EVERY_S` after the previous ones. A request that leaves the queue is
+withdrawn at once, as no further tick may follow.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import WarnOnce
 
 EVERY_S = 0.05
-"""The daemon reads what waits at most every 20 ms, and the whole of it."""
+"""Interval between announcements. The daemon reads all waiting requests at most every 20 ms."""
 ASK_S = 1.0
-"""While something waits and nothing changes, so often the session is asked: it notices a daemon that was started again
-when it is used, and tells it what waits."""
+"""Interval of empty calls to the session while something waits and nothing changes: only when used does the session
+notice that the daemon was restarted and announce to it again."""
 REST_S = 0.02
-"""Before the next ones where a tick could not say all."""
+"""Pause before the rest, if one tick could not send all changes."""
 ANNOUNCED_PER_TICK = 32
 ANNOUNCED_MAX = 512
-"""At once, the first in order: half of what the daemon's table has for a process, the rest is for batches."""
+"""Limit of the requests announced at once, the first in order. Half of the daemon's table for a process; the rest is
+for batches."""
 SWITCH = "announce_waiting"
-"""In the connector's configuration; true if it is not there."""
+"""Key of the connector's configuration; true by default."""
 
 
 class Daemon(Protocol):
@@ -41,21 +42,24 @@ class Daemon(Protocol):
 
 
 class Source(NamedTuple):
-    """Where reuse comes from, and by which device."""
+    """Where reused KV comes from, and by which NIC."""
 
     bytes_of_token: TokenBytes
-    """0: unknown; then what a request will fetch is not announced."""
+    """0: unknown; then fetches are not announced."""
     nic: int = 0
     owners: tuple[str, ...] = ()
-    """Addresses of the store's nodes, which have a like share each. None: only this node's own port is known."""
+    """Addresses of the store's nodes, which are assumed to have equal shares. Empty: only this node's own port is
+    known."""
 
 
 _Announced = tuple[int, tuple[int, int], bool]
-"""What can change of it: rank, tokens to fetch and to compute, relegated. A tick makes one of each request."""
+"""What can change of a request: rank, (tokens to fetch, tokens to compute), relegated. A tuple, as a tick makes one for
+each request."""
 
 
 class Announcer:
-    """Of one scheduler. Nothing here raises: what goes wrong is warned of once, and the engine serves on."""
+    """Announces the requests of one scheduler. Nothing here raises: an error is warned of once, and the engine serves
+    on."""
 
     def __init__(
         self,
@@ -73,32 +77,34 @@ class Announcer:
         self._aside: frozenset[str] = frozenset()
         self._announced: dict[str, _Announced] = {}
         self._number: dict[str, int] = {}
-        """Of those announced, with the next: they stay as they were first."""
+        """Numbers of the requests that are or will next be announced. They and the due times stay as first
+        announced."""
         self._due_ns: dict[str, int] = {}
         self._next_s = self._ask_s = 0.0
 
     @property
     def wants_order(self) -> bool:
-        """Whether the next tick will say anything: only then is it worth the while to ask for the engine's order."""
+        """Whether the next tick will send anything; only then is the engine's order worth computing."""
         return self._requests.changed and self._clock_s() >= self._next_s
 
     def ordered(self, names: Iterable[str], aside: Collection[str] = ()) -> None:
-        """The scheduler's own order of what waits, and what it has put behind all others itself; without any, requests
-        count in the order of their arrival."""
+        """Sets the scheduler's order of waiting requests, and which it has itself put behind all others. Without an
+        order requests count in the order of their arrival."""
         self._order, self._aside = tuple(names), frozenset(aside)
 
     def set_aside(self, name: str) -> bool:
-        """It was announced that the scheduler has put this one aside: then it is pruned for that reason alone."""
+        """Whether it was announced that the scheduler has put this request aside; it is then pruned for that reason
+        alone."""
         announced = self._announced.get(name)
         return announced is not None and announced[2]
 
     def announced_bytes(self, name: str) -> int:
-        """That are announced for this request now, from each owner."""
+        """Returns the bytes that are announced for this request now, from each owner."""
         announced = self._announced.get(name)
         return self._share(announced[1][0]) if announced is not None else 0
 
     def tick(self) -> None:
-        """Once a step."""
+        """Sends what is due. Called once a step."""
         requests = self._requests
         self.withdraw()
         if not requests.changed and not self._announced:
@@ -114,7 +120,7 @@ class Announcer:
             self._guarded(self._daemon.waiting_changed, ())
 
     def withdraw(self) -> None:
-        """What has left the queue since the last time, scheduled, aborted or ended."""
+        """Withdraws the requests that have left the queue since the last call: scheduled, aborted or ended."""
         if left := self._requests.left:
             self._requests.left = []
             self._guarded(self._forget, left)
@@ -151,7 +157,7 @@ class Announcer:
             if announced.get(name) == now:
                 continue
             if len(changed) == ANNOUNCED_PER_TICK:
-                requests.changed = True  # the rest in the next tick
+                requests.changed = True  # the rest is sent by the next tick
                 break
             changed.append(self._waiting(name, progress, now))
             new[name] = now
@@ -160,8 +166,8 @@ class Announcer:
             self._daemon.waiting_changed(changed)
 
     def _names(self) -> list[str]:
-        """What waits, first in order first. Of what the scheduler has not named, that whose KV is on its way goes
-        first; the rest is new and goes last."""
+        """Returns the waiting requests, the first in order first. Of those that the scheduler has not named, the ones
+        whose KV is on its way go first; the others are new and go last."""
         waiting = self._requests.waiting
         if not self._order:
             return list(waiting)
@@ -179,8 +185,8 @@ class Announcer:
         return Waiting(self._number[name], rank, self._due_ns[name], tokens_left, relegated, flows)
 
     def _pushes(self, progress: Progress) -> tuple[Flow, ...]:
-        """KV of the whole prompt, to a decode instance: through this node's port, and into that one's where the router
-        has named it. Until it runs: then its batch says so."""
+        """KV of the whole prompt, sent to a decode instance through this node's port and into that instance's, if the
+        router has named it. Announced until the request runs; from then on its batch reports it."""
         size_bytes = int(progress.prompt_tokens * self._source.bytes_of_token.own) if progress.info.sends else 0
         if not size_bytes:
             return ()
@@ -189,14 +195,14 @@ class Announcer:
     def _fetches(self, info: RequestInfo, tokens: int) -> tuple[Flow, ...]:
         owners, share = self._source.owners, self._share(tokens)
         if info.loads and info.decode_nic:
-            return ()  # the prefill instance was told, too, and counts it at this node's port: once is enough
+            return ()  # the prefill instance, which knows the NIC, too, counts them at this node's port
         if info.loads or not owners:
-            # a prefill instance tells its own daemon what it still has to send: this node's port alone is announced
+            # a prefill instance announces what it has to send to its own daemon, so only this node's port is announced
             owners, share = ("",), int(tokens * self._source.bytes_of_token.own)
         if not share:
             return ()
         return tuple([Flow(STAGE_REUSE, owner, share, self._source.nic, 0, True) for owner in owners])
 
     def _share(self, tokens: int) -> int:
-        """Bytes of so many tokens from each owner."""
+        """Returns the bytes of this many tokens from each owner."""
         return -(-int(tokens * self._source.bytes_of_token.owner) // max(1, len(self._source.owners)))

@@ -3,9 +3,9 @@
     --kv-transfer-config '{"kv_connector": "MfsConnector", "kv_role": "kv_producer", "kv_connector_extra_config":
         {"inner": {"kv_connector": "MooncakeConnector"}, "mfs": {"default": {"ttft_slo_ms": 500}}}}'
 
-Everything is the inner connector's work; nothing here changes what it answers, but for reuse that is computed again
-where the configuration wants that ("reuse"). Where MFS cannot work the inner connector works alone, and what fails in
-MFS while it serves ends no step, but for pushes of single layers ("layer_wise_push"), which move KV themselves.
+The inner connector does all the work. Its answers are changed in one case only: reuse that is computed again, if the
+configuration asks for that ("reuse"). If MFS cannot work, the inner connector works alone. An error of MFS at run time
+ends no step, except with pushes of single layers ("layer_wise_push"), which move KV themselves.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Made = TypeVar("Made", bound=LayerPushes)
 
 
 def written() -> Any:
-    """An event that waits for what the current stream has been given; None where there are no streams."""
+    """Returns an event that marks the work given to the current stream so far; None if there are no streams."""
     if not torch.accelerator.is_available():
         return None
     event = torch.Event()
@@ -66,7 +66,7 @@ def written() -> Any:
 
 
 class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
-    """What goes from the scheduler's connector to the workers' in one step."""
+    """What the scheduler's connector sends to the workers' in one step."""
 
     def __init__(self, inner: Any, chunks: list[Chunk], loads: list[Load]) -> None:
         self.inner = inner
@@ -75,14 +75,14 @@ class MfsMetadata(KVConnectorMetadata):  # type: ignore[misc]
 
 
 def _nic(options: ReuseOptions, session: Session) -> int:
-    """The device by which loads come in."""
+    """Returns the session's number of the NIC by which loads come in."""
     if options.nic:
         return session.nic(options.nic, guid=guid_of(options.nic))
     return nic_of(session, "", "", tcp=False)
 
 
 def inner_config(vllm_config: Any) -> Any:
-    """vLLM's configuration as the inner connector sees it. ValueError names what is missing."""
+    """Returns vLLM's configuration as the inner connector sees it. Raises ValueError naming what is missing."""
     own = vllm_config.kv_transfer_config
     inner = own.kv_connector_extra_config.get("inner")
     if not isinstance(inner, dict) or not isinstance(inner.get("kv_connector"), str):
@@ -155,11 +155,11 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 report_owners(self._inner, self._steps, PROCESS.once, pushes)
 
     def _reuse_by(self, options: ReuseOptions, session: Session, of_token: TokenBytes) -> ReuseChoice | None:
-        """What decides between loading and computing again, where the configuration wants it and the session knows how
-        long loads take."""
+        """Returns what decides between loading and computing again; None if the configuration does not ask for it or
+        the session does not know how long loads take."""
         if self._requests is None or options.rule is ReuseRule.ALWAYS:
             return None
-        if not hasattr(session, "fetch_ns"):  # programs under mfs-run --mode mark have no daemon to ask
+        if not hasattr(session, "fetch_ns"):  # under mfs-run --mode mark there is no daemon to ask
             PROCESS.once.warn("reuse-session", "nothing here knows how long a load takes; all reuse is loaded")
             return None
         nic = _nic(options, session)
@@ -167,8 +167,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return ReuseChoice(options, self._requests, session, of_token, nic, PROCESS.once)
 
     def _parts(self, inner: Any, block_tokens: int) -> Parts | None:
-        """How the inner connector loads a part of what it has found; None where it does not. What it looks up behind
-        the scheduler's back it would answer to the next question, of whatever length."""
+        """Returns how the inner connector loads a part of what it has found; None if it cannot. With asynchronous
+        lookup it cannot: the result of one lookup would answer the next question, whatever its length."""
         if inner.get_from_extra_config("lookup_async", False):
             PROCESS.once.warn("reuse-parts", 'kv_connector_extra_config["reuse"]: parts: not with lookup_async; none')
             return None
@@ -177,8 +177,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def _announcer_of(
         self, wanted: object, options: ReuseOptions, session: Session, of_token: TokenBytes
     ) -> Announcer | None:
-        """What tells the node's daemon what still queues; None where that is switched off, or there is no daemon to
-        be asked."""
+        """Returns what announces waiting requests to the node's daemon; None if that is switched off or there is no
+        daemon."""
         if not isinstance(wanted, bool):
             text = "%s=%r is neither true nor false; what waits is announced"
             PROCESS.once.warn("announce-switch", text, SWITCH, wanted)
@@ -188,7 +188,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return Announcer(session, self._requests, source, PROCESS.once)
 
     def _layer_wise(self, vllm_config: Any, making: Callable[..., Made | None]) -> Made | None:
-        """What pushes each layer when it ends, where the configuration wants it and the inner connector allows it."""
+        """Returns what pushes each layer when it ends; None if the configuration does not ask for it or the inner
+        connector does not allow it."""
         wanted = vllm_config.kv_transfer_config.kv_connector_extra_config.get(LAYER_WISE, False)
         if not isinstance(wanted, bool):
             PROCESS.once.warn("layer-wise", "layer_wise_push=%r is neither true nor false; KV goes at the end", wanted)
@@ -203,7 +204,8 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @classmethod
     def _of(cls, vllm_config: Any) -> tuple[Any, Any]:
-        """The inner connector's class and configuration; statistics are asked for later without any configuration."""
+        """Returns the inner connector's class and configuration. Keeps the class: statistics are asked for later
+        without a configuration."""
         config = inner_config(vllm_config)
         cls._kind = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
         return cls._kind, config
@@ -215,7 +217,7 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        return True  # a whole CUDA graph has no layer boundaries
+        return True  # a full CUDA graph has no layer boundaries
 
     @classmethod
     def build_prom_metrics(cls, vllm_config: Any, *arguments: Any) -> Any:
@@ -297,30 +299,30 @@ class MfsConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return delayed, parameters
 
     def pruned(self, request_id: str) -> bool:
-        """For a scheduler of one's own: whether the daemon found this request infeasible, and not only because that
-        scheduler has put it aside itself."""
+        """For a custom scheduler: whether the daemon found this request infeasible, other than because that scheduler
+        has put it aside itself."""
         if self._announcer is not None and self._announcer.set_aside(request_id):
             return False
         return self._requests is not None and self._requests.is_pruned(request_id)
 
     def known_tokens(self, request_id: str) -> int | None:
-        """For a scheduler of one's own: how many tokens of a waiting request's prompt need not be computed, since they
-        are cached here or will be loaded. None: it was not asked about them yet, and may load some."""
+        """For a custom scheduler: returns how many tokens of a waiting request's prompt need not be computed, because
+        they are cached here or will be loaded. None: not known yet, and some may be loaded."""
         return self._requests.known(request_id) if self._requests is not None and self._looks_up else 0
 
     @property
     def wants_order(self) -> bool:
-        """For a scheduler of one's own: whether :meth:`ordered` is worth the while now."""
+        """For a custom scheduler: whether calling :meth:`ordered` is of use now."""
         return self._announcer is not None and self._announcer.wants_order
 
     def ordered(self, requests: Iterable[str], aside: Collection[str] = ()) -> None:
-        """A scheduler's own order of what waits, and what it has put behind all others itself. The daemon is sent
-        it in this step."""
+        """For a custom scheduler: sets its order of waiting requests, and which it has itself put behind all others. It
+        is sent to the daemon in this step."""
         if self._announcer is not None:
             self._announcer.ordered(requests, aside)
 
     def reuse_counts(self) -> dict[str, int]:
-        """For a scheduler or metrics of one's own: how many requests loaded what the store has, and how many computed
+        """For a custom scheduler or metrics: returns how many requests loaded what the store has, and how many computed
         it again, all of it or a part."""
         return dict(self._reuse.counts) if self._reuse is not None else {}
 
@@ -394,13 +396,14 @@ def _delegated(name: str) -> Any:
 
 
 def _delegate_the_rest() -> None:
-    """Every public method of vLLM's base that is not ours above goes to the inner connector: none keeps a default."""
+    """Passes every public method of vLLM's base class that is not defined above to the inner connector, so that none
+    falls back to its default."""
     own = ("has_connector_metadata", "role")
     for name in dir(KVConnectorBase_V1):
         member = getattr(KVConnectorBase_V1, name)
         if name.startswith("_") or name in vars(MfsConnector) or name in own or not callable(member):
             continue
-        if not hasattr(member, "__self__"):  # a class method asks no instance
+        if not hasattr(member, "__self__"):  # class methods have no instance to ask
             setattr(MfsConnector, name, _delegated(name))
     MfsConnector.__abstractmethods__ = frozenset()
 

@@ -1,5 +1,5 @@
-"""What vLLM's waiting requests have to compute still: of their prompts all but what is cached or will be loaded. No
-vLLM in here."""
+"""Which tokens vLLM's waiting requests still have to compute: their prompts without what is cached or will be loaded.
+No vLLM in here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mfsd.serve.requests import Fact
 from mooncake_adapter.vllm.promise import loads_prompt
 
 CACHED_AGAIN_S: Final = 1.0
-"""After so long the prefix cache is asked again what it has of a waiting request."""
+"""Interval after which the prefix cache is asked again about a waiting request."""
 CACHED_ASKED_MAX: Final = 32
-"""Of so many a step."""
+"""Limit of such lookups in a step."""
 
 
 class WaitingFacts:
@@ -23,11 +23,11 @@ class WaitingFacts:
         known_tokens: Callable[[str], int | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """prefix_cache: tokens of a request's prompt that are cached here. known_tokens: those and what a connector
-        will load, by the request's name; None: that was not decided yet."""
+        """prefix_cache: returns the tokens of a request's prompt that are cached here. known_tokens: returns those plus
+        what a connector will load, by the request's name; None if that is not decided yet."""
         self._prefix_cache, self._known, self._clock = prefix_cache, known_tokens, clock
         self._cached: dict[str, tuple[int, float]] = {}
-        """Tokens, and when the prefix cache was asked."""
+        """Cached tokens, and when the prefix cache was asked."""
 
     def of(self, requests: Iterable[Any]) -> list[Fact]:
         facts = []
@@ -42,7 +42,7 @@ class WaitingFacts:
                     asked += 1
                     computed = self._prefix_cache(r)
                     self._cached[name] = (computed, now_s)
-                if r.num_preemptions == 0:  # what was found for its first time is no news of now
+                if r.num_preemptions == 0:  # what was found before a preemption is out of date
                     known = self._known(name)
                     may_load = known is None
                     computed = max(computed, min(known or 0, r.num_prompt_tokens - 1))

@@ -1,4 +1,4 @@
-"""Keeps what goes wrong in MFS out of vLLM's step: the inner connector and the engine go on without it."""
+"""Keeps errors of MFS out of vLLM's step: the inner connector and the engine go on without MFS."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ T = TypeVar("T")
 
 
 class Guard:
-    """Calls what is MFS's own. An error is logged, once for each kind of call, and what was asked for is missing."""
+    """Makes calls into MFS. An error is logged once for each kind of call, and the caller goes on without."""
 
     def __init__(self, once: WarnOnce) -> None:
         self._once = once
         self.strict = False
-        """Errors go on to the engine: where calls move KV themselves, a request without it would give wrong tokens."""
+        """Whether errors are raised to the engine: if calls move KV themselves, a request whose call failed would give
+        wrong tokens."""
 
     def __call__(self, call: Callable[P, Any], *arguments: P.args, **keywords: P.kwargs) -> None:
         self.asked(None, call, *arguments, **keywords)
 
     def asked(self, without: T, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """What the call gives; `without` where it fails."""
+        """Returns the result of the call; `without` if it fails."""
         if self.strict:
             return call(*arguments, **keywords)
         try:

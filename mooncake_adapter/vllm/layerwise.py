@@ -1,9 +1,9 @@
 """Writes each layer's KV to the decode instance when the layer ends, with vLLM's own Mooncake connector.
 
-A decode instance asks for a request's KV, with its own addresses, as soon as it has the request. Where that is before
-the prefill ends, what has been computed is written there layer by layer. At the end of the prompt the inner connector
-sends what has not arrived until then, and it alone says that the KV is there: a push that fails, comes too early or
-goes to a place that turns out wrong costs its bytes and nothing else.
+A decode instance asks for a request's KV, with its own addresses, as soon as it has the request. If it asks before the
+prefill ends, computed KV is written there layer by layer. At the end of the prompt the inner connector sends what has
+not arrived by then, and only it reports that the KV is there. A push that fails, comes too early or goes to a place
+that turns out wrong therefore costs its bytes and nothing else.
 
 Everything but the writes themselves happens in the event loop of the connector's sender.
 """
@@ -25,12 +25,12 @@ from mooncake_adapter.vllm.requests import Chunk
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 WRITERS = 16
-"""Layers that wait for a permit at once: more urgent ones shall not queue for a thread behind them."""
+"""Number of layers that may wait for a permit at once: more urgent ones must not wait for a thread behind them."""
 NEEDED = (
     *("sender_loop", "send_kv_to_decode", "tp_size", "pp_size", "kv_cache_config", "registered_layer_names"),
     *("_prepare_transfer_regions", "_build_transfer_params", "_send_blocks"),
 )
-"""What of the inner connector's worker is used."""
+"""Attributes of the inner connector's worker that are used."""
 
 
 class Span(NamedTuple):
@@ -42,7 +42,8 @@ class Span(NamedTuple):
 
 
 def without(spans: Iterable[Span], arrived: Iterable[Span]) -> list[Span]:
-    """The parts of `spans` that are not in `arrived`, byte by byte: from the same place to the same place."""
+    """Returns the parts of `spans` that are not in `arrived`. A byte counts as arrived if it went from the same address
+    to the same address."""
     there = sorted(arrived)
     rest: list[Span] = []
     for address, peer_address, length in spans:
@@ -65,12 +66,12 @@ class Asked:
     """Where one decode instance wants the KV of one request."""
 
     name: str
-    """The request's there."""
+    """The request's name there."""
     meta: Any
     regions: dict[int, tuple[list[Any], list[Any]]]
-    """Those of each layer, here and there."""
+    """Regions of each layer, here and there."""
     queued: dict[int, int] = field(default_factory=dict)
-    """By layer: how many blocks are on their way or there."""
+    """By layer: number of blocks that are on their way or there."""
     writes: set[asyncio.Task[None]] = field(default_factory=set)
     arrived: list[Span] = field(default_factory=list)
 
@@ -84,10 +85,10 @@ class Source:
     blocks: list[int] = field(default_factory=list)
     next_token: int = 0
     reach: int = 0
-    """How many blocks are complete in each layer that this step has ended."""
+    """Number of blocks that are complete in each layer that this step has ended."""
     computed: dict[int, int] = field(default_factory=dict)
     restarted: bool = False
-    """It was preempted: what was pushed may be overwritten, so that all of it is sent at the end."""
+    """Whether it was preempted. What was pushed may then be overwritten, so all of it is sent at the end."""
 
     def step(self, chunk: Chunk, block_tokens: int) -> None:
         if self.next_token and chunk.first_token != self.next_token:
@@ -103,16 +104,17 @@ def warn_not_layer_wise(connector: Any, why: str, once: WarnOnce) -> None:
 
 
 class LayerPushes(Protocol):
-    """What sends each layer of one worker when it ends, by whatever connector."""
+    """Sends each layer of one worker when it ends, with any connector."""
 
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """A step starts."""
 
     def layer_ended(self, layer: int, written: Any) -> None:
-        """The step has computed this layer. `written`: an event to wait for before it is read; None: it is written."""
+        """The step has computed this layer. `written`: an event to wait for before the layer is read; None: it can be
+        read."""
 
     def forget(self, number: int) -> None:
-        """The request has been sent, or ended without."""
+        """The request has been sent, or ended without being sent."""
 
 
 class Pushes:
@@ -126,7 +128,8 @@ class Pushes:
         computing: Callable[[], int],
         once: WarnOnce,
     ) -> None:
-        """`metadata_of` answers for a request's name and a layer; `computing` says which layer the step has reached."""
+        """`metadata_of` returns the metadata for a request's name and a layer; `computing` the layer that the step has
+        reached."""
         self._worker, self._block_tokens, self._once = worker, block_tokens, once
         self._metadata_of, self._computing = metadata_of, computing
         self._build = worker._build_transfer_params
@@ -158,13 +161,14 @@ class Pushes:
         computing: Callable[[], int],
         once: WarnOnce,
     ) -> Pushes | None:
-        """None, with a warning, where the inner connector does not allow it: its KV then goes at the prompt's end."""
+        """Returns None, with a warning, if the inner connector does not allow pushes: KV then goes at the end of the
+        prompt."""
         worker = getattr(connector, "connector_worker", None)
         missing = [name for name in NEEDED if not hasattr(worker, name)]
         if missing:
             why = f"it has no {missing[0]}"
             if missing == ["sender_loop"]:
-                return None  # a decode instance: it sends nothing
+                return None  # a decode instance, which sends nothing
         elif worker is not None and len(worker.kv_cache_config.kv_cache_groups) != 1:
             why = "the model has several groups of KV cache"
         else:
@@ -179,11 +183,12 @@ class Pushes:
         self._loop.call_soon_threadsafe(self._begin, [one for one in chunks if one.prefill and one.info.sends])
 
     def layer_ended(self, layer: int, written: Any) -> None:
-        """The step has computed this layer. `written`: an event to wait for before it is read; None: it is written."""
+        """The step has computed this layer. `written`: an event to wait for before the layer is read; None: it can be
+        read."""
         self._loop.call_soon_threadsafe(self._layer_ended, layer, written)
 
     def forget(self, number: int) -> None:
-        """The request has been sent, or ended without."""
+        """The request has been sent, or ended without being sent."""
         self._loop.call_soon_threadsafe(self._sources.pop, number, None)
 
     # ---- in the sender's loop ----------------------------------------------------------------------------------------
@@ -203,7 +208,7 @@ class Pushes:
                 self._push(source, asked, layer, written)
 
     def _expect(self, meta: Any) -> list[tuple[int, Asked]]:
-        """A decode instance has said where it wants its requests' KV. Never raises."""
+        """A decode instance has told where it wants the KV of its requests. Never raises."""
         try:
             worker = self._worker
             if (meta.remote_tp_size, meta.remote_pp_size) != (worker.tp_size, worker.pp_size):
@@ -248,7 +253,7 @@ class Pushes:
         """Writes these blocks of a layer."""
         try:
             transfer, (there,) = asked.meta.req_blocks[asked.name]
-            skipped = -(-source.prompt_tokens // self._block_tokens) - len(there)  # the peer has their content already
+            skipped = -(-source.prompt_tokens // self._block_tokens) - len(there)  # the peer already has these
             first, last = max(part[0], skipped), part[1]
             if first >= last or skipped < 0:
                 return
@@ -278,7 +283,7 @@ class Pushes:
         return int(self._worker._send_blocks(session, addresses, peers, lengths))
 
     async def rest(self, transfer: str, name: str, meta: Any, spans: list[Span]) -> list[Span]:
-        """What of a request's bytes is still to be sent, once every push of it has ended."""
+        """Returns what is still to be sent of a request, once all its pushes have ended."""
         number = request_number(transfer)
         asked = next((a for a in self._asked.get(number, ()) if a.name == name and a.meta is meta), None)
         if asked is None:

@@ -1,7 +1,7 @@
 """Reports, for vLLM's own NIXL connectors, which request each of their transfers is for.
 
-A transfer is one request's, so that none of its thousands of blocks is looked up. What the decode instance reads, and
-what the prefill instance writes, is the same hand-over.
+Each transfer is for one request, so none of its thousands of blocks has to be looked up. A read by the decode instance
+and a write by the prefill instance are the same hand-over.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mooncake_adapter.warn_once import WarnOnce
 
 WORKER, LEASE = "connector_worker", "kv_lease_duration"
 TRANSFERS = ("_read_blocks", "_xfer_blocks")
-"""Methods that make and start one request's transfer, in the connector that pulls and in the one that pushes."""
+"""Methods that make and start one request's transfer, in the pulling and in the pushing connector."""
 
 
 def report_requests(connector: Any, steps: Steps, sources: MetadataSources, lease_s: object, once: WarnOnce) -> bool:
-    """Makes the connector's worker say whose each transfer is; False where it cannot be done."""
+    """Makes the connector's worker report the request of each transfer; returns False if that is not possible."""
     worker = getattr(connector, WORKER, None)
     names = [name for name in TRANSFERS if hasattr(worker, name)]
     if not names:
@@ -41,7 +41,7 @@ def report_requests(connector: Any, steps: Steps, sources: MetadataSources, leas
 
 
 def reporting(method: Callable[..., Any], steps: Steps, sources: MetadataSources, guard: Guard) -> Callable[..., Any]:
-    """The method, which names its request in `request_id`."""
+    """Wraps a method that has its request's name in the argument `request_id`."""
 
     @wraps(method)
     def reported(*arguments: Any, **keywords: Any) -> Any:

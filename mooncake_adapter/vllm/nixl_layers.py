@@ -1,13 +1,13 @@
 """Writes each layer's KV to the decode instance when the layer ends, with vLLM's own NixlPushConnector.
 
 A decode instance registers where it wants a request's KV as soon as it has the request, by a notification that the
-connector's writer thread reads. Where that is before the prefill ends, what has been computed is written there layer by
-layer, without a notification. NIXL's own write at the end of the prompt comes when every layer's has ended, moves what
-has not arrived until then, and alone says that the KV is there: a push that fails, comes too early or goes to a place
-that turns out wrong costs its bytes and nothing else.
+connector's writer thread reads. If that is before the prefill ends, computed KV is written there layer by layer,
+without a notification. NIXL's own write at the end of the prompt starts when all layers' writes have ended. It moves
+what has not arrived by then, and only it reports that the KV is there. A push that fails, comes too early or goes to a
+place that turns out wrong therefore costs its bytes and nothing else.
 
-The writer thread finds out who asks and writes last. A thread of our own has everything else: the engine's thread and
-the writer hand it their news in one queue.
+The writer thread finds out who asks, and makes the last write. A thread of our own does everything else: the engine's
+thread and the writer pass events to it in one queue.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ NEEDED = (
     *("use_host_buffer", "_has_mamba", "_is_csa_linear", "_transfer_layer_group_ids", "_engine_last_active"),
     "_remote_agents",
 )
-"""What of the inner connector's worker is used."""
+"""Attributes of the inner connector's worker that are used."""
 POLL_S = 1e-3
-"""Between two looks at the writes that are under way; the connector's own thread looks as often."""
+"""Interval between two polls of the writes under way, the same as that of the connector's own thread."""
 END_S = 2.0
 
 
@@ -59,17 +59,18 @@ class NixlPushes:
         sources: MetadataSources,
         once: WarnOnce,
     ) -> None:
-        """`metadata_of` answers for a request's name and a layer; `computing` says which layer the step has reached."""
+        """`metadata_of` returns the metadata for a request's name and a layer; `computing` the layer that the step has
+        reached."""
         self._worker, self._block_tokens, self._once = worker, block_tokens, once
         self._metadata_of, self._computing, self._call = metadata_of, computing, sources.call
         self._base: Callable[[str], str] = sys.modules[type(worker).__module__].get_base_request_id
         self._agent = worker.nixl_wrapper
         self._make = self._agent.make_prepped_xfer
         self._measured: deque[Any] = deque()
-        # of the writer thread
+        # used by the writer thread
         self._asked: dict[str, Asked] = {}
         self._writing_last: Asked | None = None
-        # of our own
+        # used by our own thread
         self._news: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._sources: dict[int, Source] = {}
         self._running: list[Source] = []
@@ -90,7 +91,8 @@ class NixlPushes:
         sources: MetadataSources,
         once: WarnOnce,
     ) -> NixlPushes | None:
-        """None, with a warning, where the inner connector does not allow it: its KV then goes at the prompt's end."""
+        """Returns None, with a warning, if the inner connector does not allow pushes: KV then goes at the end of the
+        prompt."""
         worker: Any = getattr(connector, "connector_worker", None)
         missing = [name for name in NEEDED if not hasattr(worker, name)]
         if missing:
@@ -109,7 +111,7 @@ class NixlPushes:
         return None
 
     def _hook(self) -> None:
-        """Puts ours before the worker's own methods."""
+        """Replaces methods of the worker by ours, which call the originals."""
         worker = self._worker
         received, write, results, shutdown = (
             *(worker._handle_push_reg_notif, worker._do_start_push_kv),
@@ -118,7 +120,7 @@ class NixlPushes:
 
         def _handle_push_reg_notif(notification: bytes) -> None:
             received(notification)
-            self._look()
+            self._match_registrations()
 
         def _do_start_push_kv(request: str, blocks: Any, registration: Any) -> None:
             asked = self._asked.get(str(registration.get("request_id")))
@@ -131,7 +133,7 @@ class NixlPushes:
             else:
                 del self._asked[asked.name]
                 if request not in worker._reqs_to_process:
-                    return  # its lease has ended meanwhile, and its blocks are another's
+                    return  # its lease has ended, and its blocks belong to another request
                 self._writing_last = asked if asked.source == request else None
                 try:
                     write(request, blocks, registration)
@@ -167,17 +169,18 @@ class NixlPushes:
         self._news.put(partial(self._begin, [one for one in chunks if one.prefill and one.info.sends]))
 
     def layer_ended(self, layer: int, written: Any) -> None:
-        """The step has computed this layer. `written`: an event to wait for before it is read; None: it is written."""
+        """The step has computed this layer. `written`: an event to wait for before the layer is read; None: it can be
+        read."""
         self._news.put(partial(self._layer_ended, layer, written))
 
     def forget(self, number: int) -> None:
-        """The request has been sent, or ended without."""
+        """The request has been sent, or ended without being sent."""
         self._news.put(partial(self._forget, number))
 
     # ---- in the writer thread ----------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Who asks for a request that has not ended. Never raises."""
+    def _match_registrations(self) -> None:
+        """Finds out who asks for a request that has not ended. Never raises."""
         pending = self._worker._pending_d_registrations
         for name in [name for name, asked in self._asked.items() if name not in pending and not asked.ending]:
             self._news.put(partial(self._open.pop, name, None))
@@ -191,7 +194,7 @@ class NixlPushes:
                     self._deny(f"{type(error).__name__}: {error}")
 
     def _meet(self, asked: Asked) -> None:
-        """Its instance is needed before the prompt's end."""
+        """Starts the handshake with the instance, which is needed before the end of the prompt."""
         there = asked.registration
         groups = self._worker._as_grouped_block_ids(there["local_block_ids"])
         if len(groups) != 1 or not groups[0]:
@@ -239,12 +242,12 @@ class NixlPushes:
         self._wake()
 
     def _wake(self) -> None:
-        """Wakes the writer, which else sleeps until the step ends, while anyone may still ask."""
+        """Wakes the writer while anyone may still ask; otherwise it sleeps until the step ends."""
         if any(not self._of(source) for source in self._running):
             self._worker._push_writer_wake.set()
 
     def _of(self, source: Source) -> list[Asked]:
-        """Who has asked for it: by its name, but for what each instance adds to it."""
+        """Returns who has asked for the request, by its name without what each instance adds to it."""
         base, mine = self._base(source.name), ("", source.name)
         return [asked for asked in self._open.values() if asked.base == base and asked.source in mine]
 
@@ -260,7 +263,7 @@ class NixlPushes:
         self._running = [one for one in self._running if one is not source]
 
     def _expect(self, asked: Asked) -> None:
-        """A decode instance that we have shaken hands with waits for this."""
+        """A decode instance with which the handshake is done waits for this request."""
         if asked.ending or asked.engine not in self._worker.dst_xfer_side_handles:
             return
         why = self._obstacle(asked.engine)
@@ -277,7 +280,7 @@ class NixlPushes:
                     self._push(source, asked, layer, None)
 
     def _obstacle(self, engine: str) -> str:
-        """Why a layer cannot be written to this peer by itself; "" where it can."""
+        """Returns why a layer cannot be written to this peer by itself; "" if it can."""
         worker = self._worker
         peer, topology = worker.transfer_topo.get_engine_info(engine), worker.transfer_topo
         names = worker.region_names
@@ -304,10 +307,10 @@ class NixlPushes:
         self._once.warn("layer-wise", "no layer-wise push to this peer: %s; KV goes at the end of the prompt", why)
 
     def _push(self, source: Source, asked: Asked, layer: int, written: Any) -> None:
-        """Writes the blocks of this layer that are complete and have not been written yet. The last layer's last goes
-        with the notification."""
+        """Writes the blocks of this layer that are complete and not written yet. The last block of the last layer is
+        left for the write with the notification."""
         blocks = -(-source.prompt_tokens // self._block_tokens)
-        skipped = blocks - len(asked.blocks)  # the peer has their content already
+        skipped = blocks - len(asked.blocks)  # leading blocks whose content the peer already has
         first, last = asked.queued.get(layer, skipped), min(source.computed[layer], len(source.blocks))
         if layer == max(self._rows):
             last = min(last, blocks - 1)
@@ -337,8 +340,8 @@ class NixlPushes:
             raise
 
     def _is_met(self, asked: Asked) -> bool:
-        """Whether the worker still has the instance's lists, which it drops of one that has been idle for long; it is
-        not, from now on."""
+        """Whether the worker still has the instance's lists, which it drops after a long idle time. Marks the instance
+        as active."""
         worker, engine = self._worker, asked.engine
         if engine not in worker._remote_agents:
             return False
@@ -346,7 +349,8 @@ class NixlPushes:
         return any(one is asked.sides[1] for one in worker.dst_xfer_side_handles.get(engine, {}).values())
 
     def _descriptors(self, engine: str, blocks: list[int], layer: int) -> Indices:
-        """The numbers of these blocks of the layer in the engine's list, as the worker counts them for all layers."""
+        """Returns the numbers of these blocks of the layer in the engine's list, as the worker counts them for all
+        layers."""
         worker, per_logical = self._worker, self._worker._physical_blocks_per_logical_kv_block
         numbers = worker._compute_desc_ids(
             block_ids=worker._logical_to_kernel_block_ids((blocks,), per_logical),
@@ -361,7 +365,8 @@ class NixlPushes:
         return table[self._rows[layer]].ravel()
 
     def _over(self, write: Write) -> bool:
-        """Whether it has ended, well or not: nothing of it can reach the peer any more. Never raises."""
+        """Polls a write; returns whether it has ended, so that nothing of it can reach the peer any more. Never
+        raises."""
         try:
             if write.state == "PROC":
                 write.state = self._agent.check_xfer_state(write.handle)
@@ -392,7 +397,7 @@ class NixlPushes:
         self._go_on(asked)
 
     def _end(self, asked: Asked, arguments: Arguments) -> None:
-        """The request's last write may begin when the others have ended."""
+        """The prompt has ended: the request's last write may begin when the others have ended."""
         self._open.pop(asked.name, None)
         asked.last = arguments
         self._go_on(asked)

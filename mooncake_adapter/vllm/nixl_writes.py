@@ -16,7 +16,7 @@ Arguments = tuple[Any, ...]
 
 
 def pairs(local: Any, remote: Any) -> Indices:
-    """One number for each descriptor that goes to another."""
+    """Encodes each pair of a local and a remote descriptor as one number."""
     return np.asarray(local, dtype=np.int64) << 32 | np.asarray(remote, dtype=np.int64)
 
 
@@ -25,25 +25,25 @@ class Asked:
     """Where one decode instance wants the KV of one request."""
 
     name: str
-    """The request's there."""
+    """The request's name there."""
     base: str
-    """What both instances call it."""
+    """The part of the name that both instances share."""
     registration: Mapping[str, Any]
     blocks: list[int] = field(default_factory=list)
     source: str = ""
-    """The request's name here, since it has been pushed."""
+    """The request's name here, set when it is first pushed."""
     sides: tuple[Any, Any] = (None, None)
     """The prepared lists of descriptors, here and there."""
     queued: dict[int, int] = field(default_factory=dict)
-    """By layer: how many blocks are on their way or there."""
+    """By layer: number of blocks that are on their way or there."""
     open_writes: int = 0
     arrived: list[Indices] = field(default_factory=list)
     restarted: bool = False
     ending: bool = False
-    """The prompt has ended, or the request without it: nothing new is begun."""
+    """The prompt has ended, or the request without it: no new write is begun."""
     last: Arguments | None = None
     ready: bool = False
-    """They have ended."""
+    """All its writes have ended."""
 
     @property
     def engine(self) -> str:
@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(eq=False)
 class Write:
-    """Some blocks of a layer that are under way."""
+    """A write under way: some blocks of a layer."""
 
     asked: Asked
     handle: Any
@@ -64,7 +64,8 @@ class Write:
 
 
 def rest(local: Any, remote: Any, arrived: list[Indices]) -> tuple[Any, Any]:
-    """The descriptors that have not arrived; the last of them all where they have, as the notification needs one."""
+    """Returns the descriptors that have not arrived. If all have, returns the last one, because the notification needs
+    one."""
     if not arrived:
         return local, remote
     left = ~np.isin(pairs(local, remote), np.concatenate(arrived))

@@ -1,7 +1,7 @@
 """Reports, for vLLM's own Mooncake connector, which request every pointer of a transfer belongs to.
 
-It sends the blocks of several requests in one call. Its list of pointers is built request by request, so that each can
-be given its owner and layer; blocks of a shared prefix count for the request that sends them.
+The connector sends the blocks of several requests in one call. It builds the list of pointers request by request, so
+each pointer can be given its owner and layer. Blocks of a shared prefix count for the request that sends them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BUILD, WORKER = "_build_transfer_params", "connector_worker"
 
 
 def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes | None = None) -> bool:
-    """Makes the connector's worker build transfers whose pointers know their owners, without what was pushed; False
-    where it cannot be done."""
+    """Makes the connector's worker attach owners to the pointers of its transfers, and leave out what was pushed.
+    Returns False if that is not possible."""
     worker = getattr(connector, WORKER, None)
     build = getattr(worker, BUILD, None)
     if worker is None or build is None:
@@ -56,6 +56,6 @@ def report_owners(connector: Any, steps: Steps, once: WarnOnce, pushes: Pushes |
 
 
 def owners_of(steps: Steps, request: str, unknown: Metadata, addresses: list[Any]) -> list[Metadata]:
-    """Of each address; of a request that is not known here, `unknown`."""
+    """Returns the metadata of each address; `unknown` if the request is not known here."""
     metadata = steps.known(request) or unknown
     return [steps.blocks.at_layer(metadata, steps.blocks.layer_of(address)) for address in addresses]

@@ -9,7 +9,7 @@ CONNECTOR = "MfsConnector"
 
 
 def register() -> None:
-    """Called by vLLM, more than once in a process perhaps."""
+    """Called by vLLM, possibly more than once in a process."""
     install()
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 

@@ -1,7 +1,7 @@
-"""Numbers for an order of requests that change as little as possible when the order does. No vLLM in here.
+"""Ranks of requests that change as little as possible when the order changes. No vLLM in here.
 
-The daemon learns each request's rank. If ranks were places, every request that leaves the front of the queue would
-give all behind it another one, and all would have to be announced again.
+The daemon is told each request's rank. If ranks were positions, a request that leaves the front of the queue would
+change the rank of all behind it, and all would have to be announced again.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from bisect import bisect_left
 from itertools import pairwise
 
 STEP = 1 << 12
-"""Between two ranks that are given one after the other, so that later ones find room between them."""
+"""Gap between consecutive new ranks, so that later requests fit in between."""
 RANK_MAX = 2**32 - 1
 
 
 class Ranks:
-    """Of the requests of one engine."""
+    """The ranks of one engine's requests."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
-        """What has a rank now: smaller goes first."""
+        """Rank of each request that has one: smaller goes first."""
 
     def arrange(self, names: list[str]) -> dict[str, int]:
-        """The ranks of these names, each once, in this order. As many as possible keep theirs; other names lose it."""
+        """Returns the ranks of these names, each once, in this order. As many as possible keep theirs; other names lose
+        it."""
         before = self.of
         if list(before) == names:
             return before
@@ -34,7 +35,7 @@ class Ranks:
 
 
 def _kept(ranks: list[int]) -> list[int]:
-    """The same with -1 for those that are not of the longest run that rises."""
+    """Returns the ranks with -1 for all that are not in the longest increasing subsequence."""
     ends: list[int] = []  # the least rank at which a run of this length ends
     places: list[int] = []
     came_from = [-1] * len(ranks)
@@ -57,7 +58,7 @@ def _kept(ranks: list[int]) -> list[int]:
 
 
 def _filled(ranks: list[int]) -> list[int]:
-    """The same with a rank for each -1, between those beside it; all anew where there is no room."""
+    """Replaces each -1 by a rank between its neighbours. If there is no room, all ranks are new."""
     filled = list(ranks)
     at, before = 0, 0
     while at < len(filled):

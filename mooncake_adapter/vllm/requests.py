@@ -1,4 +1,4 @@
-"""What the scheduler's connector knows of its requests and ships to the workers' connector. No vLLM in here."""
+"""What the scheduler's connector knows of its requests and sends to the workers' connector. No vLLM in here."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ TESTED_CONNECTORS = (
     *("MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "NixlPushConnector", "ExampleConnector"),
 )
 BY_PARAMETERS = ("MooncakeConnector", "NixlConnector", "NixlPushConnector")
-"""These load what a request's own parameters name, and nothing else."""
+"""Connectors that load what a request's own parameters name, and nothing else."""
 
 DECODE_NIC = "decode_nic"
-"""Of `kv_transfer_params`, for routers that choose the decode instance before the prefill: the address of the NIC by
-which it gets its KV. vLLM's own parameters name hosts of side channels, which need not be on that network."""
+"""Key of `kv_transfer_params` for routers that choose the decode instance before the prefill: the address of the NIC by
+which that instance gets its KV. vLLM's own parameters name hosts of side channels, which need not be on that
+network."""
 
 
 def supported_version(version: str, once: WarnOnce) -> bool:
-    """Whether this vLLM was tested; warns once where it was not."""
+    """Whether this vLLM was tested; warns once if it was not."""
     return tested("vLLM", version, version.partition("+")[0], TESTED_VERSIONS, "requests run unscheduled", once)
 
 
 def report_untested(connector: str, once: WarnOnce) -> None:
-    """Warns once where the inner connector was not tested."""
+    """Warns once if the inner connector was not tested."""
     if connector not in TESTED_CONNECTORS:
         once.warn(
             "connector",
@@ -47,16 +48,16 @@ class RequestInfo:
 
     name: str
     number: int
-    """Of the transfer, so that both ends of a prefill-to-decode transfer have the same."""
+    """Derived from the transfer's id, so both ends of a prefill-to-decode transfer have the same number."""
     deadline_unix_ns: int = 0
     program_id: int = 0
     budget_ns: int = 0
     sends: bool = False
-    """Its KV goes to a decode instance."""
+    """Whether its KV goes to a decode instance."""
     loads: bool = False
-    """Its KV comes from somewhere."""
+    """Whether its KV comes from another instance."""
     decode_nic: str = ""
-    """Address of the NIC by which the decode instance gets its KV, where the router has said so to both instances."""
+    """Address of the NIC by which the decode instance gets its KV, if the router has told it to both instances."""
 
 
 class Chunk(NamedTuple):
@@ -64,7 +65,7 @@ class Chunk(NamedTuple):
 
     info: RequestInfo
     blocks: tuple[int, ...]
-    """Blocks that it was given since its last chunk."""
+    """Blocks that the request was given since its last chunk."""
     first_token: int
     tokens: int
     prompt_tokens: int
@@ -75,7 +76,7 @@ class Chunk(NamedTuple):
 
     @property
     def last(self) -> bool:
-        """The prompt ends in this step."""
+        """Whether the prompt ends in this step."""
         return self.prefill and self.first_token + self.tokens >= self.prompt_tokens
 
 
@@ -85,28 +86,30 @@ class Load(NamedTuple):
     info: RequestInfo
     blocks: tuple[int, ...]
     tokens: int
-    """To compute until the request's prompt has ended, once the KV is there: its own and those before it."""
+    """Tokens to compute, once the KV is there, until the request's prompt has ended: its own and those of requests
+    before it."""
 
 
 @dataclass
 class Progress:
-    """How far the prompt of one request is."""
+    """How far the prompt of one request has got."""
 
     info: RequestInfo
     prompt_tokens: int
     held_tokens: int = 0
-    """Computed, in the latest step that was reported, cached here, or on their way."""
+    """Tokens that are cached here, on their way, or computed by the end of the latest reported step."""
     loading: bool = False
-    """It waits for its KV, and lets others pass."""
+    """Whether it waits for its KV, and lets others pass."""
     found_tokens: int | None = None
-    """To be loaded, as it was decided; None: not decided yet."""
+    """Tokens to be loaded, as decided; None: not decided yet."""
 
     @property
     def left_tokens(self) -> int:
         return max(0, self.prompt_tokens - self.held_tokens)
 
     def awaits(self) -> tuple[int, int]:
-        """Tokens whose KV comes first, and tokens to compute then until its first one."""
+        """Returns the tokens whose KV is fetched first, and the tokens to compute after that until the first token of
+        output."""
         fetched, left = self.found_tokens, self.prompt_tokens - self.held_tokens
         if fetched is None:
             fetched = self.prompt_tokens if self.info.loads else 0
@@ -114,31 +117,31 @@ class Progress:
 
 
 def numbers_of(ids: Any) -> tuple[int, ...]:
-    """The blocks of all groups in one row."""
+    """Returns the blocks of all groups in one tuple."""
     return tuple(block for group in ids or () for block in group)
 
 
 @dataclass
 class Requests:
-    """The requests that the scheduler has not seen the end of."""
+    """The requests whose end the scheduler has not seen."""
 
     defaults: Defaults
     model: str
     once: WarnOnce
     pruned: Callable[[int], bool] = lambda number: False
     waiting: dict[str, Progress] = field(default_factory=dict)
-    """Those that are in no step yet, or were put back into the queue."""
+    """Requests that are in no step yet, or were put back into the queue."""
     left: list[str] | None = None
-    """Those that have left it since who reads this has emptied it; None: nothing reads it."""
+    """Requests that have left `waiting` since the reader emptied this list; None: nothing reads it."""
     changed: bool = False
-    """Something about what waits is another since who reads this has set it back."""
+    """Whether anything about the waiting requests has changed since the reader reset this."""
     ranks: Mapping[str, int] = field(default_factory=dict)
-    """The engine's own order, where there is one: smaller goes first."""
+    """The engine's own order, if there is one: smaller goes first."""
     _progress: dict[str, Progress] = field(default_factory=dict)
     _loading: list[Load] = field(default_factory=list)
 
     def arrived(self, request: Any) -> RequestInfo:
-        """A new request, or one not seen before; reads what it was promised."""
+        """Adds a request unless it is known, and reads what it was promised. Returns its information."""
         found = self._progress.get(request.request_id)
         if found is not None:
             return found.info
@@ -165,7 +168,7 @@ class Requests:
         return info
 
     def _decode_nic(self, parameters: Mapping[str, Any]) -> str:
-        """What the router says; "" with one warning where it is no address."""
+        """Returns the address that the router gave; "" with one warning if it is no address."""
         value = first_given([parameters], DECODE_NIC)
         if value is None or (isinstance(value, str) and gid(value) is not None):
             return value or ""
@@ -174,29 +177,30 @@ class Requests:
         return ""
 
     def cached(self, request: Any, tokens: int) -> None:
-        """So many tokens of the request's prompt are cached here already."""
+        """This many tokens of the request's prompt are already cached here."""
         self.arrived(request)
         progress = self._progress[request.request_id]
         if progress.held_tokens != tokens or request.request_id not in self.waiting:
             progress.held_tokens, self.changed = tokens, True
-            self.waiting[request.request_id] = progress  # asked for again: it was preempted
+            self.waiting[request.request_id] = progress  # asked again: it was preempted
 
     def found(self, request: str, tokens: int | None) -> None:
-        """So many tokens' KV will be loaded for it, as it was decided; None: it is decided later."""
+        """KV of this many tokens will be loaded for the request; None: that is decided later."""
         progress = self._progress.get(request)
         if progress is not None and progress.found_tokens != tokens:
             progress.found_tokens, self.changed = tokens, True
 
     def known(self, request: str) -> int | None:
-        """Of a waiting request: tokens of its prompt that need not be computed, cached here or to be loaded. None: not
-        decided yet, or they are on their way."""
+        """Returns how many tokens of a waiting request's prompt need not be computed, because they are cached here or
+        will be loaded. None: not decided yet, or the load is under way."""
         progress = self.waiting.get(request)
         if progress is None or progress.found_tokens is None or progress.loading:
             return None
         return progress.held_tokens + progress.found_tokens
 
     def loading(self, request: Any, blocks: Any, tokens: int) -> None:
-        """The inner connector will load so many tokens' KV into blocks that hold nothing yet (vLLM's KVCacheBlocks)."""
+        """The inner connector will load KV of this many tokens into blocks that hold nothing yet (vLLM's
+        KVCacheBlocks)."""
         info = self.arrived(request)
         progress = self._progress[request.request_id]
         progress.held_tokens += tokens
@@ -205,7 +209,8 @@ class Requests:
         self._loading.append(Load(info, unhashed, self._tokens_until(progress)))
 
     def _tokens_until(self, last: Progress) -> int:
-        """To compute until its prompt has ended, by those that go before it and wait for no load, and by itself."""
+        """Returns the tokens to compute until its prompt has ended: its own, and those of requests that go before it
+        and wait for no load."""
         before = 0
         rank = self.ranks.get(last.info.name)
         if rank is not None:
@@ -222,23 +227,23 @@ class Requests:
         return before + last.left_tokens
 
     def ahead_of(self, request: str) -> tuple[int, int]:
-        """Tokens to compute before this request's prompt can begin, by those that go before it and wait for no load;
-        and how many other requests have tokens to compute."""
+        """Returns the tokens to compute before this request's prompt can begin, for requests that go before it and wait
+        for no load; and how many other requests have tokens to compute."""
         last = self._progress[request]
         waiting = sum(1 for one in self._progress.values() if one is not last and not one.loading and one.left_tokens)
         return self._tokens_until(last) - last.left_tokens, waiting
 
     def ready(self) -> list[str]:
-        """Requests that wait for no load."""
+        """Returns the requests that wait for no load."""
         return [name for name, progress in self._progress.items() if not progress.loading]
 
     def loads(self) -> list[Load]:
-        """Loads since the last call, of requests that are in no step yet."""
+        """Returns the loads since the last call, for requests that are in no step yet."""
         loads, self._loading = self._loading, []
         return [load for load in loads if (known := self._progress.get(load.info.name)) is not None and known.loading]
 
     def chunks(self, output: Any) -> list[Chunk]:
-        """What runs in the step that this scheduler output describes."""
+        """Returns the chunks that run in the step which this scheduler output describes."""
         first: dict[str, tuple[int, tuple[int, ...]]] = {
             new.req_id: (new.num_computed_tokens, numbers_of(new.block_ids)) for new in output.scheduled_new_reqs
         }
@@ -270,8 +275,8 @@ class Requests:
         return found.info if found else None
 
     def reported(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The same as :meth:`ended`, and what the request's answer says of its transfer: "mfs_pruned" where the daemon
-        found it infeasible, beside what the inner connector says."""
+        """Ends the request like :meth:`ended`. Returns what its answer says of its transfer: the inner connector's
+        parameters, with "mfs_pruned" if the daemon found it infeasible."""
         info = self.ended(request)
         return (
             {**(parameters or {}), "mfs_pruned": True} if info is not None and self.pruned(info.number) else parameters

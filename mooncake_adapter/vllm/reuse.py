@@ -1,10 +1,10 @@
-"""Whether the KV that a store's connector has found is loaded or computed again. No vLLM in here.
+"""Decides whether KV that a store's connector has found is loaded or computed again. No vLLM in here.
 
-The inner connector says how many tokens it can load. vLLM loads what the connector answers and computes the rest: an
-answer of 0 computes all of it. A load that the network would be late with makes its
-request late, and computing again may not; `mfsd.policy.serve.fetch` decides by the time that the session expects of the
-load. Where that is unknown, the inner connector's answer stands. A part of it is loaded by asking the inner connector
-once more, about a prompt that ends there: what it has answered last is what it expects to load.
+The inner connector reports how many tokens it can load. vLLM loads the number that the connector answers and computes
+the rest; an answer of 0 computes all. If the network would deliver a load late, the load makes its request late, while
+computing again may not. `mfsd.policy.serve.fetch` decides by the time that the session expects of the load. If that is
+unknown, the inner connector's answer stands. To load a part, the inner connector is asked once more about a prompt that
+ends there, as it expects to load what it has answered last.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mooncake_adapter.vllm.token_bytes import TokenBytes
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 STORES = ("MooncakeStoreConnector", "LMCacheConnectorV1", "ExampleConnector")
-"""Inner connectors that load what a store holds and lose nothing by a load that is not made. With others a prefill
-instance keeps the KV until it is read. All of these load the whole of what they have found last or none of it: they
-refuse an answer of some of the tokens."""
+"""Inner connectors that load what a store holds and lose nothing if a load is not made. With others a prefill instance
+keeps the KV until it is read. These all load either everything that they last found or nothing: they refuse an answer
+of some of the tokens."""
 LEASED = ("MooncakeStoreConnector",)
-"""Of these, those whose store lends memory to its readers for a time (mfsd/policy/store_lease.py)."""
+"""Those of STORES whose store lends memory to its readers for a limited time (mfsd/policy/store_lease.py)."""
 IN_PARTS = ("MooncakeStoreConnector",)
-"""Of these, those that find the same KV for a shorter prompt: they know it by its blocks. ExampleConnector knows it by
-the whole prompt, and LMCacheConnectorV1 keeps what it has found first."""
+"""Those of STORES that find the same KV for a shorter prompt, as they identify it by block. ExampleConnector identifies
+it by the whole prompt, and LMCacheConnectorV1 keeps what it found first."""
 UNKNOWN_IN_A_ROW = 32
-"""Answers without which it is worth a warning: a daemon that starts again is unknown for less."""
+"""Number of unknown answers in a row that is worth a warning; a restart of the daemon causes fewer."""
 KEPT = 0.8
-"""Of the time and the tokens of earlier steps, when one more has ended; as workers do."""
+"""Weight kept of earlier steps' time and tokens when another step has ended, as in workers."""
 NS_PER_S = 1e9
 
 
@@ -43,17 +43,17 @@ class ReuseOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     rule: ReuseRule = ReuseRule.ALWAYS
     nic: str = ""
-    """The device that loads come in by; the host's first one if not given."""
+    """The NIC by which loads come in; the host's first one by default."""
     owners: tuple[str, ...] = ()
-    """Addresses of the NICs by which the store's nodes send (RDMA's, where it goes by RDMA): a load is expected to take
-    as long as from the slowest of them."""
+    """Addresses of the NICs by which the store's nodes send (their RDMA NICs, if it uses RDMA). A load is expected to
+    take as long as from the slowest of them."""
     parts: bool = False
-    """Whether the first part of what is computed again may be loaded. Simulated it gains nothing
-    (docs/results/outlook.md), so it is asked for."""
+    """Whether the first part of what is computed again may be loaded. Off by default, as it gained nothing in
+    simulation (docs/results/outlook.md)."""
 
 
 def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
-    """The table as it was configured; what cannot be read, or cannot be done, is reported once, and all reuse is
+    """Reads the table. If it cannot be read, or names what cannot be done, one warning says so and all reuse is
     loaded."""
     if config is None:
         return ReuseOptions()
@@ -90,7 +90,7 @@ def options_of(config: Any, connector: str, once: WarnOnce) -> ReuseOptions:
 
 
 class Shortened:
-    """A request whose prompt seems to end earlier: the rest of it is as it is."""
+    """A request whose prompt seems to end earlier. All other attributes are those of the request."""
 
     def __init__(self, request: Any, tokens: int) -> None:
         self._request, self.num_tokens = request, tokens
@@ -123,8 +123,8 @@ class FetchTimes(Protocol):
 
 
 class StepPace:
-    """What a token of a prompt takes, as steps lately went, seen from the scheduler: from one step to the next, where
-    the engine went on with something that it knew before."""
+    """Time that a token of a prompt took in recent steps, as the scheduler sees it: from one step to the next, if the
+    engine went on with a request that it already knew."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock_ns = clock_ns
@@ -142,7 +142,7 @@ class StepPace:
         self._tokens = sum(chunk.tokens for chunk in chunks if chunk.prefill)
 
     def seconds(self, tokens: int) -> float | None:
-        """None before anything was measured."""
+        """Returns the expected time for this many tokens; None before anything was measured."""
         return tokens * self._spent_ns / self._spent_tokens / NS_PER_S if self._spent_tokens else None
 
 
@@ -161,24 +161,24 @@ class ReuseChoice:
         self._options, self._requests, self._times = options, requests, times
         self._token_bytes, self._nic, self._once = bytes_of_token, nic, once
         self.announced: Callable[[str], int] = lambda request: 0
-        """Bytes of a request that are announced from each owner: vLLM asks about it again while it finds no memory for
-        it, and what is promised at the owners' ports contains them then."""
+        """Returns the bytes of a request that are announced from each owner. vLLM asks again about a request while it
+        finds no memory for it, and then what is promised at the owners' ports contains them."""
         self._latest: dict[str, Decision] = {}
         self.parts: Parts | None = None
-        """None: it is loaded whole or not at all."""
+        """None: reuse is loaded as a whole or not at all."""
         self.lease_s: float | None = None
-        """For which the store keeps what a load reads; None: there is no lease."""
+        """How long the store keeps what a load reads; None: there is no lease."""
         self._uncounted: set[str] = set()
         self.pace = StepPace()
         self.counts: Counter[str] = Counter()
-        """By choice: what was loaded and what was computed again, each request once."""
+        """Number of requests by choice (load, compute again, a part); each request counts once."""
         self._unknown = 0
         """Answers in a row for which the network's backlog was unknown."""
         self.counted: Callable[[Decision], object] = lambda decision: None
-        """Receives each that is counted: the metric."""
+        """Called with each decision that is counted, for the metric."""
 
     def answer(self, request: Any, computed_tokens: int, found: tuple[int | None, bool]) -> tuple[int | None, bool]:
-        """The inner connector's answer, or the one that computes again, all of it or a part."""
+        """Returns the inner connector's answer, or the one that computes again all of it or a part."""
         tokens = found[0]
         if not tokens or tokens < 0:
             return found
@@ -204,8 +204,8 @@ class ReuseChoice:
         return found
 
     def _is_known(self, decision: Decision) -> None:
-        """Warns where the network says nothing for long: reuse is loaded then as without a rule, and nothing else shows
-        it."""
+        """Warns if the backlog stays unknown for long: reuse is then loaded as if there were no rule, and nothing else
+        shows it."""
         if decision.reason is not Reason.BACKLOG_UNKNOWN:
             self._unknown = 0
             return
@@ -219,7 +219,7 @@ class ReuseChoice:
             )
 
     def _part(self, request: Any, computed_tokens: int, end: int) -> tuple[int | None, bool]:
-        """The inner connector's answer about a prompt that ends there; without one all is computed again."""
+        """Returns the inner connector's answer about a prompt that ends there. If it fails, all is computed again."""
         assert self.parts is not None
         try:
             return self.parts.asked(Shortened(request, end + 1), computed_tokens)
@@ -230,7 +230,7 @@ class ReuseChoice:
             return 0, False
 
     def _end_of_part(self, computed_tokens: int, tokens: int, share: float) -> int:
-        """Where the part that is loaded ends in the prompt: with a block."""
+        """Returns where the loaded part ends in the prompt, rounded down to a block."""
         assert self.parts is not None
         return (computed_tokens + int(share * tokens)) // self.parts.block_tokens * self.parts.block_tokens
 
@@ -265,8 +265,9 @@ class ReuseChoice:
         return decision
 
     def _fetch_s(self, info: RequestInfo, tokens: int) -> float | None:
-        """Until so many tokens' KV is here, 0: the first byte of it; from the slowest owner. Of one of which nothing is
-        known the own port alone says it. None: nothing is known of that one, or how much a token is."""
+        """Returns the seconds until KV of this many tokens is here from the slowest owner; 0: until the first byte. For
+        an owner of which nothing is known only this node's port counts. None if that, or the bytes of a token, is
+        unknown."""
         own, owner = self._token_bytes
         if not own:
             return None
@@ -286,7 +287,8 @@ class ReuseChoice:
         return max(known) / NS_PER_S if len(known) == len(times) else None
 
     def allocated(self, request: str) -> None:
-        """The request has its blocks: its latest decision stands. vLLM says so again when a load has ended."""
+        """The request has got its blocks, so its latest decision is final. vLLM also calls this when a load has
+        ended."""
         if request in self._uncounted:
             self._uncounted.remove(request)
             self._count(self._latest[request])
@@ -299,12 +301,12 @@ class ReuseChoice:
             self._once.warn("reuse-counted", "a decision could not be counted (%s)", error)
 
     def explanation(self, request: str) -> str:
-        """Why its reuse is loaded or computed again; "" where nothing was decided of it."""
+        """Returns why its reuse is loaded or computed again; "" if nothing was decided."""
         decision = self._latest.get(request)
         return decision.reason.value if decision is not None else ""
 
     def ended(self, request: str, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Adds "mfs_reuse" to what the answer says of a request that computed its reuse again."""
+        """Returns the parameters of the answer, with "mfs_reuse" if the request computed its reuse again."""
         reason = self.explanation(request)
         decision = self._latest.pop(request, None)
         self._uncounted.discard(request)

@@ -2,12 +2,12 @@
 
     vllm serve MODEL --scheduler-cls mooncake_adapter.vllm_scheduler.MfsScheduler
 
-It is vLLM's AsyncScheduler. Before each step it plans (mfsd.serve.engine) and lets vLLM see the plan: waiting requests
-that are not in it are hidden, running ones sit still, prompts take as many tokens as it says. KV memory, prefix
-caches, connectors and preemption stay vLLM's own. No part of MFS's network side is needed.
+It is a subclass of vLLM's AsyncScheduler. Before each step it makes a plan (mfsd.serve.engine) and makes vLLM follow
+it: waiting requests outside the plan are hidden, running ones pause, and prompts get as many tokens as the plan says.
+KV memory, prefix caches, connectors and preemption remain vLLM's own. It does not need MFS's network side.
 
-The names of vLLM that this relies on are held against the tested version by tests/e2e/scheduler_program.py; any other
-version runs as the plain AsyncScheduler.
+tests/e2e/scheduler_program.py checks the names of vLLM that this relies on against the tested version. With any other
+version it behaves as the plain AsyncScheduler.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEDULER_ATTRIBUTES: Final = (
 
 
 class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
-    """See the module. `mfs` is None where vLLM's own scheduler decides alone."""
+    """See the module. `mfs` is None if vLLM's own scheduler decides alone."""
 
     mfs: Engine | None = None
     max_num_active_reqs: int
@@ -67,7 +67,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         )
         self._by_priority = by_priority
         self.waiting, self.kv_holding_waiting = PlannedQueue(by_priority), PlannedQueue(by_priority)
-        self.policy = SchedulingPolicy.FCFS  # the victim is then the last of `running`, which is sorted by the plan
+        self.policy = SchedulingPolicy.FCFS  # the victim is then the last of `running`, which the plan sorts
         self._caps: dict[str, int] | None = None
         self._ended: list[tuple[str, bool, bool]] = []
         known_tokens = getattr(self.connector, "known_tokens", lambda name: 0)
@@ -125,7 +125,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         return super()._free_request(request, delay_free_blocks)
 
     def _forget_ended(self) -> None:
-        """After the tokens of the step were counted in which they ended."""
+        """Forgets requests that ended in the last step. Called after that step's tokens were counted."""
         assert self.mfs is not None
         ended, self._ended = self._ended, []
         for name, aborted, at_limit in ended:
@@ -162,7 +162,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         super().shutdown()
 
     def _guarded(self, call: Any, *arguments: Any) -> None:
-        """What goes wrong here is MFS's own trouble, and no plan's: vLLM serves on."""
+        """Makes a call whose failure does not concern the plan: it is recorded as an error of MFS, and vLLM serves
+        on."""
         assert self.mfs is not None
         try:
             call(*arguments)
@@ -170,7 +171,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
             self.mfs.erred(error)
 
     def _planned_or_none(self) -> Decision | None:
-        """A step whose plan cannot be made or followed is vLLM's own."""
+        """Returns the plan of the next step; None, so that vLLM decides alone, if it cannot be made or followed."""
         assert self.mfs is not None
         self._guarded(self._forget_ended)
         try:
@@ -187,7 +188,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self.max_num_active_reqs = self._requests_max
 
     def _planned(self) -> Decision | None:
-        """Plans, and arranges queues and limits so that vLLM's own walk follows."""
+        """Plans, and arranges queues and limits so that vLLM's own loop follows the plan."""
         assert self.mfs is not None
         if not self.running and not len(self.waiting) and not len(self.kv_holding_waiting):
             return None
@@ -213,7 +214,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         return decision
 
     def _tell_order(self, planned: bool) -> None:
-        """For the connector's announcements. What goes wrong here is no plan's trouble."""
+        """Tells the connector the order, for its announcements. An error here does not concern the plan."""
         try:
             if getattr(self.connector, "wants_order", False):
                 assert self.mfs is not None
@@ -228,8 +229,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         return int(manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1])
 
     def _kv(self) -> tuple[int | None, int]:
-        """Capacity and use in tokens as the plan counts them: a block that several requests share counts once for each
-        of them in both."""
+        """Returns capacity and use of KV memory in tokens as the plan counts them: in both, a block that several
+        requests share counts once for each of them."""
         if self._kv_tokens is None:
             return None, 0
         used = round(self.kv_cache_manager.usage * self._kv_tokens)
@@ -237,7 +238,8 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         return self._kv_tokens + shared, used + shared
 
     def _promised(self) -> list[Fact]:
-        """What holds KV memory and cannot be planned yet: its KV is on its way, or more of its input."""
+        """Returns the requests that hold KV memory and cannot be planned yet, because their KV or more of their input
+        is on its way."""
         return [
             Fact(r.request_id, r.num_computed_tokens, r.num_computed_tokens, r.num_output_tokens)
             for r in self.kv_holding_waiting
@@ -270,12 +272,14 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
         self.max_num_active_reqs = min(self._requests_max, max(1, decision.plan.requests_max))
 
     def _in_order_of_arrival(self) -> None:
-        """That of vLLM itself: with --scheduling-policy priority this is the second criterion."""
+        """Sorts running requests in vLLM's own order of arrival; with --scheduling-policy priority that is the second
+        criterion."""
         by_priority = self._by_priority
         self.running.sort(key=lambda request: (request.priority if by_priority else 0, request.arrival_time))
 
     def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """vLLM asks here last how many tokens the request may have in this step."""
+        """Limits the tokens of a request to the plan's. This is the last point at which vLLM asks how many it may have
+        in this step."""
         if self.mfs is not None and self._caps is not None:
             cap = self._caps.get(request.request_id)
             if cap is None:
@@ -289,7 +293,7 @@ class MfsScheduler(AsyncScheduler):  # type: ignore[misc]
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         ready = bool(super()._handle_blocked_waiting_request(request))
         if ready and self.mfs is not None and self._caps is not None and request.request_id not in self._caps:
-            # not blocked any more: it is in the next step's plan, unless its prompt was loaded and costs nothing
+            # no longer blocked: it is in the next step's plan, unless its prompt was loaded and costs nothing
             return bool(request.num_tokens - request.num_computed_tokens <= self.block_size)
         return ready
 

@@ -1,5 +1,4 @@
-"""Where a vLLM finds the settings of its scheduler, and what vLLM's own --scheduling-policy means there. No vLLM in
-here."""
+"""Finds the settings of a vLLM's scheduler, and what vLLM's own --scheduling-policy means for them. No vLLM in here."""
 
 from __future__ import annotations
 
@@ -15,12 +14,13 @@ from mfsd.serve.settings import Settings, read_tables, tables_in
 
 CONFIG_FILE: Final = "MFS_SERVE_CONFIG"
 CONFIG_TABLE: Final = "mfs_serve"
-"""Of vLLM's --additional-config."""
+"""Key of vLLM's --additional-config."""
 
 
 def settings_of(additional_config: Any, by_priority: bool, warn: Callable[[str, str], object]) -> Settings:
-    """From --additional-config, or the file that MFS_SERVE_CONFIG names. by_priority: vLLM was started with
-    --scheduling-policy priority, which is the policy then unless another one is configured. SettingsError."""
+    """Reads the settings from --additional-config or from the file that MFS_SERVE_CONFIG names. by_priority: vLLM was
+    started with --scheduling-policy priority, which is then the policy unless another one is configured. Raises
+    SettingsError."""
     tables: Any = {}
     if isinstance(additional_config, dict) and CONFIG_TABLE in additional_config:
         tables = additional_config[CONFIG_TABLE]

@@ -1,9 +1,9 @@
-"""How many bytes the KV of a token has: through this node's NIC and at the owners' ports. No vLLM in here.
+"""How many bytes the KV of a token has, at this node's NIC and at the owners' ports. No vLLM in here.
 
-Each worker loads the blocks of its own cache. Those of a tensor-parallel group hold other heads, or, with MLA, the same
-KV once each: MooncakeStoreConnector of vLLM 0.32 keeps one copy of that in the store, and every worker reads it all the
-same. So a load takes as many times a worker's bytes as there are workers, whatever the heads. Stages of a pipeline are
-taken to be alike, since the scheduler knows the layers of the first one alone.
+Each worker loads the blocks of its own cache. The workers of a tensor-parallel group hold different heads or, with MLA,
+each a copy of the same KV: MooncakeStoreConnector of vLLM 0.32 keeps one copy in the store, and every worker reads it
+nevertheless. A load is thus a worker's bytes times the number of workers, whatever the heads. Pipeline stages are
+assumed to be alike, as the scheduler knows only the layers of the first.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 
 class TokenBytes(NamedTuple):
-    """0: unknown."""
+    """Bytes of a token's KV; 0: unknown."""
 
     own: float
     """Through this node's NIC."""
     owner: float
-    """Out of the store, by all workers."""
+    """Out of the store, for all workers."""
 
 
 def worker_bytes(kv_cache_config: Any) -> float:
-    """Bytes that a token's KV has on one worker that holds all tokens; 0 where the configuration does not say."""
+    """Returns the bytes of a token's KV on one worker that holds all tokens; 0 if the configuration does not say."""
     total = 0.0
     for group in getattr(kv_cache_config, "kv_cache_groups", None) or ():
         spec = getattr(group, "kv_cache_spec", None)
@@ -32,14 +32,14 @@ def worker_bytes(kv_cache_config: Any) -> float:
 
 
 def token_bytes(kv_cache_config: Any, parallel_config: Any, one_nic: bool) -> TokenBytes:
-    """`one_nic`: all workers of this node load by one; else each is taken to have a NIC of its own."""
+    """`one_nic`: all workers of this node load through one NIC; otherwise each is assumed to have its own."""
     tensor = _size(parallel_config, "tensor_parallel_size")
     pipeline = _size(parallel_config, "pipeline_parallel_size")
     of_prefill = _size(parallel_config, "prefill_context_parallel_size")
     of_decode = _size(parallel_config, "decode_context_parallel_size")
     workers = tensor * pipeline * of_prefill
     here = min(workers, _size(parallel_config, "local_world_size", workers)) if one_nic else 1
-    each = worker_bytes(kv_cache_config) / (of_prefill * of_decode)  # these share the tokens among them
+    each = worker_bytes(kv_cache_config) / (of_prefill * of_decode)  # these workers share the tokens among them
     return TokenBytes(each * here, each * workers)
 
 

@@ -1,6 +1,7 @@
-"""vLLM's waiting queue, of which a step sees what its plan names, in the plan's order.
+"""vLLM's waiting queue. A step sees only the requests in its plan, in the plan's order.
 
-Between steps, and in a step without a plan, it is first come first served (or by priority, if vLLM is started so).
+Between steps, and in a step without a plan, the queue is first come first served, or by priority if vLLM was started
+so.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 class PlannedQueue(RequestQueue):  # type: ignore[misc]
     def __init__(self, by_priority: bool = False) -> None:
         self._all: OrderedDict[Any, None] = OrderedDict()
-        """In the order of arrival; those that were put back are first."""
+        """In the order of arrival; requests that were put back are first."""
         self._by_priority = by_priority
         self._visible: deque[Any] | None = None
 
     def show(self, requests: Iterable[Any]) -> None:
-        """Only these, in this order, until :meth:`show_all`."""
+        """Shows only these, in this order, until :meth:`show_all`."""
         self._visible = deque(request for request in requests if request in self._all)
 
     def show_all(self) -> None:

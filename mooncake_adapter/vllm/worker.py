@@ -1,4 +1,4 @@
-"""What the connector does in a worker: batches, layer boundaries, owners of blocks, step by step. No vLLM here."""
+"""What the connector does in a worker, step by step: batches, layer boundaries, owners of blocks. No vLLM in here."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mooncake_adapter.vllm.requests import Chunk, Load, RequestInfo
 from mooncake_adapter.warn_once import LOG, WarnOnce
 
 KEPT = 0.8
-"""Of the time and the tokens of earlier steps, when one more has ended."""
+"""Weight kept of earlier steps' time and tokens when another step has ended."""
 LAYER = re.compile(r"\.(\d+)(?:\.|$)")
 
 
 def layer_number(name: str, otherwise: int = 0) -> int:
-    """The layer's number in a module's name such as "model.layers.7.self_attn.attn"."""
+    """Returns the layer's number in a module's name such as "model.layers.7.self_attn.attn"."""
     found = LAYER.search(name)
     return int(found.group(1)) if found else otherwise
 
 
 def regions_of(caches: Mapping[str, Any]) -> list[Region]:
-    """The memory of each layer's cache: its first dimension counts blocks (tensors of vLLM's layouts)."""
+    """Returns the memory of each layer's cache. Its first dimension counts blocks (tensors of vLLM's layouts)."""
     regions = []
     for name, cache in caches.items():
         try:
@@ -49,13 +49,13 @@ class Steps:
         sources.add_finder(self.blocks)
         self.layers = 0
         self.pushes: LayerPushes | None = None
-        """Set where each layer is sent when it ends."""
+        """Set if each layer is sent when it ends."""
         self._step = 0
         self._batch: Batch | None = None
         self._layer = -1
         self._known: dict[str, Metadata] = {}
         self._awaited: dict[str, Metadata] = {}
-        """Requests whose KV is on its way, with when it must be there."""
+        """Requests whose KV is on its way; the deadline is when the KV must be there."""
         self._sending: dict[str, Batch] = {}
         self._begun_ns, self._tokens = 0, 0
         self._spent_ns, self._spent_tokens = 0.0, 0.0
@@ -68,7 +68,7 @@ class Steps:
         self._block_bytes = sum(region.block_bytes for region in regions)
 
     def metadata(self, info: RequestInfo) -> Metadata:
-        """What transfers of this request carry, in whichever thread they start."""
+        """Returns the metadata of this request's transfers, in whichever thread they start."""
         found = self._known.get(info.name)
         if found is None:
             found = Metadata(info.number, deadline_ns=monotonic_ns(info.deadline_unix_ns))
@@ -76,7 +76,8 @@ class Steps:
         return found
 
     def known(self, request: str) -> Metadata | None:
-        """The same by the engine's name of it; None, with one warning, for one that has ended or was never run here."""
+        """Like metadata(), by the engine's name of the request. None, with one warning, if it has ended or never ran
+        here."""
         found = self._known.get(request)
         if found is None:
             self._once.warn(
@@ -85,7 +86,7 @@ class Steps:
         return found
 
     def begin(self, chunks: list[Chunk]) -> None:
-        """A step starts: its prefills are a batch, and its blocks have owners."""
+        """A step starts: its prefills become a batch, and its blocks get owners."""
         self.end()
         prefills = [chunk for chunk in chunks if chunk.prefill]
         if prefills and self.layers:
@@ -96,7 +97,7 @@ class Steps:
             self.pushes.begin(chunks)
 
     def load(self, loads: Iterable[Load]) -> None:
-        """KV will come for requests that have no step yet: their blocks have owners, too, so that MFS can tell how much
+        """KV will come for requests that have no step yet. Their blocks get owners, too, so that MFS knows how much
         each request waits for, and whether it comes in time."""
         for load in loads:
             metadata = self.metadata(load.info)
@@ -105,15 +106,16 @@ class Steps:
             self.blocks.give(load.blocks, awaited)
 
     def awaited(self, request: str) -> Metadata | None:
-        """What a transfer of the whole request carries: when it must be there, if it comes here."""
+        """Returns the metadata of a transfer of the whole request; of an incoming one the deadline is when the KV must
+        be there."""
         return self._awaited.get(request) or self.known(request)
 
     def _needed_ns(self, deadline_ns: int, tokens: int) -> int:
-        """When KV must be there for `tokens` to be computed after it and by the deadline; 0: unknown."""
+        """Returns when KV must be there so that `tokens` can be computed after it by the deadline; 0: unknown."""
         return max(1, deadline_ns - self._compute_ns(tokens)) if deadline_ns and self._spent_tokens else 0
 
     def _compute_ns(self, tokens: int) -> int:
-        """What so many tokens take, as steps lately went; 0 before any did."""
+        """Returns the time for this many tokens at the pace of recent steps; 0 before any step."""
         return int(tokens * self._spent_ns / self._spent_tokens) if self._spent_tokens else 0
 
     def _open(self, prefills: list[Chunk]) -> None:
@@ -146,24 +148,24 @@ class Steps:
         return Request(info.number, deadline_ns, info.budget_ns, info.program_id, tuple(flows))
 
     def layer(self, number: int) -> None:
-        """The step is about to run this layer; reported once, and never backwards."""
+        """The step is about to run this layer. Each layer is reported once, and only in increasing order."""
         if self._batch is not None and number > self._layer:
             self._layer = number
             self._batch.layer(number)
 
     def layer_ended(self, number: int, written: object = None) -> None:
-        """The step has computed this layer; `written`: an event to wait for before its cache is read."""
+        """The step has computed this layer. `written`: an event to wait for before its cache is read."""
         self.layer(number + 1)
         if self.pushes is not None:
             self.pushes.layer_ended(number, written)
 
     @property
     def reached(self) -> int:
-        """The layer that the step is running; the number of layers when none runs."""
+        """The layer that the step is running; the number of layers if none runs."""
         return self._layer if self._batch is not None else self.layers
 
     def metadata_at(self, request: str, layer: int) -> Metadata:
-        """What a transfer of one layer of this request carries."""
+        """Returns the metadata of a transfer of one layer of this request."""
         return self.blocks.at_layer(self.known(request) or Metadata(request_number(request)), layer)
 
     @property
@@ -171,7 +173,7 @@ class Steps:
         return self._batch
 
     def end(self) -> None:
-        """The step is over. Its batch is, too, unless one of its requests still has to send."""
+        """The step is over. So is its batch, unless one of its requests still has to send."""
         batch, self._batch = self._batch, None
         if batch is None:
             return
@@ -182,7 +184,8 @@ class Steps:
             batch.end()
 
     def finished(self, requests: Iterable[str], sent: Iterable[str]) -> None:
-        """These requests have run; these have sent. One that still has to send stays known until then."""
+        """These requests have run, and those in `sent` have sent. A request that still has to send stays known until it
+        has."""
         for request in requests:
             if request not in self._sending:
                 self._forget(request)
@@ -190,7 +193,7 @@ class Steps:
             self._forget(request)
 
     def aborted(self, numbers: set[int]) -> None:
-        """Requests that the inner connector will not send, by the number of their transfer or of their name."""
+        """Forgets requests that the inner connector will not send, by the number of their transfer or of their name."""
         if numbers:
             for request, known in list(self._known.items()):
                 if known.request_id in numbers or request_number(request) in numbers:

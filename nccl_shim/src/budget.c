@@ -1,6 +1,5 @@
-/* The posting threads' part of holding: whether a queue pair may be held now, and the list of those that hold something.
- * What the numbers mean, and the thread's part: sweep.c.
- */
+/* The posting threads' part of holding: whether a queue pair may be held now, and the list of those that
+ * hold something. sweep.c explains the numbers and has the part of the shim's thread. */
 #include "budget.h"
 
 #include "../../csrc/base/clock.h"
@@ -10,18 +9,19 @@
 
 #include <stdlib.h>
 
-#define STILL_PARTS 4  /* of a time-out or a lease, one part in so many may go by in standing still */
-#define HELD_PARTS 2   /* and in being held at all; the rest is for the NIC */
-#define TIMEOUT_S 30ul /* Mooncake's own; mooncake_adapter/mooncake/permits.py has the same */
+#define STILL_PARTS 4  /* a queue pair may stand still for one part in this many of a time-out or lease */
+#define HELD_PARTS 2   /* and may be held for one part in this many in all; the rest is for the NIC */
+#define TIMEOUT_S 30ul /* Mooncake's default; mooncake_adapter/mooncake/permits.py has the same */
 #define TIMEOUT_MOST_S 999999ul
 #define STORE_LEASE_MS 5000ul /* the default of Mooncake's master; mfsd/policy/store_lease.py has the same */
 #define STORE_LEASE_MOST_MS 86400000ul
 
-static _Atomic(struct shim_qp *) newly_listed; /* pushed by the thread that holds something first */
-static uint64_t timeout_ns;                    /* 0: no variable names one */
+/* pushed by threads when a queue pair begins to hold something */
+static _Atomic(struct shim_qp *) newly_listed;
+static uint64_t timeout_ns; /* 0: not set by any variable */
 static uint64_t store_lease_ns = STORE_LEASE_MS * MFS_NS_PER_MS;
 
-/* A whole number of `text`, from 1 to `most`; 0: it is none. */
+/* Parses a whole number from 1 to `most`. Returns 0 if `text` is none. */
 static unsigned long number(const char *text, unsigned long most)
 {
 	unsigned long n;
@@ -29,13 +29,15 @@ static unsigned long number(const char *text, unsigned long most)
 
 	if (!text || *text < '0' || *text > '9')
 		return 0;
-	n = strtoul(text, &end, 10); /* what overflows is beyond any `most` */
+	n = strtoul(text, &end, 10); /* an overflow gives a number above any `most` */
 	return *end || n > most ? 0 : n;
 }
 
-/* Mooncake gives a transfer up after MC_TRANSFER_TIMEOUT, and, where it is told so, a part of one MC_SLICE_TIMEOUT after its
- * post; what arrives later lands in memory that may be another request's. Its store has a lease on what it reads, which is configured at the store's master and in no answer of it: what arrives after
- * it may be another object's. All are read once, before the program's threads run. */
+/* Reads the times after which Mooncake gives up. A transfer is given up after MC_TRANSFER_TIMEOUT, and, if
+ * that is set, a slice of one MC_SLICE_TIMEOUT after its post; bytes that arrive later land in memory that
+ * may belong to another request. Mooncake's store has a lease on what it reads; bytes that arrive later
+ * may be those of another object. The lease is configured at the store's master and none of its replies
+ * contains it. All are read once, before the program's threads run. */
 void shim_budget_load(void)
 {
 	const char *lease = getenv("MFS_STORE_LEASE_MS");
@@ -54,7 +56,7 @@ void shim_budget_load(void)
 			 lease, STORE_LEASE_MOST_MS, STORE_LEASE_MS);
 }
 
-/* When the library that made the queue pair gives up what it has posted; 0: that is not known. */
+/* Returns after what time the library that made the queue pair gives up what it has posted; 0: not known. */
 uint64_t shim_gives_up_ns(bool of_mooncake, bool of_store)
 {
 	uint64_t ns = timeout_ns || !of_mooncake ? timeout_ns : TIMEOUT_S * MFS_NS_PER_S;
@@ -70,7 +72,7 @@ uint64_t shim_budget_ns(const struct shim_qp *q, uint64_t max_hold_ns)
 	return ns && ns < max_hold_ns ? ns : max_hold_ns;
 }
 
-/* Until when a work request may be held, whether its queue pair is served or stands still; 0: nothing says so. */
+/* Returns until when a work request may be held, whether or not its queue pair is served; 0: no limit. */
 uint64_t shim_hold_until_ns(const struct shim_qp *q, const struct shim_held *held)
 {
 	uint64_t named_ns = held->tag.hold_until_ns;
@@ -86,8 +88,8 @@ bool shim_budget_over(const struct shim_qp *q)
 	return unlikely(until_ns) && mfs_clock_ns() < until_ns;
 }
 
-/* After something was held. The thread takes the queue pair from the list only when it holds nothing, and checks again
- * after it did: of the two checks, one sees the other. */
+/* Called after something was held. The shim's thread takes the queue pair off the list only when it holds
+ * nothing, and checks again after that. So either this check or that one sees the other's change. */
 void shim_list(struct shim_qp *q)
 {
 	if (atomic_load(&q->listed) || atomic_exchange(&q->listed, 1))
@@ -103,7 +105,8 @@ struct shim_qp *shim_list_take(void)
 	return atomic_exchange(&newly_listed, NULL);
 }
 
-/* After the work request was published: a thread that takes the time from the queue pair sees the work request. */
+/* Called after the work request was published, so a thread that reads the time from the queue pair also
+ * sees the work request. */
 void shim_lease_note(struct shim_qp *q, uint64_t hold_until_ns)
 {
 	uint64_t first_ns = atomic_load(&q->hold_until_ns);

@@ -1,9 +1,9 @@
 /* The ibv_wr_* interface: functions in struct ibv_qp_ex, one set for each queue pair.
  *
- * A queue pair that never holds builds in the provider as before, and is counted. A queue pair that holds builds into the ring
- * and is posted from there by post_send, which providers accept on such queue pairs too. Queue pairs that asked for rarer
- * operations (memory windows, TSO, atomic write and what is newer than our headers) are left alone altogether.
- */
+ * A queue pair that never holds builds in the provider as before, and is counted. A queue pair that holds
+ * builds into the ring and is posted from there with post_send, which providers also accept on such queue
+ * pairs. Queue pairs that asked for rarer operations (memory windows, TSO, atomic write, and operations
+ * newer than our headers) are left alone. */
 #include "builders.h"
 
 #include "../../csrc/base/clock.h"
@@ -41,7 +41,7 @@ static struct shim_qp *queue_pair(struct ibv_qp_ex *qpx)
 
 /* ---- start, complete, abort ------------------------------------------------------------------------------------------------ */
 
-/* Counts the work request before, whose length is known now. */
+/* Counts the previous work request, whose length is known now. */
 static void count_current(struct shim_qp *q, struct shim_builder *b)
 {
 	if (b->current)
@@ -109,8 +109,9 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 		atomic_store(&q->wr_posted, b->end);
 		atomic_store(&q->wr_formed, b->end);
 	} else if (posted && b->end != first) {
-		/* another thread has begun to hold here meanwhile, on a queue pair that is failing or being turned over: what was
-		 * built has no indices, so nothing can be accounted any more, and what is held goes behind it */
+		/* another thread has meanwhile begun to hold here, on a queue pair that fails or changes
+		 * its state: what was built has no indices, so nothing can be accounted any more, and what
+		 * is held goes behind it */
 		atomic_store(&q->broken, 1);
 		atomic_store(&q->force, 1);
 	}
@@ -118,7 +119,7 @@ static void finish_native(struct shim_qp *q, struct shim_builder *b, bool posted
 	shim_release(&b->busy);
 }
 
-/* The reservations of what was built are given back, or become holes if others have reserved behind them. */
+/* Gives back the reservations of what was built. If others have reserved behind them, they become holes. */
 static void undo_held(struct shim_qp *q, struct shim_builder *b)
 {
 	uint64_t expected = b->last + 1;
@@ -188,7 +189,8 @@ static void wr_abort(struct ibv_qp_ex *qpx)
 
 /* ---- operations ------------------------------------------------------------------------------------------------------------ */
 
-/* Begins a work request. Answers it when it is to be filled here, NULL when the provider builds it or it has no slot. */
+/* Begins a work request. Returns it if it is to be filled here, or NULL if the provider builds it or there
+ * is no slot for it. */
 static struct ibv_send_wr *begin(struct shim_qp *q, struct ibv_qp_ex *qpx, enum ibv_wr_opcode opcode)
 {
 	struct shim_builder *b = &q->builder;
@@ -321,7 +323,7 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *qpx, uint32_t rkey, uint64_t r
 
 /* ---- data ------------------------------------------------------------------------------------------------------------------ */
 
-/* What the provider builds at one go is counted as one, under the stage of its first work request. */
+/* What the provider builds in one go is counted as one, in the stage of its first work request. */
 static void native_named(struct shim_qp *q, uint64_t address)
 {
 	struct shim_builder *b = &q->builder;
@@ -474,8 +476,8 @@ static void unpatch(struct shim_qp *q)
 	q->builder.qpx = NULL;
 }
 
-/* A forked child passes through. After ibv_fork_init the pages of registered memory are missing there, and
- * with them the provider's record, if it shared one: then no thread can post through it either. */
+/* A forked child passes through. After ibv_fork_init the pages of registered memory are missing in the child.
+ * If the provider's record shared such a page it is missing, too, and no thread can post through it anyway. */
 static void after_fork(struct shim_qp *q)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), record = (uintptr_t)q->builder.qpx;
@@ -486,7 +488,7 @@ static void after_fork(struct shim_qp *q)
 	q->builder.qpx = NULL;
 }
 
-/* Before the table forgets the queue pairs. */
+/* Called before the table forgets the queue pairs. */
 void shim_builders_after_fork(void)
 {
 	unsigned cursor = 0;

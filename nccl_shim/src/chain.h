@@ -1,9 +1,9 @@
 /* Chains of a hash table that are read without a lock and changed under one (shim_table_lock).
  *
- * Records are never given back to the system, so a reader may stand on one that is removed under it. It can then only miss,
- * or go round in a chain that it did not begin in; so its steps are bounded, and a reader that missed tries again when the
- * table's version is odd or has changed meanwhile: writers add one before a change and one after it.
- */
+ * Records are never given back to the system, so a reader may stand on a record while it is removed. It
+ * can then miss what it searches, or run in a circle through a chain in which it did not begin; its steps
+ * are therefore bounded. A reader that found nothing tries again when the table's version is odd or has
+ * changed: writers add one before a change and one after it. */
 #ifndef MFS_SHIM_CHAIN_H
 #define MFS_SHIM_CHAIN_H
 
@@ -13,7 +13,8 @@
 
 #define SHIM_CHAIN_TRIES_MAX 1000
 
-/* Returns from the function with the first record `found` for which `matches`, an expression, is true; else with NULL. */
+/* Returns from the enclosing function: with the first record `found` for which the expression `matches` is
+ * true, else with NULL. */
 #define SHIM_CHAIN_FIND(type, bucket, next, matches, version, steps_max)                          \
 	do {                                                                                      \
 		uint32_t before;                                                                  \

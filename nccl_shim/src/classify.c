@@ -1,8 +1,8 @@
-/* What a queue pair is for: a role found by its shape and by what made it, then the rules.
+/* What a queue pair is for: a role found from its capabilities and from the library that made it, then the
+ * rules.
  *
- * NCCL's queue pairs by capabilities (measured, notes in docs/internals/shim.md): clear-to-send has receives, data has
- * none; the flush queue pair is connected to itself, which is seen at the transition to RTR.
- */
+ * NCCL's queue pairs by capabilities (measured; notes in docs/internals/shim.md): clear-to-send has receives,
+ * data has none. The flush queue pair is connected to itself, which shows at the transition to RTR. */
 #include "classify.h"
 
 #include "hold.h"
@@ -26,8 +26,8 @@ bool shim_mooncake_at_create(const char *library)
 	return strstr(library, "mooncake") || strstr(library, "libtransfer_engine");
 }
 
-/* Mooncake's store brings an engine of its own: its Python module, its library for other languages, and the program that reads
- * for processes of its host. */
+/* Mooncake's store has an engine of its own: in its Python module, in its library for other languages, and
+ * in the program that reads for processes of its host. */
 bool shim_store_at_create(const char *library)
 {
 	const char *name = file_name(library);
@@ -36,8 +36,8 @@ bool shim_store_at_create(const char *library)
 	       !strncmp(name, "libmooncake_store", 17) || !strcmp(name, "mooncake_client");
 }
 
-/* NCCL may be linked statically into any library, so its defaults are known by shape, too: 2 x 256 send requests on both
- * ends of a connection, and 256 receives on the receiving one. */
+/* NCCL may be linked statically into any library, so its defaults are also recognised: 2 x 256 send
+ * requests on both ends of a connection, and 256 receives on the receiving end. */
 uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 {
 	const char *name = file_name(library);
@@ -54,16 +54,16 @@ uint8_t shim_role_at_create(const char *library, const struct ibv_qp_cap *asked)
 	return MFS_ROLE_UNKNOWN;
 }
 
-/* NCCL reports nothing when it connects a queue pair: profiler.c tells which communicator it is then taken for. */
+/* NCCL does not report when it connects a queue pair; profiler.c guesses the communicator. */
 void shim_communicator_at_connect(struct shim_qp *q)
 {
 	if (q->found_role == MFS_ROLE_NCCL_DATA || q->found_role == MFS_ROLE_NCCL_CTS)
 		q->communicator = shim_communicator_connecting();
 }
 
-/* Until 2.28 NCCL gives both ends of a connection the same shape. The first post tells them apart: data ends with an
- * immediate, clear-to-send is a plain write. It gives the communicator, too, where NCCL has announced what it sends. The DSCP
- * stays as it was given at RTR, before anything was posted. */
+/* Until 2.28 NCCL gives both ends of a connection the same capabilities. The first post tells them apart:
+ * data ends with an immediate, clear-to-send is a plain write. It also tells the communicator if NCCL has
+ * announced the send. The DSCP stays as it was set at RTR, before anything was posted. */
 void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 {
 	uint8_t dscp = q->dscp, role = q->found_role;
@@ -90,8 +90,8 @@ void shim_role_at_post(struct shim_qp *q, const struct ibv_send_wr *wr)
 			shim_communicator_name(q->communicator));
 }
 
-/* Applies the rules to a queue pair, at creation, when its peer is known, and when the rules change. False when it stayed
- * busy for too long. */
+/* Applies the rules to a queue pair: at creation, when its peer is known, and when the rules change.
+ * Returns false when it stayed busy for too long. */
 bool shim_classify(struct shim_qp *q)
 {
 	int communicator = atomic_load(&q->communicator);
@@ -111,7 +111,7 @@ bool shim_classify(struct shim_qp *q)
 			atomic_fetch_add_explicit(&q->report->queue_pairs[to.role], 1, memory_order_relaxed);
 		}
 		q->role = to.role;
-		/* what is in flight completes under the old one: see struct shim_signal */
+		/* bytes in flight complete in the old stage: see struct shim_signal */
 		q->stage = to.stage;
 		if (!atomic_load(&q->holds) && to.hold && q->may_hold && shim_hold_allocate(q)) {
 			atomic_store(&q->wr_formed, atomic_load(&q->wr_posted));

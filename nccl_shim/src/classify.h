@@ -1,4 +1,4 @@
-/* What a queue pair is for. */
+/* Finds out what a queue pair is for. */
 #ifndef MFS_SHIM_CLASSIFY_H
 #define MFS_SHIM_CLASSIFY_H
 

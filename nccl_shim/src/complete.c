@@ -1,8 +1,7 @@
 /* The accounting of completions: bytes by stage, free slots, tasks that have left.
  *
- * A queue pair's completions are accounted by the thread that gets its `polling` flag; others add to `poll_deferred`, which
- * the holder of the flag reads again after it has cleared it.
- */
+ * The thread that gets the `polling` flag accounts for a queue pair's completions. Others add to
+ * `poll_deferred`, which the holder of the flag reads again after it has cleared the flag. */
 #include "complete.h"
 
 #include "../../csrc/base/clock.h"
@@ -18,7 +17,7 @@ static void count_completed(struct shim_qp *q, uint8_t stage, uint64_t bytes)
 	if (unlikely(atomic_load_explicit(atomic_load_explicit(&q->gate, memory_order_relaxed),
 					  memory_order_relaxed) &
 		     MFS_GATE_IDLE_BELL) &&
-	    q->client) /* rings if held flows wait for idleness */
+	    q->client) /* rings the doorbell if held flows wait for idleness */
 		mfs_client_count_completed(q->client, (unsigned)atomic_load(&q->context)->nic, stage, bytes);
 	else
 		shim_count(&atomic_load_explicit(&q->usage, memory_order_relaxed)->completed.bytes[stage],
@@ -30,7 +29,7 @@ static inline uint8_t stage_of(uint64_t end)
 	return (end & SHIM_SIGNAL_STAGE) >> SHIM_SIGNAL_STAGE_SHIFT;
 }
 
-/* Polling flag held. Everything before the index `end` is complete. */
+/* Polling flag held. Everything before index `end` is complete. */
 static void tasks_complete(struct shim_qp *q, uint64_t end)
 {
 	uint64_t first = atomic_load(&q->task_done), i, now_ns, since_ns;
@@ -48,14 +47,15 @@ static void tasks_complete(struct shim_qp *q, uint64_t end)
 	}
 	if (i == first)
 		return;
-	/* where none is under way any more, what is posted at this very moment may be missed: it counts as standing still */
+	/* if nothing is under way any more, a task that is posted at this very moment may be missed: its
+	 * time counts as standing still */
 	now_ns = mfs_clock_ns();
 	since_ns = atomic_exchange(&q->flight_since_ns, i == atomic_load(&q->task_posted) ? 0 : now_ns);
 	if (since_ns)
 		atomic_fetch_add(&q->flight_ns, now_ns - since_ns);
 }
 
-/* Polling flag held. `n` more signals have come back. Entries of one stage are counted together. */
+/* Polling flag held. `n` more signals have come back. Entries of the same stage are counted together. */
 static void account(struct shim_qp *q, uint32_t n)
 {
 	uint64_t tail = atomic_load_explicit(&q->signal_tail, memory_order_relaxed);
@@ -79,7 +79,8 @@ static void account(struct shim_qp *q, uint32_t n)
 		retired = end &= SHIM_SIGNAL_END;
 		n = 0;
 	}
-	while (n && tail != head) { /* fewer than n: work requests that were not posted through us */
+	/* if there are fewer than n, work requests were posted that did not go through us */
+	while (n && tail != head) {
 		struct shim_signal *signal = &q->signals[tail++ & q->signal_mask];
 		uint64_t word = atomic_load_explicit(&signal->end, memory_order_relaxed);
 
@@ -114,7 +115,7 @@ static void account(struct shim_qp *q, uint32_t n)
 		tasks_complete(q, end);
 }
 
-/* Both flags held. What was posted and is not known to be complete, by stage. */
+/* Both flags held. Returns, by stage, the bytes that were posted and are not known to be complete. */
 void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX])
 {
 	uint64_t head = atomic_load(&q->signal_head), from = q->bytes_completed;
@@ -130,7 +131,7 @@ void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX])
 	bytes[q->run_stage] += q->bytes_posted - from;
 }
 
-/* Polling flag held; clears it when nothing is left to account. */
+/* Polling flag held. Clears it when nothing is left to account for. */
 static void complete_owned(struct shim_qp *q, uint32_t signals)
 {
 	for (;;) {
@@ -161,16 +162,16 @@ void shim_complete(struct shim_qp *q, uint32_t signals)
 	complete_owned(q, signals);
 }
 
-/* Completions that the caller has polled may still be in the hands of another thread, which has been preempted: no
- * slot is refused before they are counted. The bound is for a signal handler that has interrupted
- * that very thread. */
+/* Waits until completions that the caller has polled are counted. Another thread may have been preempted
+ * while it counted them, and no slot may be refused before that. The bound is for a signal handler that
+ * has interrupted that very thread. */
 void shim_settle(struct shim_qp *q)
 {
 	if (shim_acquire_for(&q->polling, SHIM_SETTLE_WAIT_NS))
 		complete_owned(q, 0);
 }
 
-/* Both flags held. Everything posted counts as complete: the queue pair was reset, destroyed or has failed. */
+/* Both flags held. Counts everything posted as complete: the queue pair was reset, destroyed or has failed. */
 void shim_complete_all(struct shim_qp *q)
 {
 	struct mfs_usage *usage = atomic_load_explicit(&q->usage, memory_order_relaxed);

@@ -1,10 +1,10 @@
-/* The accounting of completions: what a signal that has come back finishes. */
+/* The accounting of completions: what a returned signal finishes. */
 #ifndef MFS_SHIM_COMPLETE_H
 #define MFS_SHIM_COMPLETE_H
 
 #include "records.h"
 
-/* `signals` more completions of signaled work requests have been polled; 0: only what was deferred. */
+/* Accounts for `signals` more polled completions of signaled work requests; 0: only for deferred ones. */
 void shim_complete(struct shim_qp *q, uint32_t signals);
 void shim_settle(struct shim_qp *q);
 void shim_in_flight(struct shim_qp *q, uint64_t bytes[MFS_STAGES_MAX]);

@@ -1,11 +1,11 @@
 /* The operations that we patch in each open device.
  *
- * ibv_post_send and ibv_poll_cq are inline calls through context->ops, so every open device has its own table to patch;
- * create_qp_ex goes through struct verbs_context in the same way. Fields are patched one by one and once: a provider may
- * fill its table in several steps, and several libraries may open the same device.
+ * ibv_post_send and ibv_poll_cq are inline calls through context->ops, so every open device has its own table to
+ * patch; create_qp_ex is called through struct verbs_context in the same way. Each field is patched separately
+ * and only once: a provider may fill its table in several steps, and several libraries may open the same device.
  *
- * post_recv stays the provider's: receives put no bytes on the wire, wait for no permit and are not ordered against sends.
- */
+ * post_recv remains the provider's: receives put no bytes on the wire, need no permit and have no order with
+ * sends. */
 #include "context.h"
 
 #include "cq_ex.h"
@@ -44,7 +44,7 @@ static void release(struct shim_cq_ex *extended)
 	free(extended);
 }
 
-/* The number of a completion's queue pair is asked for in any case, since it tells which queue pair that is. */
+/* Always asks for the queue pair number in completions, since it tells to which queue pair a completion belongs. */
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
 	struct shim_context *c = shim_context_find(context);
@@ -168,7 +168,7 @@ void shim_context_remove(struct ibv_context *context)
 	shim_qp_forget_context(c);
 	pthread_mutex_lock(&shim_table_lock);
 	shim_context_drop_cqs(context, release);
-	/* a device that refuses to close goes on without us */
+	/* so that a device that refuses to close goes on without us */
 	context->ops.poll_cq = c->poll_cq;
 	context->ops.post_send = c->post_send;
 	context->ops.bind_mw = c->bind_mw;

@@ -10,8 +10,8 @@ static inline void shim_count(_Atomic uint64_t *counter, uint64_t n)
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* For a counter that this thread alone adds to: without a locked instruction where one instruction adds to memory, so that
- * no signal handler of the thread comes in between. */
+/* Adds to a counter that only this thread changes. No locked instruction is used where a single
+ * instruction adds to memory: a signal handler of the thread cannot interrupt it halfway. */
 static inline void shim_count_alone(_Atomic uint64_t *counter, uint64_t n)
 {
 #if defined(__x86_64__)

@@ -1,10 +1,9 @@
-/* Completion queues of ibv_create_cq_ex: polled by ibv_poll_cq like any other, or by functions in struct ibv_cq_ex, one set
- * for each queue, which are patched.
+/* Completion queues of ibv_create_cq_ex. They are polled by ibv_poll_cq like any other, or by functions in
+ * struct ibv_cq_ex, one set for each queue, which are patched.
  *
- * Between start_poll and end_poll providers hold a lock of the queue, so what is kept of the polling under way needs none.
- * Nothing is posted in between: a provider may take that lock in its post. What has to be posted, because a queue pair has
- * failed, or its device had no room, is posted at the end.
- */
+ * Between start_poll and end_poll providers hold a lock of the queue, so the state of the current polling
+ * needs none. Nothing is posted in between, because a provider may take that lock in its post. What has to
+ * be posted because a queue pair has failed, or because its device had no room, is posted at the end. */
 #include "cq_ex.h"
 
 #include "complete.h"
@@ -22,21 +21,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* queue pairs seen to have failed in one polling; each is seen again with its next completion */
+/* queue pairs seen to fail in one polling; those beyond it are noticed with their next completion */
 #define FAILED_MAX 16
 
 struct shim_cq_ex {
 	struct ibv_cq_ex *ex;
-	struct ibv_cq_ex real; /* the provider's functions; only those that are called here */
-	struct shim_qp *q;     /* of the completions that are not counted yet */
+	struct ibv_cq_ex real; /* the provider's functions, only those that are called here */
+	struct shim_qp *q;     /* queue pair of the completions that are not counted yet */
 	uint32_t signals;
 	struct shim_qp *failed[FAILED_MAX];
 	uint32_t failures;
-	_Atomic uint32_t making; /* completions that no provider makes are handed out: see shim_flushed */
+	_Atomic uint32_t making; /* handing out completions that no provider makes, see shim_flushed */
 	struct ibv_wc made;
 };
 
-/* What is patched. Completions that we make have errors, so nothing else is read of them. */
+/* The patched functions. Completions that we make have errors, so nothing else is read from them. */
 /* clang-format off */
 #define EACH_FUNCTION(X)                                                                                               \
 	X(start_poll) X(next_poll) X(end_poll) X(read_opcode) X(read_vendor_err) X(read_byte_len) X(read_qp_num)       \
@@ -60,7 +59,7 @@ static void count(struct shim_cq_ex *p)
 	p->signals = 0;
 }
 
-/* Takes in the completion that stands in the queue. False: it is the shim's own, and the caller must not see it. */
+/* Accounts for the current completion. Returns false if the shim requested it, so the caller must not see it. */
 static bool take(struct shim_cq_ex *p, struct shim_context *context)
 {
 	struct ibv_cq_ex *ex = p->ex;
@@ -110,7 +109,7 @@ static int next_poll(struct ibv_cq_ex *ex)
 	return rc;
 }
 
-/* After the provider's lock has gone. */
+/* Called after the provider's lock is released. */
 static void settle(struct shim_qp *q, struct shim_qp *const *failed, uint32_t failures)
 {
 	for (uint32_t i = 0; i < failures; i++)
@@ -191,7 +190,8 @@ READ(unsigned int, read_wc_flags, 0)
 
 /* ---- patching --------------------------------------------------------------------------------------------------------- */
 
-/* The queue was made with IBV_WC_EX_WITH_QP_NUM, asked for or not. NULL: it cannot be followed. */
+/* The queue must have been made with IBV_WC_EX_WITH_QP_NUM, whether the program asked for it or not.
+ * Returns NULL if the queue cannot be followed. */
 struct shim_cq_ex *shim_cq_ex_patch(struct ibv_cq_ex *ex)
 {
 	struct shim_cq_ex *p;

@@ -1,4 +1,5 @@
-/* The records of open devices and completion queues: found by pointer on every post and poll, so without a lock. */
+/* The records of open devices and completion queues. They are found by pointer on every post and poll, so
+ * without a lock. */
 #include "devices.h"
 
 #include "chain.h"
@@ -53,7 +54,7 @@ bool shim_cq_add(struct ibv_cq *cq, const struct ibv_context *context, bool chan
 	struct shim_cq *record = NULL;
 
 	if (shim_marking())
-		return false; /* completions are not followed then */
+		return false; /* completions are not followed in this mode */
 	pthread_mutex_lock(&shim_table_lock);
 	for (unsigned i = 0; i < sizeof(cq_pool) / sizeof(cq_pool[0]) && !record; i++)
 		if (!atomic_load(&cq_pool[i].cq))

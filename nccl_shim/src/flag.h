@@ -1,5 +1,5 @@
-/* Flags that are locks: set by an exchange, cleared by a store. They are held for a few microseconds, so a thread that must
- * have one spins; a thread that need not have one leaves its work to the holder. */
+/* Flags that are locks: set by an exchange, cleared by a store. They are held for a few microseconds. A
+ * thread that needs one spins; a thread that does not need it leaves its work to the holder. */
 #ifndef MFS_SHIM_FLAG_H
 #define MFS_SHIM_FLAG_H
 
@@ -9,13 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* For how long a flag is waited for. A thread that was cancelled while it had a flag never clears it, so no wait is without
- * an end where the flag may be that of a thread of the program. */
+/* How long to wait for a flag. A thread that was cancelled while it had a flag never clears it, so every
+ * wait for a flag that a thread of the program may hold has a bound. */
 #define SHIM_TURNOVER_WAIT_NS 1000000000u /* RESET, ERR, destroy: nothing may be posted meanwhile */
-#define SHIM_UPDATE_WAIT_NS 100000000u    /* other rules, another daemon: tried again later */
-#define SHIM_SETTLE_WAIT_NS 100000000u    /* completions in the hands of a thread that has been preempted */
+#define SHIM_UPDATE_WAIT_NS 100000000u    /* new rules or a new daemon: tried again later */
+#define SHIM_SETTLE_WAIT_NS 100000000u    /* a preempted thread may still be counting completions */
 #define SHIM_ERROR_WAIT_NS 1000000u       /* an error was seen on the path of a poll */
-#define SHIM_KEY_WAIT_NS 1000000u         /* a memory region goes away */
+#define SHIM_KEY_WAIT_NS 1000000u         /* a memory region is deregistered */
 
 static inline bool shim_try(_Atomic uint32_t *flag)
 {
@@ -35,7 +35,7 @@ static inline void shim_acquire(_Atomic uint32_t *flag)
 		shim_acquire_slow(flag);
 }
 
-/* False: it was not to be had within that time. */
+/* Returns false if the flag could not be taken within the time. */
 bool shim_acquire_for(_Atomic uint32_t *flag, uint64_t timeout_ns);
 
 #endif

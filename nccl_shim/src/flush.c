@@ -1,4 +1,4 @@
-/* What is held goes now, without permits: of one queue pair, of all, or what names a memory key. */
+/* Posts what is held now, without permits: of one queue pair, of all, or what uses a memory key. */
 #include "flush.h"
 
 #include "hold.h"
@@ -24,7 +24,7 @@ void shim_flush_all(void)
 		shim_flush(q);
 }
 
-/* True when a held work request uses the key, or when that is not known now. */
+/* True when a held work request uses the key, or when that cannot be found out now. */
 static bool names_key(struct shim_qp *q, uint32_t lkey)
 {
 	bool named = false;
@@ -47,7 +47,7 @@ static bool names_key(struct shim_qp *q, uint32_t lkey)
 	return named;
 }
 
-/* While the key is still good. */
+/* Called while the key is still valid. */
 void shim_flush_key(const struct shim_context *context, uint32_t lkey)
 {
 	unsigned cursor = 0;

@@ -1,4 +1,4 @@
-/* What is held goes now, without permits. */
+/* Posts what is held now, without permits. */
 #ifndef MFS_SHIM_FLUSH_H
 #define MFS_SHIM_FLUSH_H
 

@@ -1,6 +1,5 @@
-/* Completions that no provider makes: of held work requests of a queue pair whose provider refuses posts even in the error
- * state.
- */
+/* Completions that no provider makes: those of held work requests whose provider refuses posts even in the
+ * error state. */
 #include "flushed.h"
 
 #include "../../csrc/base/clock.h"
@@ -32,7 +31,7 @@ static enum ibv_wc_opcode completion_opcode(enum ibv_wr_opcode opcode)
 	}
 }
 
-/* Owner held. Tasks whose work requests are all flushed need no permit any more. */
+/* Owner flag held. Tasks whose work requests were all flushed need no permit any more. */
 static void tasks_pass(struct shim_qp *q)
 {
 	for (uint64_t i = atomic_load(&q->task_posted); i != atomic_load(&q->task_formed); i++) {
@@ -79,7 +78,7 @@ static int flushed(struct shim_qp *q, int n, struct ibv_wc *wc)
 	return made;
 }
 
-/* Up to n completions of this queue . */
+/* Writes up to n completions for this completion queue. Returns how many. */
 int shim_flushed(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	unsigned cursor = 0;

@@ -1,4 +1,4 @@
-/* Completions that no provider makes. */
+/* Completions that the shim makes itself. */
 #ifndef MFS_SHIM_FLUSHED_H
 #define MFS_SHIM_FLUSHED_H
 

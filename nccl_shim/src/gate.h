@@ -1,11 +1,11 @@
-/* Whether a work request waits: its stage, and the gate that the daemon opens and closes for that stage. */
+/* Whether a work request must wait: its stage, and the gate that the daemon opens and closes for that stage. */
 #ifndef MFS_SHIM_GATE_H
 #define MFS_SHIM_GATE_H
 
 #include "process.h"
 #include "records.h"
 
-/* A tag's stage stands in for that of the rules, except that NCCL's traffic is never made to wait. */
+/* The stage of a tag replaces that of the rules, except that NCCL's traffic is never made to wait. */
 static inline uint8_t shim_stage_of(const struct shim_qp *q, const struct shim_tag *tag)
 {
 	uint8_t stage = atomic_load_explicit(&q->stage, memory_order_relaxed);

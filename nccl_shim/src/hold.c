@@ -1,11 +1,11 @@
-/* The queue of held work requests of one queue pair: deep copies in a ring that is allocated beforehand.
+/* The held work requests of one queue pair: deep copies in a ring that is allocated beforehand.
  *
- * A work request has an index that never repeats. A posting thread reserves indices by compare-and-swap, never more than the
- * caller's slots (cap.max_send_wr, counted from `retired`). The ring has twice as many: the provider may complete the
- * first of a chain, and another thread reserve again, while the owner's post of that chain has not returned; what is
- * reserved but not yet out of a post is at most twice the slots. So the slot of an index is always free. The thread
- * fills it and publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole.
- */
+ * A work request has an index that never repeats. A posting thread reserves indices by compare-and-swap,
+ * never more than the caller's slots (cap.max_send_wr, counted from `retired`). The ring has twice as many
+ * slots: the provider may complete the first work requests of a chain, and another thread may reserve again,
+ * before the owner's post of that chain has returned. At most twice the caller's slots are thus reserved and
+ * not yet returned from a post, so the slot of a new index is always free. The thread fills the slot and
+ * publishes it; the owner takes published slots in order. A reservation that is not used becomes a hole. */
 #include "hold.h"
 
 #include "../../csrc/base/clock.h"
@@ -52,8 +52,8 @@ void shim_hold_free(struct shim_qp *q)
 	q->tasks = NULL;
 }
 
-/* Only what every provider accepts is held. The rest (bad or rare) is posted natively behind what is held, so that the
- * provider itself answers. */
+/* True if the work request can be held: only what every provider accepts is. The rest (bad or rare ones)
+ * is posted natively behind what is held, so that the provider itself returns the result. */
 static bool holdable(const struct shim_qp *q, const struct ibv_send_wr *wr)
 {
 	uint64_t bytes = 0;
@@ -81,7 +81,8 @@ static bool holdable(const struct shim_qp *q, const struct ibv_send_wr *wr)
 	return bytes <= q->cap.max_inline_data;
 }
 
-/* `retired` is read first: what another thread reserves and retires meanwhile can only make fewer slots seem free. */
+/* `retired` is read first. What other threads reserve and retire in between can then only make fewer slots
+ * seem free. */
 static uint64_t slots_free(struct shim_qp *q, uint64_t *next)
 {
 	uint64_t retired = atomic_load_explicit(&q->retired, memory_order_acquire), used;
@@ -91,7 +92,7 @@ static uint64_t slots_free(struct shim_qp *q, uint64_t *next)
 	return used >= q->cap.max_send_wr ? 0 : q->cap.max_send_wr - used;
 }
 
-/* Reserves up to `wanted` indices; false when not one slot is free. */
+/* Reserves up to `wanted` indices. Returns false when no slot is free. */
 bool shim_hold_reserve(struct shim_qp *q, uint64_t wanted, uint64_t *first, uint64_t *count)
 {
 	uint64_t next, free = slots_free(q, &next);
@@ -119,7 +120,7 @@ void shim_hold_publish(struct shim_qp *q, uint64_t index, uint64_t now_ns)
 	uint64_t none = 0, hold_until_ns;
 
 	if (unlikely(MFS_STAGES_UNSCHEDULED >> shim_stage_of(q, &held->tag) & 1))
-		atomic_store(&q->force, 1); /* it never waits, so neither does what is ahead of it */
+		atomic_store(&q->force, 1); /* it never waits, so what is ahead of it must not wait either */
 	held->enqueued_ns = now_ns;
 	held->hole = false;
 	hold_until_ns = shim_hold_until_ns(q, held);
@@ -166,8 +167,8 @@ static void copy(struct shim_qp *q, struct shim_held *held, const struct ibv_sen
 		held->wr.send_flags |= IBV_SEND_SIGNALED;
 }
 
-/* Takes the work requests of the chain in order until the slots are used up (ENOMEM) or one is not held (0, and *rest is
- * that one). *rest is NULL when all were taken. */
+/* Takes the work requests of the chain in order. Stops with ENOMEM when the slots are used up, or with 0 at
+ * the first one that cannot be held; *rest is the first one not taken. *rest is NULL when all were taken. */
 int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim_tag *tag,
 		    struct ibv_send_wr **rest)
 {
@@ -189,7 +190,7 @@ int shim_hold_chain(struct shim_qp *q, struct ibv_send_wr *wr, const struct shim
 	return count < wanted ? ENOMEM : 0;
 }
 
-/* Caller has both flags. What is held is dropped, as a provider drops it on RESET and destroy. */
+/* Both flags held. Drops what is held, as a provider does on RESET and destroy. */
 void shim_hold_drop(struct shim_qp *q)
 {
 	uint64_t next = atomic_load(&q->wr_next), posted = atomic_load(&q->wr_posted);
@@ -217,7 +218,7 @@ void shim_hold_drop(struct shim_qp *q)
 	shim_report_held(q);
 }
 
-/* The held work requests [first, end) went to the NIC or became completions. */
+/* The held work requests [first, end) went to the NIC or became completions: takes them off the counters. */
 void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end)
 {
 	uint64_t bytes = 0;
@@ -229,7 +230,7 @@ void shim_held_left(struct shim_qp *q, uint64_t first, uint64_t end)
 	atomic_store(&q->wr_posted, end);
 }
 
-/* Owner held, so the segment stays mapped. For display only: the last of two threads wins. */
+/* Owner flag held, so the segment stays mapped. For display only: of two threads, the last one wins. */
 void shim_report_held(struct shim_qp *q)
 {
 	atomic_store_explicit(&q->report->held_bytes,

@@ -20,12 +20,14 @@ static inline struct shim_held *shim_held_at(const struct shim_qp *q, uint64_t i
 	return (struct shim_held *)((char *)q->fifo + (index & q->ring_mask) * q->fifo_stride);
 }
 
-/* The held copy whose address is this completion's wr_id: its signal was the shim's own. */
+/* Returns the held copy whose address is the wr_id of this completion, or NULL. Such a completion was
+ * requested by the shim itself. */
 static inline struct shim_held *shim_forced(const struct shim_qp *q, uint64_t wr_id)
 {
 	uint64_t offset;
 
-	if (!atomic_load_explicit(&q->holds, memory_order_acquire)) /* with it comes the queue */
+	/* acquire: the ring is visible with it */
+	if (!atomic_load_explicit(&q->holds, memory_order_acquire))
 		return NULL;
 	offset = wr_id - (uintptr_t)q->fifo;
 	return q->fifo && offset < q->fifo_bytes && offset % q->fifo_stride == 0

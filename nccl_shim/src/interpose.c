@@ -1,9 +1,8 @@
 /* What programs find instead of libibverbs' own functions.
  *
- * Linked programs (perftest, Mooncake) reach the definitions here because the library is preloaded. Programs that dlopen
- * libibverbs and ask dlsym (TENT) or dlvsym (NCCL) get the same functions, because those two are wrapped. dlopen needs no
- * wrapper: whatever handle it gives is passed to dlsym.
- */
+ * Linked programs (perftest, Mooncake) reach the definitions here because the library is preloaded.
+ * Programs that dlopen libibverbs and call dlsym (TENT) or dlvsym (NCCL) get the same functions, because
+ * those two are wrapped. dlopen needs no wrapper: the handle that it returns is later passed to dlsym. */
 #define _GNU_SOURCE
 #pragma GCC visibility push( \
 	default) /* what verbs.h declares is what we define and export; see libmfs_shim.map */
@@ -27,7 +26,7 @@
 
 #define CALLER() __builtin_extract_return_addr(__builtin_return_address(0))
 
-/* The real functions for an object of `context`: those of the copy that opened it. */
+/* Returns the real functions for an object of `context`: those of the copy that opened it. */
 static const struct shim_verbs *verbs_of(const struct ibv_context *context, const void *caller)
 {
 	struct shim_context *c = context ? shim_context_find(context) : NULL;
@@ -72,7 +71,8 @@ struct ibv_context *ibv_import_device(int fd)
 	return import_with(shim_verbs_of_caller(CALLER()), fd);
 }
 
-/* A function got from a handle must open the device with that handle's copy: one small function for each copy. */
+/* A function that was looked up in a handle must open the device with that handle's copy, so there is one
+ * small function for each copy. */
 #define COPIES 4
 static const struct shim_verbs *_Atomic copies[COPIES];
 #define COPY(i)                                                               \
@@ -180,12 +180,13 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 		return ENOSYS;
 	if (extended)
 		shim_cq_ex_unpatch(extended);
+	/* before it is destroyed: another thread may get the same address at once */
 	if (known)
-		shim_cq_hide(known); /* before: another thread may get the same address at once */
+		shim_cq_hide(known);
 	rc = verbs->destroy_cq(cq);
 	if (known && !rc)
 		shim_cq_put(known);
-	else if (known) /* it goes on */
+	else if (known) /* it was not destroyed */
 		shim_cq_show(known, extended ? shim_cq_ex_patch((struct ibv_cq_ex *)cq) : NULL);
 	free(extended);
 	return rc;
@@ -296,8 +297,8 @@ static inline bool is_verbs(const char *name)
 	return name && name[0] == 'i' && name[1] == 'b' && name[2] == 'v' && name[3] == '_';
 }
 
-/* Answers our function, or NULL: the caller shall ask libc itself. The global scope (RTLD_DEFAULT) has ours anyway, and
- * RTLD_NEXT means something only to libc, which must see the true caller. */
+/* Returns our function, or NULL if the caller must ask libc. The global scope (RTLD_DEFAULT) has ours
+ * anyway. RTLD_NEXT has a meaning only to libc, which must see the true caller. */
 __attribute__((used)) void *mfs_dlsym_choose(void *handle, const char *name)
 {
 	void *real;
@@ -322,7 +323,7 @@ __attribute__((used)) void *mfs_dlvsym_choose(void *handle, const char *name, co
 	return real && !shim_symbol_is_ours(real) ? replacement(handle, name) : NULL;
 }
 
-/* libc reads the return address to know whose RTLD_NEXT is meant, so its functions are jumped to, not called. */
+/* libc reads the return address to find out whose RTLD_NEXT is meant. So its functions are jumped to, not called. */
 /* clang-format off */
 #if defined(__x86_64__)
 #define ENTRY(name)                                                                                                    \

@@ -6,8 +6,8 @@
 #include "counter.h"
 #include "records.h"
 
-/* Writes the entry that closes what was posted without a signal under another stage: its `bytes` complete with the next
- * signal, apart. */
+/* Writes the entry that closes what was posted without a signal in another stage. Its `bytes` complete
+ * with the next signal, but are counted separately. */
 void shim_ledger_mark(struct shim_qp *q, uint64_t head, uint64_t bytes);
 
 static inline struct shim_ledger shim_ledger_open(struct shim_qp *q, uint8_t stage)
@@ -53,8 +53,8 @@ static inline void shim_ledger_add(struct shim_qp *q, struct shim_ledger *ledger
 	}
 }
 
-/* Makes `now` the truth in place of a ledger with `bytes_before`, which may be ahead of it when a post has failed. `alone`:
- * the caller came by shim_owner_enter. */
+/* Publishes `now` in place of a ledger with `bytes_before`, which may be larger when a post has failed.
+ * `alone`: the caller entered with shim_owner_enter. */
 static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before,
 				       const struct shim_ledger *now, bool alone)
 {
@@ -66,7 +66,7 @@ static inline void shim_ledger_publish(struct shim_qp *q, uint64_t bytes_before,
 		shim_count(&usage->posted.bytes[now->stage], now->bytes - bytes_before);
 	if (unlikely(!atomic_load_explicit(&q->accounted, memory_order_relaxed) ||
 		     atomic_load_explicit(&q->broken, memory_order_relaxed))) {
-		/* completions will not be seen, or not in order */
+		/* completions will not be seen, or not in order: count as complete at once */
 		shim_count(&usage->completed.bytes[now->stage], now->bytes - bytes_before);
 		return;
 	}

@@ -1,8 +1,8 @@
-/* Attached or not: the daemon's coming and going, the shim's own thread, fork.
+/* Attaching to the daemon and losing it, the shim's own thread, and fork.
  *
- * The thread starts with the first device, never in a constructor. While something is held it checks every few
- * milliseconds whether the daemon lives and whether anything was held too long; otherwise four times a second.
- */
+ * The thread starts with the first device, never in a constructor. While something is held, it checks
+ * every few milliseconds whether the daemon is alive and whether anything was held too long; otherwise
+ * four times a second. */
 #define _GNU_SOURCE
 #include "lifecycle.h"
 
@@ -37,20 +37,22 @@
 #include <unistd.h>
 
 #define BUSY_TICK_NS 4000000
-#define BUSY_FOR_NS 20000000   /* after something was held */
-#define POLLED_TICK_NS 1000000 /* the caller's own polling takes the permits: no need to be woken for each */
+#define BUSY_FOR_NS 20000000 /* after something was held */
+/* the caller's own polling takes the permits: the thread need not be woken for each */
+#define POLLED_TICK_NS 1000000
 #define IDLE_TICK_NS 250000000
 #define RETRY_FIRST_NS 100000000
 #define RETRY_LAST_NS 2000000000
 
-static char socket_path[256] = "/run/mfs/mfsd.sock"; /* one that is too long for a socket stays too long */
+/* a path too long for a socket is cut, but stays too long */
+static char socket_path[256] = "/run/mfs/mfsd.sock";
 static bool started, thread_runs, fork_watched;
 static bool unclassified; /* some queue pair was busy when the rules changed */
 
 /* ---- attach and detach (attach_lock held) ------------------------------------------------------------------------------------ */
 
-/* A daemon whose heart has stopped while its socket is open is hung, or only short of CPU: what is held goes out and the
- * rest passes through until it beats again; the session stays. */
+/* A daemon whose heartbeat has stopped while its socket is open is hung, or short of CPU. What is held is
+ * posted, and everything passes through until the heartbeat returns; the session stays. */
 static void update_mode(struct mfs_client *client)
 {
 	struct mfs_segment *segment = mfs_client_segment(client);
@@ -60,8 +62,8 @@ static void update_mode(struct mfs_client *client)
 
 	if (atomic_exchange(&shim.enforcing, enforcing) && !enforcing)
 		shim_flush_all();
-	if (!alive &&
-	    atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE) /* else it detached us just now */
+	/* otherwise the daemon has just detached us */
+	if (!alive && atomic_load(&segment->header.state) == MFS_SEGMENT_ACTIVE)
 		shim_log(SHIM_REASON_HUNG,
 			 "the daemon does not answer: work requests pass through until it does");
 }
@@ -88,7 +90,7 @@ static void name_nic(struct mfs_client *client, struct shim_context *context)
 	atomic_store(&context->nic, nic < MFS_NICS_MAX && nic >= 0 ? nic : -1);
 }
 
-/* Waits for an answer as attaching does, so rarely, and only where nothing is held. */
+/* Waits for the daemon's reply as attaching does; therefore it is called rarely, and only while nothing is held. */
 static void name_late(struct mfs_client *client, uint64_t now_ns)
 {
 	static uint64_t next_ns;
@@ -127,7 +129,7 @@ static void classify_all(void)
 		unclassified |= !shim_classify(q);
 }
 
-/* On the thread of the program that opens its first device: later the environment may be changing. */
+/* Called on the thread of the program that opens its first device: later the environment may be changing. */
 static void socket_path_read(void)
 {
 	const char *path = getenv("MFS_SOCKET");
@@ -176,10 +178,12 @@ static void lose(struct mfs_client *client)
 		free = bind_all(NULL);
 	free = free && shim_permits_settle();
 	if (free) {
-		if (shim_client_shared()) /* an engine may be inside: what it asks is answered -ENOTCONN from now on */
+		/* an engine may be inside: its calls return -ENOTCONN from now on */
+		if (shim_client_shared())
 			atomic_store(&mfs_client_segment(client)->header.state, MFS_SEGMENT_DETACHED);
+		/* if not free, a thread died inside, and the memory stays */
 		else
-			mfs_client_detach(client); /* otherwise a thread died inside, and the memory stays */
+			mfs_client_detach(client);
 	}
 	shim_log(SHIM_REASON_LOST, "the daemon is gone: work requests pass through until it is back");
 }
@@ -218,8 +222,9 @@ static void *thread_main(void *unused)
 		struct mfs_client *client;
 		bool busy, polled;
 
+		/* stay awake for a while instead of waking up for every work request */
 		if (atomic_load(&shim.held_requests))
-			busy_until_ns = now_ns + BUSY_FOR_NS; /* no waking up again for every work request */
+			busy_until_ns = now_ns + BUSY_FOR_NS;
 		busy = now_ns < busy_until_ns;
 
 		pthread_mutex_lock(&shim_attach_lock);
@@ -252,7 +257,7 @@ static void *thread_main(void *unused)
 		else if (polled)
 			usleep(POLLED_TICK_NS / 1000);
 		else
-			/* only this thread detaches: it stays mapped */
+			/* the client stays mapped: only this thread detaches */
 			mfs_client_wait(client, BUSY_TICK_NS);
 		shim_permits();
 	}
@@ -283,8 +288,8 @@ static bool start_thread(void)
 
 /* ---- fork ------------------------------------------------------------------------------------------------------------------------ */
 
-/* The child holds nothing, knows no daemon, and passes through on what it inherited. A device that it opens itself starts
- * everything anew. Nothing here allocates or locks. */
+/* The child holds nothing, knows no daemon, and passes through on the devices that it inherited. A device
+ * that it opens itself starts everything anew. Nothing here allocates or locks. */
 static void after_fork(void)
 {
 	struct mfs_client *client = atomic_load(&shim.client);

@@ -1,4 +1,4 @@
-/* The daemon's coming and going. */
+/* Attaching to the daemon, and losing it. */
 #ifndef MFS_SHIM_LIFECYCLE_H
 #define MFS_SHIM_LIFECYCLE_H
 

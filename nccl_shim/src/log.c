@@ -1,4 +1,4 @@
-/* One line for each reason, once, on stderr. */
+/* Writes one line for each reason, once, to stderr. */
 #define _GNU_SOURCE
 #include "log.h"
 
@@ -16,7 +16,7 @@
 static _Atomic uint32_t logged[SHIM_REASON_MAX];
 static bool quiet;
 
-/* Before the program's threads run: they may be changing the environment when a line is logged. */
+/* Called before the program's threads run: they may be changing the environment when a line is logged. */
 void shim_log_load(void)
 {
 	const char *wanted = getenv("MFS_LOG");
@@ -38,14 +38,14 @@ void shim_log(enum shim_reason reason, const char *format, ...)
 	if (n < 0)
 		return;
 	n = n > (int)sizeof(line) - 7 ? (int)sizeof(line) - 2 : n + 5;
-	for (int i = 5; i < n;
-	     i++) /* what comes from the environment must not break the line or reach a terminal's controls */
+	/* text from the environment must not break the line or send control characters to a terminal */
+	for (int i = 5; i < n; i++)
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
 			line[i] = '?';
 	line[n] = '\n';
 	int saved = errno;
 
-	/* not write(): no cancellation point on the path */
+	/* not write(): the data path must have no cancellation point */
 	syscall(SYS_write, STDERR_FILENO, line, (size_t)n + 1);
 	errno = saved;
 }

@@ -1,13 +1,13 @@
-/* Mode "mark": queue pairs get their DSCP from rules in the environment. No daemon is asked, nothing is held or counted,
- * and neither posts nor polls are patched.
+/* Mode "mark": queue pairs get their DSCP from rules in the environment. No daemon is asked, nothing is
+ * held or counted, and neither posts nor polls are patched.
  *
- * MFS_MARK is written by mfs-run (mfsd/policy/mark_text.py is its other reader and its writer):
+ * MFS_MARK is written by mfs-run (mfsd/policy/mark_text.py writes and reads it):
  *
  *   dscp=46,34,-,8;stages=...;sizes=...;rule=library:libnccl,role:nccl-data,dscp:46;rule=...
  *
- * "dscp" has one entry for each class on the wire, "-" for one without a mark; "stages" and "sizes" are the adapters'. In
- * a rule's values %XX stands for a byte. Nothing here allocates: the environment may be read before libc is ready for that.
- */
+ * "dscp" has one entry for each class on the wire, "-" for a class without a mark. "stages" and "sizes"
+ * are for the adapters. In the values of a rule %XX stands for a byte. Nothing here allocates: the
+ * environment may be read before libc is ready for that. */
 #define _GNU_SOURCE
 #include "mark.h"
 
@@ -42,7 +42,7 @@ struct span {
 	const char *at, *end;
 };
 
-/* Takes what is before the separator off the front. */
+/* Removes the part before the separator from the front and returns it. */
 static struct span cut(struct span *rest, char separator)
 {
 	struct span part = {rest->at, rest->at};
@@ -58,7 +58,7 @@ static bool is(struct span part, const char *name)
 	return (size_t)(part.end - part.at) == strlen(name) && !memcmp(part.at, name, strlen(name));
 }
 
-/* A whole number up to `most`; -1 for anything else. */
+/* Parses a whole number up to `most`. Returns -1 for anything else. */
 static int number(struct span part, int most)
 {
 	int value = 0;
@@ -84,7 +84,8 @@ static int hexadecimal(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* Writes the value with its %XX as bytes, and a zero behind it. False when it is empty, too long, or has a zero inside. */
+/* Writes the value with each %XX decoded, and a terminating zero. Returns false if it is empty, too long,
+ * or contains a zero. */
 static bool text(struct span part, char *out, size_t size)
 {
 	size_t used = 0;
@@ -109,7 +110,7 @@ static bool text(struct span part, char *out, size_t size)
 	return used > 0 && part.at == part.end;
 }
 
-/* ADDRESS/BITS, of IPv4 as ::ffff:a.b.c.d. */
+/* Parses ADDRESS/BITS; IPv4 as ::ffff:a.b.c.d. */
 static bool network(struct span part, struct mfs_rule *rule)
 {
 	char name[64];

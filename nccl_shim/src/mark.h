@@ -4,10 +4,10 @@
 
 #include <stdbool.h>
 
-/* Reads MFS_MARK, and sets the rules that it has. False: it cannot be used, which has been logged. */
+/* Reads MFS_MARK and sets the rules in it. Returns false, and has logged the reason, if it cannot be used. */
 bool shim_mark_load(void);
 
-/* Whether the process only marks: its queue pairs are followed until they are connected, and nothing else is done. */
+/* True if the process only marks: its queue pairs are followed until they are connected, and nothing else is done. */
 bool shim_marking(void);
 
 #endif

@@ -1,11 +1,12 @@
-/* What the engine says about its bytes: a context of the posting thread, address ranges, lanes. See mfs/api.h.
+/* What the engine announces about its bytes: a context of the posting thread, address ranges, lanes. See
+ * mfs/api.h.
  *
- * Ranges are an array that is never changed once it can be seen: sorted by address, replaced as a whole through one pointer.
- * A reader counts itself in, reads the pointer, searches, and counts itself out: a fixed number of steps, whatever the
- * writers do. The counters are spread over READERS cache lines by thread. A writer frees a replaced array once it has seen
- * every counter at zero since: a later reader can only find the new array. A counter that is busy whenever it is read
- * delays this; when RETIRED_MAX arrays wait, the writer gives up for now instead of waiting.
- */
+ * Ranges are an array, sorted by address, that is never changed once readers can see it: it is replaced as
+ * a whole through one pointer. A reader counts itself in, reads the pointer, searches, and counts itself
+ * out. That is a fixed number of steps, whatever writers do. The counters are spread over READERS cache
+ * lines by thread. A writer frees a replaced array once it has seen every counter at zero after the
+ * replacement: a later reader can only find the new array. A counter that is busy whenever it is read
+ * delays this. When RETIRED_MAX arrays wait, the writer gives up for now instead of waiting. */
 #include "metadata.h"
 
 #include "../../csrc/base/pause.h"
@@ -17,10 +18,10 @@
 
 #define READERS 64
 #define RETIRED_MAX 16
-#define READS_MAX 1000 /* of a busy counter, before it is left for the next writer */
+#define READS_MAX 1000 /* reads of a busy counter, before it is left for the next writer */
 
 struct range {
-	uint64_t first, last; /* addresses, both inside */
+	uint64_t first, last; /* first and last address, both inclusive */
 	struct shim_tag tag;
 };
 
@@ -42,13 +43,13 @@ static struct reader readers[READERS];
 static pthread_mutex_t writer_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct retired {
 	struct shim_ranges *ranges;
-	uint64_t busy; /* counters not yet seen at zero */
+	uint64_t busy; /* counters not yet seen at zero, one bit each */
 } retired[RETIRED_MAX];
 _Static_assert(READERS == 64, "one bit for each counter");
 
 /* ---- the thread's own -------------------------------------------------------------------------------------------------- */
 
-/* An unknown stage is taken as not given: the rules decide. */
+/* An unknown stage counts as not given: the rules decide. */
 static struct shim_tag tag_of(const struct mfs_context *context)
 {
 	return (struct shim_tag){
@@ -65,7 +66,8 @@ int shim_context_set(const struct mfs_context *context)
 {
 	shim_plain_id = SHIM_THREAD_NONE;
 	shim_context_given = false;
-	atomic_signal_fence(memory_order_seq_cst); /* a signal handler that posts sees all of it or none */
+	/* a signal handler that posts sees the whole context or none */
+	atomic_signal_fence(memory_order_seq_cst);
 	if (context) {
 		context_tag = tag_of(context);
 		atomic_signal_fence(memory_order_seq_cst);
@@ -94,7 +96,7 @@ static const struct range *search(const struct shim_ranges *ranges, uint64_t add
 {
 	uint32_t low = 0, high = ranges->count;
 
-	while (low < high) { /* the first range that begins behind the address */
+	while (low < high) { /* find the first range that begins behind the address */
 		uint32_t middle = low + (high - low) / 2;
 
 		if (ranges->range[middle].first <= address)
@@ -110,7 +112,8 @@ static _Atomic uint32_t *own_counter(void)
 	return &readers[(uint64_t)pthread_self() * 0x9E3779B97F4A7C15u >> 58].inside;
 }
 
-/* The tag of a work request of this thread whose local data begins at `address`, if it has `any`. */
+/* Returns the tag of a work request of this thread whose local data begins at `address`. `any` is false if
+ * it has no local data. */
 struct shim_tag shim_tag_find(bool any, uint64_t address)
 {
 	const struct shim_ranges *ranges;
@@ -123,7 +126,7 @@ struct shim_tag shim_tag_find(bool any, uint64_t address)
 	if (!any || !atomic_load_explicit(&shim_ranges, memory_order_relaxed))
 		return tag;
 	counter = own_counter();
-	/* sequentially consistent with the writer: either it sees us here, or we see its new array */
+	/* sequentially consistent with the writer: it sees this count, or this thread sees its new array */
 	atomic_fetch_add(counter, 1);
 	ranges = atomic_load(&shim_ranges);
 	if (ranges)
@@ -151,7 +154,7 @@ static uint64_t still_busy(uint64_t busy)
 	return busy;
 }
 
-/* A place for one more replaced array, or NULL. Frees those that no reader can have any more. */
+/* Frees arrays that no reader can have any more. Returns a place for one more replaced array, or NULL. */
 static struct retired *place(void)
 {
 	struct retired *free_place = NULL;
@@ -183,7 +186,8 @@ static void publish(struct shim_ranges *fresh, struct retired *to)
 	}
 }
 
-/* A copy of the ranges with `count` places, the first `at` and those from `at` + `skip` on moved to the end. */
+/* Copies the ranges into an array of `count` places: the first `at` stay in front, those from `at` +
+ * `skip` on go to the end. */
 static struct shim_ranges *copy(const struct shim_ranges *old, uint32_t count, uint32_t at, uint32_t skip)
 {
 	struct shim_ranges *fresh = malloc(sizeof(*fresh) + count * sizeof(fresh->range[0]));
@@ -200,7 +204,7 @@ static struct shim_ranges *copy(const struct shim_ranges *old, uint32_t count, u
 	return fresh;
 }
 
-/* The number of ranges that begin before `address`. */
+/* Returns the number of ranges that begin before `address`. */
 static uint32_t before(const struct shim_ranges *ranges, uint64_t address)
 {
 	uint32_t low = 0, high = ranges ? ranges->count : 0;
@@ -286,8 +290,8 @@ int shim_range_remove(uint64_t address)
 	return rc;
 }
 
-/* The child's memory is its own, and so are its ranges. What was allocated stays: free() could find a lock held
- * by a thread that is not there any more. */
+/* The child's memory is its own, and so are its ranges. What was allocated is not freed: free() could find
+ * a lock that was held by a thread of the parent. */
 void shim_metadata_after_fork(void)
 {
 	shim_context_given = false;

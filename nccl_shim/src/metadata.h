@@ -1,4 +1,4 @@
-/* What the engine says about its bytes: mfs/api.h. */
+/* What the engine announces about its bytes: mfs/api.h. */
 #ifndef MFS_SHIM_METADATA_H
 #define MFS_SHIM_METADATA_H
 

@@ -1,4 +1,4 @@
-/* MFS_MODE, read once: by the constructor, or before it by a constructor of the program that opens a device. */
+/* MFS_MODE. It is read once: by the constructor, or earlier if a constructor of the program opens a device. */
 #include "mode.h"
 
 #include "compiler.h"

@@ -1,13 +1,13 @@
-/* NCCL's profiler interface, versions 4 to 7, as far as it is used here: only fields whose place is the same in every
- * release that asks for the version. Read in the published headers, checked in the machine code of 2.27.7 to 2.32.3.
- */
+/* NCCL's profiler interface, versions 4 to 7, reduced to what is used here. It names only fields that have
+ * the same place in every release that asks for the version. Taken from the published headers, and checked
+ * in the machine code of 2.27.7 to 2.32.3. */
 #ifndef MFS_SHIM_NCCL_ABI_H
 #define MFS_SHIM_NCCL_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* event types; up to version 4 the field is a byte, then eight */
+/* event types; the field is a byte up to version 4, eight bytes after it */
 #define NCCL_EVENT_GROUP 0x1u
 #define NCCL_EVENT_COLL 0x2u
 #define NCCL_EVENT_P2P 0x4u
@@ -18,11 +18,11 @@
 #define NCCL_EVENT_P2P_API 0x400u
 
 /* states of a proxy step that sends */
-#define NCCL_STATE_SEND_WAIT 9       /* the network has taken it */
-#define NCCL_STATE_SEND_PEER_WAIT 20 /* the next call of this thread hands it to the network */
+#define NCCL_STATE_SEND_WAIT 9       /* the network has accepted it */
+#define NCCL_STATE_SEND_PEER_WAIT 20 /* the next call on this thread hands it to the network */
 
 struct nccl_event {
-	uint64_t type; /* version 4: the lowest byte, the others mean nothing */
+	uint64_t type; /* version 4: only the lowest byte is valid */
 	void *parent;
 	int32_t rank;
 	union {
@@ -43,7 +43,8 @@ struct nccl_event {
 			int32_t peer;
 		} p2p;
 		struct {
-			int32_t pid; /* of the process that called NCCL: its parent means nothing elsewhere */
+			/* of the process that called NCCL; `parent` is valid in that process only */
+			int32_t pid;
 			uint8_t channel;
 			int32_t peer, steps, chunk_bytes, is_send;
 		} proxy_op;
@@ -61,7 +62,7 @@ _Static_assert(offsetof(struct nccl_event, proxy_op.peer) == 32 &&
 
 typedef void nccl_log(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
-/* What NCCL looks up by the name ncclProfiler_v4 and so on. */
+/* What NCCL looks up under the name ncclProfiler_v4 and so on. */
 struct nccl_profiler_v4 {
 	const char *name;
 	int (*init)(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
@@ -70,7 +71,7 @@ struct nccl_profiler_v4 {
 	int (*stop)(void *handle);
 	int (*state)(void *handle, int state, const void *arguments);
 	int (*finalize)(void *context);
-	void *none[8]; /* functions that a later release may look for behind the last one */
+	void *none[8]; /* in case a later release looks for functions behind the last one */
 };
 
 struct nccl_profiler_v5 {

@@ -13,16 +13,18 @@
 #include <unistd.h>
 
 #define NEVER UINT64_MAX
-#define DRAIN_NS 1000000 /* far longer than a store stays in its core */
-#define YIELDS 256 /* what is waited for may have a lower priority, and yielding would leave it where it is */
+#define DRAIN_NS 1000000 /* far longer than a store stays in the core's store buffer */
+/* after this many yields, sleep: the thread waited for may have a lower priority and not run while this one yields */
+#define YIELDS 256
 #define NAP_NS 50000
 #define THREADS_MAX (1u << 30)
 
-static _Atomic uint32_t usable;                         /* threads can be made to pass a barrier */
-static _Atomic uint32_t threads;                        /* ids given out */
-static _Atomic uint32_t shard_thread[MFS_USAGE_SHARDS]; /* the system's number of its thread; 0: none */
+static _Atomic uint32_t usable;  /* 1: membarrier works */
+static _Atomic uint32_t threads; /* number of thread ids given out */
+/* thread id (gettid) of each shard's owner; 0: none */
+static _Atomic uint32_t shard_thread[MFS_USAGE_SHARDS];
 
-/* Once, before the first queue pair is made. */
+/* Called once, before the first queue pair is made. */
 void shim_owner_start(void)
 {
 	int saved = errno;
@@ -32,7 +34,7 @@ void shim_owner_start(void)
 	errno = saved;
 }
 
-/* In the child: it registers again when it opens a device of its own. */
+/* For the child: it registers again when it opens a device of its own. */
 void shim_owner_after_fork(void)
 {
 	atomic_store(&usable, 0);
@@ -43,12 +45,13 @@ static void nap(long ns)
 	struct timespec pause = {.tv_nsec = ns};
 	int saved = errno;
 
-	syscall(SYS_nanosleep, &pause, NULL); /* no cancellation point */
+	syscall(SYS_nanosleep, &pause, NULL); /* not a cancellation point */
 	errno = saved;
 }
 
-/* A program may have forbidden itself the call since. Then no queue pair is given any more, and for those that were it is
- * enough to wait: a store reaches memory by itself, and a thread that is off its core has passed a barrier. */
+/* Makes all threads of the process pass a barrier. A program may have forbidden itself the call since the
+ * start. Then no further queue pair is given, and for those already given it is enough to wait: a store
+ * reaches memory by itself, and a thread that is not on a core has passed a barrier. */
 static void threads_barrier(void)
 {
 	int saved = errno;
@@ -60,7 +63,7 @@ static void threads_barrier(void)
 	errno = saved;
 }
 
-/* Flag set, the word was `word` before. False: its thread is posting. */
+/* Flag set; the word was `word` before. Returns false if the thread that it is given to is posting. */
 bool shim_owner_settled(struct shim_qp *q, uint32_t word)
 {
 	if (word && word != shim_thread_id)
@@ -79,7 +82,8 @@ void shim_owner_wait(unsigned rounds)
 		nap(NAP_NS);
 }
 
-/* Sets the flag, then waits until its thread has left: that cannot come in again meanwhile. */
+/* Sets the flag, then waits until the thread that it is given to has left. That thread cannot enter again
+ * meanwhile. */
 static bool acquire_until(struct shim_qp *q, uint64_t until_ns)
 {
 	uint32_t word;
@@ -111,13 +115,13 @@ void shim_owner_acquire(struct shim_qp *q)
 	acquire_until(q, NEVER);
 }
 
-/* The bound is for a thread that was cancelled inside. */
+/* The bound is for a thread that was cancelled while inside. */
 bool shim_owner_acquire_for(struct shim_qp *q, uint64_t timeout_ns)
 {
 	return shim_owner_try(q) || acquire_until(q, mfs_clock_ns() + timeout_ns);
 }
 
-/* The shard of the calling thread, or -1. */
+/* Returns the shard of the calling thread, claiming one if needed, or -1. */
 static int shard_claim(void)
 {
 	uint32_t tid = (uint32_t)syscall(SYS_gettid), owner;
@@ -142,14 +146,15 @@ static void shard_set(struct shim_qp *q, int shard)
 	q->posted_shard = shard >= 0 && q->posted_shards ? &q->posted_shards[shard] : NULL;
 }
 
-/* Flag set, or the queue pair cannot be found yet: the counters are elsewhere from now on. */
+/* Flag set, or the queue pair cannot be found yet. Changes where its counters are. */
 void shim_owner_shards(struct shim_qp *q, struct mfs_usage_shard *shards)
 {
 	q->posted_shards = shards;
 	shard_set(q, q->shard_given);
 }
 
-/* Flag set by the caller, which posts on a queue pair that does not hold: gives it to this thread, or to none. */
+/* Flag set by the caller, which posts on a queue pair that does not hold. Gives the queue pair to this
+ * thread, or to no thread if several post. */
 void shim_owner_give(struct shim_qp *q)
 {
 	bool given = atomic_load_explicit(&q->owner, memory_order_relaxed) != SHIM_OWNER_HELD;
@@ -179,7 +184,7 @@ void shim_owner_give(struct shim_qp *q)
 	}
 }
 
-/* Flag set: it is given to no thread, for good. */
+/* Flag set. From now on the queue pair is given to no thread. */
 void shim_owner_share(struct shim_qp *q)
 {
 	q->shared = true;
@@ -187,7 +192,7 @@ void shim_owner_share(struct shim_qp *q)
 	atomic_store_explicit(&q->owner, SHIM_OWNER_HELD, memory_order_relaxed);
 }
 
-/* Flag set: the record will be another queue pair's. */
+/* Flag set. Prepares the record for another queue pair. */
 void shim_owner_forget(struct shim_qp *q)
 {
 	q->poster = q->posts_in_a_row = 0;

@@ -1,23 +1,25 @@
-/* Which thread may post on a queue pair: the owner flag, and the thread that does without it.
+/* Which thread may post on a queue pair: the owner flag, and the one thread that posts without setting it.
  *
- * Most queue pairs are posted to by one thread. Once a thread has posted SHIM_OWNER_ROW times in a row on a queue pair
- * that does not hold, that queue pair is *given* to it: the flag's word then has the thread's id beside the flag. Its
- * thread sets `inside` while it posts, and reads the word again: two plain stores and loads, and only the compiler is kept
- * from exchanging them. Every other thread sets the flag, and then makes all threads of the process pass a memory barrier
- * (membarrier). After that it sees `inside` if the first thread had set it before; and if that sets it later, it sees the
- * flag and turns back. tests/model/owner.pml checks this.
+ * Most queue pairs are posted to by one thread. Once a thread has posted SHIM_OWNER_ROW times in a row on
+ * a queue pair that does not hold, the queue pair is *given* to it: the word of the flag then also
+ * contains the thread's id. That thread sets `inside` while it posts, and reads the word again. These are
+ * plain loads and stores; only the compiler is kept from reordering them. Every other thread sets the
+ * flag, and then makes all threads of the process pass a memory barrier (membarrier). If the first thread
+ * had set `inside` before the barrier, the other thread sees it. If it sets `inside` after the barrier, it
+ * sees the flag and turns back. tests/model/owner.pml checks this.
  *
- *  - While the flag is set, only its holder changes whose queue pair it is. `inside` is written by that thread only.
- *  - A queue pair is given once in its life. If another thread posts there, or it begins to hold, it is given to none
- *    for good: a thread that was stopped between reading the word and setting `inside` may write that arbitrarily late,
- *    which must not hide that of another thread.
- *  - A thread that ends leaves `inside` at 0, so its queue pairs can be taken; its id is not used again. One that was
- *    cancelled while posting stays inside, as it would have kept the flag.
+ *  - While the flag is set, only its holder may change to whom the queue pair is given. `inside` is
+ *    written by the given thread only.
+ *  - A queue pair is given once in its life. If another thread posts there, or it begins to hold, it is
+ *    given to no thread for good. A thread that was stopped between reading the word and setting `inside`
+ *    may write `inside` arbitrarily late, and must not overwrite the `inside` of another thread.
+ *  - A thread that ends leaves `inside` at 0, so its queue pairs can be taken; its id is not used again. A
+ *    thread that was cancelled while posting stays inside, as it would otherwise have kept the flag.
  *  - A signal handler that finds its own thread inside waits for the flag, as it would without all this.
- *  - Its thread counts what it posts in a shard of counters that it has alone (mfs_usage_shard), while there are any: a shard
- *    whose thread has ended is taken over.
- *  - Without membarrier (Linux before 4.14) nothing is given, nor is a queue pair whose completions are not accounted.
- */
+ *  - The given thread counts what it posts in a shard of counters of its own (mfs_usage_shard), if there
+ *    is one left. The shard of a thread that has ended is taken over.
+ *  - Without membarrier (Linux before 4.14) nothing is given. Nor is a queue pair whose completions are
+ *    not accounted. */
 #ifndef MFS_SHIM_OWNER_H
 #define MFS_SHIM_OWNER_H
 
@@ -41,7 +43,8 @@ void shim_owner_forget(struct shim_qp *q);
 void shim_owner_shards(struct shim_qp *q, struct mfs_usage_shard *shards);
 void shim_owner_after_fork(void);
 
-/* True when the queue pair is this thread's, which then leaves by shim_owner_exit. Such a queue pair does not hold. */
+/* True when the queue pair is given to the thread with this id and may be posted to; leave with
+ * shim_owner_exit. Such a queue pair does not hold. */
 static inline bool shim_owner_enter_as(struct shim_qp *q, uint32_t id)
 {
 	if (unlikely(atomic_load_explicit(&q->owner, memory_order_relaxed) != id ||
@@ -65,7 +68,7 @@ static inline void shim_owner_exit(struct shim_qp *q)
 	atomic_store_explicit(&q->inside, 0, memory_order_release);
 }
 
-/* Clears the flag. Where a queue pair may hold, shim_owner_leave posts what others have left, too. */
+/* Clears the flag. For a queue pair that may hold, use shim_owner_leave, which also posts what others have left. */
 static inline void shim_owner_release(struct shim_qp *q)
 {
 	uint32_t word = atomic_load_explicit(&q->owner, memory_order_relaxed);

@@ -1,4 +1,4 @@
-/* Permits that have arrived: taken by the shim's thread, and by pollers while something is held. */
+/* Takes permits that have arrived: called by the shim's thread, and by pollers while something is held. */
 #include "permits.h"
 
 #include "flag.h"
@@ -8,8 +8,8 @@
 
 #include <mfs/client.h>
 
-/* Waits until no permit that was taken before is being handed out. False: a thread has been at it for too long, and may
- * have been cancelled. */
+/* Waits until no permit taken before is still being handed out. Returns false if that takes too long: the
+ * thread may have been cancelled. */
 bool shim_permits_settle(void)
 {
 	if (!shim_acquire_for(&shim.draining, SHIM_TURNOVER_WAIT_NS))
@@ -18,8 +18,9 @@ bool shim_permits_settle(void)
 	return true;
 }
 
-/* Takes the permits that have arrived and posts what they allow. A permit for a later task of a queue pair lets the
- * earlier ones go first: they are ahead of it in any case, and it would keep its share of the window while it waits. */
+/* Takes the permits that have arrived and posts what they allow. A permit for a later task of a queue pair
+ * lets the earlier tasks go first: they are ahead of it in any case, and otherwise it would keep its share
+ * of the window while it waits for them. */
 void shim_permits(void)
 {
 	struct mfs_permit permits[32];
@@ -39,7 +40,8 @@ void shim_permits(void)
 			struct shim_qp *q = t->q;
 			uint64_t id = atomic_load_explicit(&t->id, memory_order_acquire);
 
-			if (!q || (id && id != permits[i].task_id)) /* a task of long ago; see trim.c */
+			/* a task that ended long ago; see trim.c */
+			if (!q || (id && id != permits[i].task_id))
 				continue;
 			shim_task_permit(q, t);
 			if (!queue_pairs || pump[queue_pairs - 1] != q)
@@ -51,7 +53,7 @@ void shim_permits(void)
 	} while (n == 32);
 }
 
-/* Something is held, and the program polls: it takes the permits that have arrived. */
+/* Called when the program polls while something is held. */
 void shim_permits_poll(void)
 {
 	atomic_store_explicit(&shim.polls, atomic_load_explicit(&shim.polls, memory_order_relaxed) + 1,

@@ -11,14 +11,14 @@
 #include "qp_state.h"
 #include "table.h"
 
-/* Counts what n completions finish, and takes out those that the caller did not ask for. */
+/* Counts what n completions finish, and removes those that the caller did not request. Returns how many remain. */
 static int count_completions(struct shim_context *context, int n, struct ibv_wc *wc)
 {
 	struct shim_qp *q = NULL;
 	uint32_t signals = 0, number = 0;
 	int i = 0, kept;
 
-	for (; i < n; i++) { /* nearly always: nothing failed, and nothing is held here */
+	for (; i < n; i++) { /* the usual case: nothing failed, and nothing is held here */
 		if (!q || wc[i].qp_num != number) {
 			if (signals)
 				shim_complete(q, signals);

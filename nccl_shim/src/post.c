@@ -42,7 +42,7 @@ static always_inline void account_chain(struct shim_qp *q, struct shim_ledger *l
 				++end, false);
 }
 
-/* The provider stopped at `at`: what is before it was posted, after all that `ledger` had before. */
+/* The provider stopped at `at`: everything before that was posted, after what `ledger` had before. */
 static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send_wr *wr,
 					const struct ibv_send_wr *at, struct shim_ledger ledger,
 					uint64_t bytes_published, bool alone)
@@ -54,13 +54,14 @@ static never_inline void posted_in_part(struct shim_qp *q, const struct ibv_send
 	atomic_store(&q->wr_posted, first + ledger.requests);
 }
 
-/* Owner held, nothing held before. Posts the caller's chain as it is. `alone`: by shim_owner_enter. */
+/* Owner flag held, and nothing was held before. Posts the caller's chain as it is. `alone`: entered with
+ * shim_owner_enter. */
 static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, bool alone,
 				  struct ibv_send_wr **bad)
 {
 	const uint64_t first = atomic_load_explicit(&q->wr_posted, memory_order_relaxed);
 	struct shim_ledger ledger = shim_ledger_open(q, stage);
-	/* no copy of all of it: slow */
+	/* copy single fields: copying the whole ledger is slow */
 	const uint64_t head = ledger.head, bytes = ledger.bytes, marked = ledger.marked;
 	struct ibv_send_wr *at = NULL;
 	int rc;
@@ -80,8 +81,8 @@ static always_inline int post_now(struct shim_qp *q, struct ibv_send_wr *wr, uin
 	return rc;
 }
 
-/* What was so before a post, for when it fails. It lies beside what the provider is given the address of, so it is written to
- * memory once, and takes no registers from a post that succeeds. */
+/* The state before a post, for the case that it fails. It lies next to what the provider gets the address
+ * of. So it is written to memory once and takes no registers from a post that succeeds. */
 struct before {
 	struct ibv_send_wr *at, *wr, **bad;
 	uint64_t head, bytes, marked;
@@ -101,8 +102,8 @@ static never_inline int given_failed(struct shim_qp *q, const struct before *bef
 	return rc;
 }
 
-/* By shim_owner_enter, and of the stage that was posted last, as nearly all posts are: what post_now does, in two
- * thirds of the instructions. */
+/* Entered with shim_owner_enter, and of the same stage as the last post, as nearly all posts are. Does
+ * what post_now does, in two thirds of the instructions. */
 static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct ibv_send_wr *wr,
 				   struct ibv_send_wr **bad)
 {
@@ -141,7 +142,7 @@ static never_inline int post_given(struct shim_qp *q, struct ibv_qp *qp, struct 
 	return rc;
 }
 
-/* Owner held. Takes the next indices for the chain and posts it; false when something is held already. */
+/* Owner flag held. Takes the next indices for the chain and posts it. Returns false when something is held already. */
 static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage,
 				      struct ibv_send_wr **bad, int *rc)
 {
@@ -168,12 +169,13 @@ static never_inline bool post_at_once(struct shim_qp *q, struct ibv_send_wr *wr,
 	return true;
 }
 
-/* In all; bounds a signal handler that waits for the thread it has interrupted, which is never done. */
+/* Total wait. It bounds a signal handler that waits for the thread it has interrupted, which would never end. */
 #define BEHIND_WAIT_NS 1000000000
 
-/* Posts natively behind everything that is held, so that the provider answers for what is never held. What others have reserved and
- * not filled in yet is waited for, as the provider would let it wait for its lock, but not for ever: then, and where the provider
- * itself has no room, there is none, which every caller knows how to try again. */
+/* Posts natively behind everything that is held, so the provider itself answers for what is never held.
+ * Waits for slots that others have reserved and not yet filled, as the provider would wait for its lock,
+ * but only up to a bound. After that, and where the provider itself has no room, it returns ENOMEM, after
+ * which every caller can try again. */
 static int post_behind(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, struct ibv_send_wr **bad)
 {
 	uint64_t until_ns = mfs_clock_ns() + BEHIND_WAIT_NS;
@@ -208,7 +210,7 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 
 	if (unlikely((state != IBV_QPS_RTS && state != IBV_QPS_SQD) || atomic_load(&q->broken)))
 		return post_behind(q, wr, stage, bad);
-	if (shim_owner_try(q)) { /* the gate lies in the segment, which may go away otherwise */
+	if (shim_owner_try(q)) { /* the flag keeps the segment, which contains the gate, from going away */
 		if (!shim_must_hold(q, stage) || (over = shim_budget_over(q)))
 			done = post_at_once(q, wr, stage, bad, &rc);
 		if (done && over)
@@ -219,7 +221,7 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 	}
 	rc = shim_hold_chain(q, wr, tag, &rest);
 	shim_pump(q);
-	if (rest != wr) /* also where there was no slot for the others */
+	if (rest != wr) /* also if there was no slot for the rest */
 		shim_wake();
 	if (rest && !rc)
 		return post_behind(q, rest, stage, bad);
@@ -228,7 +230,7 @@ static never_inline int post_holding(struct shim_qp *q, struct ibv_send_wr *wr, 
 	return rc;
 }
 
-/* Owner of a queue pair that does not hold. */
+/* Owner flag held, for a queue pair that does not hold. */
 static always_inline int post_owned(struct shim_qp *q, struct ibv_send_wr *wr, uint8_t stage, bool alone,
 				    struct ibv_send_wr **bad)
 {
@@ -246,7 +248,8 @@ static never_inline int post_passing(struct shim_qp *q, struct ibv_send_wr *wr, 
 	int rc;
 
 	shim_owner_acquire(q);
-	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) { /* since just now */
+	/* it has begun to hold just now */
+	if (unlikely(atomic_load_explicit(&q->holds, memory_order_relaxed))) {
 		shim_owner_leave(q);
 		return post_holding(q, wr, tag, bad);
 	}
@@ -278,7 +281,8 @@ static struct shim_tag tag_of(const struct ibv_send_wr *wr)
 	return shim_tag_find(any, any ? wr->sg_list[0].addr : 0);
 }
 
-/* NCCL has announced what this thread sends: counted by communicator, never held. Clear-to-send has its own queue pairs. */
+/* NCCL has announced what this thread sends: it is counted by communicator and never held. Clear-to-send
+ * has its own queue pairs. */
 static int post_collective(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct shim_tag tag = {.batch = shim_collective.batch, .layer = shim_collective.layer};
@@ -301,8 +305,8 @@ static bool same_tag(const struct shim_tag *a, const struct shim_tag *b)
 	return !memcmp(a, b, sizeof(*a));
 }
 
-/* Copies the first work requests of one tag, which is that of the very first, as a chain of their own; answers how many.
- * 0: the tag is that of all. The tag of each is read once, since the engine may be changing it. */
+/* Copies the first work requests of the chain that have the same tag as the very first one, as a chain of their
+ * own. Returns how many; 0: all have that tag. Each tag is read once, since the engine may be changing it. */
 static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *tag,
 			   struct ibv_send_wr *copies)
 {
@@ -325,8 +329,8 @@ static unsigned copy_piece(const struct ibv_send_wr *wr, const struct shim_tag *
 	return n;
 }
 
-/* Posts the chain in pieces of one tag each: what is counted and asked for together is of one kind. The chain is the
- * caller's, and may be in memory that cannot be written. */
+/* Posts the chain in pieces of one tag each, so what is counted and submitted together is of one kind. The
+ * chain belongs to the caller and may be in read-only memory, so it is copied. */
 static never_inline int post_tagged(struct shim_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct ibv_send_wr copies[PIECE_MAX], *bad_copy;
@@ -375,7 +379,8 @@ static never_inline int post_any(struct ibv_qp *qp, struct ibv_send_wr *wr, stru
 	return EINVAL;
 }
 
-/* A queue pair that is this thread's has been posted to, so its role is known; and its completions are accounted. */
+/* A queue pair that is given to this thread has been posted to before, so its role is known and its
+ * completions are accounted. */
 int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct shim_qp *q = shim_qp_first(qp);
@@ -390,7 +395,7 @@ int shim_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 	return post_any(qp, wr, bad);
 }
 
-/* ibv_bind_mw posts to the send queue by a function of its own: such a queue pair is left alone from then on. */
+/* ibv_bind_mw posts to the send queue through a function of its own: such a queue pair is left alone from then on. */
 int shim_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct shim_qp *q = shim_qp_find(qp);

@@ -1,16 +1,17 @@
-/* The shim as NCCL's profiler plugin: it learns which communicator, operation and batch a send is for.
+/* The shim as NCCL's profiler plugin: it learns for which communicator, operation and batch a send is.
  *
- * NCCL reports an operation on the thread that called it, then, on the proxy thread and immediately before it hands a step
- * to the network, of that step. In between this file remembers what the operation was: in a ring of slots that is written
- * round and round, never freed. A handle that NCCL gets is no pointer but a number: communicator, slot, and which use of the
- * slot. So an event that is older than the ring finds its slot taken and counts for its communicator alone, and nothing
- * here allocates, waits or can run out. What the proxy thread is about to send is left in a variable of that thread, for
- * post.c.
+ * NCCL reports an operation on the thread that called it. Later it reports each step of that operation on
+ * the proxy thread, immediately before it hands the step to the network. In between this file remembers
+ * what the operation was, in a ring of slots that is overwritten and never freed. The handle that NCCL
+ * gets is not a pointer but a number: communicator, slot, and how often the slot was used. An event that
+ * is older than the ring finds its slot overwritten and counts only for its communicator. So nothing here
+ * allocates, waits or can run out. What the proxy thread is about to send is left in a thread-local
+ * variable for post.c.
  *
- * NCCL connects a queue pair without saying for whom. So a queue pair being connected is taken for that of the one
- * communicator of the process that is inside a call, or, before version 5, of the one that has not sent yet; when there are
- * several, for that of none. Its first send decides, but the class on the wire was given before.
- */
+ * NCCL connects a queue pair without saying for which communicator. A queue pair being connected is taken
+ * for that of the one communicator of the process that is inside a call or, before version 5, of the one
+ * that has not sent yet. If there are several, it counts for no communicator. Its first send decides, but
+ * the class on the wire was set before. */
 #include "profiler.h"
 
 #include "counter.h"
@@ -23,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define OPERATIONS 16384 /* remembered; a power of two */
+#define OPERATIONS 16384 /* operations remembered; a power of two */
 #define GROUPS 1024
 #define NOTHING 0 /* result of every call: ncclSuccess */
 #define EVENTS (NCCL_EVENT_COLL | NCCL_EVENT_P2P | NCCL_EVENT_PROXY_OP | NCCL_EVENT_PROXY_STEP)
@@ -31,13 +32,13 @@
 enum handle_kind { HANDLE_OPERATION = 1, HANDLE_GROUP = 2, HANDLE_CALL = 3 };
 
 struct slot {
-	_Atomic uint64_t use; /* 0 while it is written */
+	_Atomic uint64_t use; /* 0 while the slot is written */
 	_Atomic uint64_t what;
 };
 
 struct communicator {
-	struct mfs_communicator seen; /* its copy in the segment is made by the shim's thread */
-	_Atomic uint32_t calls;       /* groups of calls under way */
+	struct mfs_communicator seen; /* the shim's thread copies it into the segment */
+	_Atomic uint32_t calls;       /* groups of calls that are under way */
 	_Atomic uint32_t sent;
 };
 
@@ -120,7 +121,7 @@ static enum mfs_operation operation_of(const char *function)
 	return MFS_OPERATION_OTHER;
 }
 
-/* The first number in the name of a type is its bits: ncclFloat32, ncclBfloat16, ncclFloat8e4m3. */
+/* The first number in the name of a type is its size in bits: ncclFloat32, ncclBfloat16, ncclFloat8e4m3. */
 static uint64_t bytes_of(const char *datatype)
 {
 	uint64_t bits = 0;
@@ -154,7 +155,7 @@ static uint64_t operation_begin(unsigned c, const char *function, uint64_t bytes
 
 /* ---- calls ----------------------------------------------------------------------------------------------------------------- */
 
-/* A group of calls names its communicators one by one; all of them are inside a call until the group ends. */
+/* A group of calls names its communicators one by one. All of them are inside a call until the group ends. */
 static void group_join(void *handle, unsigned c)
 {
 	struct slot *slot = handle_slot(handle, groups, GROUPS);
@@ -213,7 +214,7 @@ static int start(void *context, void **handle, const struct nccl_event *event, u
 	case NCCL_EVENT_PROXY_OP:
 		if (!event->proxy_op.is_send)
 			break;
-		/* of another process: the communicator is all we know */
+		/* an operation of another process: only the communicator is known */
 		*handle = handle_make(HANDLE_OPERATION, c, 0, 1);
 		if (event->proxy_op.pid == own_pid && handle_kind(event->parent) == HANDLE_OPERATION &&
 		    handle_communicator(event->parent) == c)
@@ -268,7 +269,7 @@ static int state(void *handle, int state, const void *arguments)
 	return NOTHING;
 }
 
-/* The send that NCCL has announced to this thread has been posted. */
+/* The send that NCCL has announced on this thread has been posted. */
 void shim_collective_sent(uint64_t bytes, uint64_t requests)
 {
 	struct communicator *communicator = &communicators[shim_collective.communicator];
@@ -315,7 +316,7 @@ static int init(void **context, uint64_t id, int *mask, unsigned events, const c
 		shim_log(SHIM_REASON_COMMUNICATORS,
 			 "more than %d NCCL communicators: the later ones are not distinguished",
 			 MFS_COMMUNICATORS_MAX);
-	*mask = (int)events; /* one for all communicators */
+	*mask = (int)events; /* the mask is the same for all communicators */
 	return NOTHING;
 }
 
@@ -344,7 +345,7 @@ static int finalize(void *context)
 	return NOTHING;
 }
 
-/* The communicator whose queue pairs are being connected now, or -1 when that is ambiguous. */
+/* Returns the communicator whose queue pairs are being connected now, or -1 when that is ambiguous. */
 int shim_communicator_connecting(void)
 {
 	int calling = -1, fresh = -1;
@@ -370,7 +371,7 @@ const char *shim_communicator_name(int communicator)
 	return communicators[communicator].seen.name;
 }
 
-/* Copies what was seen to the daemon's segment. Called by the shim's thread, now and then. */
+/* Copies what was counted into the daemon's segment. Called by the shim's thread, now and then. */
 void shim_communicators_report(struct mfs_segment *segment)
 {
 	for (int i = 0; i < MFS_COMMUNICATORS_MAX; i++) {
@@ -397,7 +398,7 @@ void shim_communicators_report(struct mfs_segment *segment)
 	}
 }
 
-/* Calls of the parent's other threads never end here. */
+/* Calls of the parent's other threads never end in the child. */
 void shim_profiler_after_fork(void)
 {
 	pthread_mutex_init(&communicators_lock, NULL);
@@ -408,7 +409,7 @@ void shim_profiler_after_fork(void)
 
 /* ---- what NCCL looks for ----------------------------------------------------------------------------------------------------- */
 
-/* Not const: a release that writes to it must not end the program. */
+/* Not const: a release that writes to it must not crash the program. */
 /* clang-format off */
 #define PLUGIN(version, layout, start_event)                                                                           \
 	__attribute__((visibility("default"))) extern struct nccl_profiler_v##layout ncclProfiler_v##version;          \

@@ -1,4 +1,4 @@
-/* What NCCL says: which communicator a queue pair and a send belong to. */
+/* What NCCL reports: to which communicator a queue pair or a send belongs. */
 #ifndef MFS_SHIM_PROFILER_H
 #define MFS_SHIM_PROFILER_H
 

@@ -1,9 +1,8 @@
-/* From the ring to the NIC: posts in order what may go.
+/* Posts held work requests to the NIC, in order, as far as they may go.
  *
- * Only the owner of the queue pair does any of this. A thread that wants it done and finds another owner goes on: the owner
- * checks for work after it has cleared the flag (shim_owner_leave), and the fence there pairs with the one in shim_pump, so
- * that one of both sees the work.
- */
+ * Only the owner of the queue pair does this. A thread that finds another owner goes on with its own work:
+ * the owner checks for work after it has cleared the flag (shim_owner_leave). The fence there pairs with
+ * the one in shim_pump, so one of the two sees the work. */
 #include "pump.h"
 
 #include "../../csrc/base/clock.h"
@@ -44,9 +43,10 @@ void shim_pump(struct shim_qp *q)
 	} while (shim_tasks_ready(q));
 }
 
-/* The last work request of a task gets a signal of the shim's own if the caller asked for none, so that the arbiter learns
- * in time when the task has left. Only where the completion queue certainly has room and no thread sleeps on it; poll_cq
- * takes the extra completion out again, known by its wr_id, the address of the held copy. */
+/* True if the shim may request a completion of its own. The last work request of a task gets one if the
+ * caller requested none, so that the arbiter learns in time when the task has left. This is done only if
+ * the completion queue certainly has room and no thread sleeps on it. poll_cq removes the extra
+ * completion; its wr_id is the address of the held copy. */
 static bool may_force_signal(const struct shim_qp *q)
 {
 	struct ibv_cq *cq = q->send_cq_native;
@@ -85,8 +85,9 @@ static int to_error(struct shim_qp *q)
 	return rc;
 }
 
-/* A deferred post was refused for good. In the error state providers flush without judging, so it is tried there; what is
- * refused even there becomes flushed completions that poll_cq hands out. */
+/* The provider has refused a deferred post for good. In the error state providers flush posts without
+ * checking them, so it is tried again there. What is refused even in that state becomes flushed
+ * completions that poll_cq returns. */
 static int refused(struct shim_qp *q, int error)
 {
 	if (atomic_load(&q->state) != IBV_QPS_ERR) {
@@ -115,7 +116,7 @@ static void account_held(struct shim_qp *q, struct shim_ledger *ledger, uint64_t
 	}
 }
 
-/* Posts what is left of the task as one chain. */
+/* Posts the rest of the task as one chain. */
 static int post_task(struct shim_qp *q, struct shim_task *t)
 {
 	uint64_t first = atomic_load(&q->wr_posted), done_at = 0, end;
@@ -157,19 +158,19 @@ static int post_task(struct shim_qp *q, struct shim_task *t)
 	for (end = first; end != t->end && &shim_held_at(q, end)->wr != bad; end++)
 		;
 	if (end == t->end)
-		end = first; /* the provider did not say where it stopped */
+		end = first; /* the provider did not report where it stopped */
 	struct shim_ledger after = before;
 
 	account_held(q, &after, first, end);
 	shim_ledger_publish(q, ledger.bytes, &after, false);
 	shim_held_left(q, first, end);
-	if (rc != ENOMEM && rc != -ENOMEM) /* some say it so */
+	if (rc != ENOMEM && rc != -ENOMEM) /* some providers return it negated */
 		return refused(q, rc);
 	atomic_store(&q->blocked, 1);
 	return -EAGAIN;
 }
 
-/* Owner held. 0, or -EAGAIN when the provider has no room now, or -EIO when it refuses. */
+/* Owner flag held. Returns 0, -EAGAIN when the provider has no room now, or -EIO when it refuses. */
 int shim_pump_owned(struct shim_qp *q)
 {
 	int rc = 0;
@@ -182,7 +183,7 @@ int shim_pump_owned(struct shim_qp *q)
 
 		shim_tasks_form(q);
 		if (posted && atomic_load(&q->wr_posted) < q->tasks[(posted - 1) & q->ring_mask].end) {
-			t = &q->tasks[(posted - 1) & q->ring_mask]; /* it was posted in part */
+			t = &q->tasks[(posted - 1) & q->ring_mask]; /* part of it was posted before */
 		} else if (posted == atomic_load(&q->task_formed)) {
 			break;
 		} else {

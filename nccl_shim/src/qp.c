@@ -45,7 +45,8 @@ static uint32_t ring_size(uint32_t n)
 	return size;
 }
 
-/* What the device has made: sizes, completion queues, nothing posted yet. */
+/* Sets up what follows from the queue pair that the device has made: sizes, completion queues. Nothing was
+ * posted yet. */
 static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *context,
 		   const struct ibv_qp_init_attr *attr)
 {
@@ -61,9 +62,9 @@ static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *co
 	q->send_cq = shim_cq_find(attr->send_cq);
 	q->recv_cq = attr->recv_cq ? shim_cq_find(attr->recv_cq) : NULL;
 	atomic_store(&q->state, IBV_QPS_RESET);
-	/* twice the slots: completions of a chain may free slots while the provider still walks its copies */
+	/* twice the slots: completions of a chain may free slots while the provider still reads its copies */
 	q->ring_mask = ring_size(2 * q->cap.max_send_wr) - 1;
-	/* some providers take a little more than they say */
+	/* some providers accept a little more than they report */
 	q->signal_mask = ring_size(2 * q->cap.max_send_wr) - 1;
 	q->signals = q->send_cq ? shim_map((q->signal_mask + 1) * sizeof(*q->signals)) : NULL;
 	q->fifo = NULL;
@@ -78,7 +79,7 @@ static void set_up(struct shim_qp *q, struct ibv_qp *qp, struct shim_context *co
 	shim_qp_unbind(q);
 }
 
-/* What it is for, as far as that is known before it is connected. */
+/* Finds out what it is for, as far as that is known before it is connected. */
 static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const void *caller)
 {
 	int lane = shim_lane_now();
@@ -92,7 +93,7 @@ static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const vo
 	if (dladdr(caller, &object) && object.dli_fname) {
 		size_t length = strlen(object.dli_fname);
 
-		/* the end of a long path says more than its beginning */
+		/* keep the end of a long path: it says more than the beginning */
 		strcpy(q->library,
 		       object.dli_fname +
 			       (length < sizeof(q->library) ? 0 : length - sizeof(q->library) + 1));
@@ -104,7 +105,7 @@ static void identify(struct shim_qp *q, const struct ibv_qp_cap *asked, const vo
 	q->stage = MFS_STAGE_CONTROL;
 }
 
-/* `attr` is what the device gave, `asked` what the program had asked for. */
+/* `attr` is what the device granted, `asked` what the program had asked for. */
 void shim_qp_add(struct ibv_qp *qp, const struct ibv_qp_init_attr *attr, const struct ibv_qp_cap *asked,
 		 uint64_t ops, const void *caller)
 {
@@ -152,7 +153,8 @@ static void forget(struct shim_qp *q)
 	shim_complete_all(q);
 	if (atomic_exchange(&q->failed, 0))
 		atomic_fetch_sub(&shim.failures, 1);
-	/* a permit that is being handed out names memory that goes away now; a thread that died doing so keeps it */
+	/* a permit that is being handed out names memory that goes away now; if a thread died doing that,
+	 * the memory stays */
 	if (shim_permits_settle())
 		shim_hold_free(q);
 	q->fifo = NULL;
@@ -195,7 +197,7 @@ int shim_qp_destroy(struct shim_qp *q)
 	return 0;
 }
 
-/* The device is being closed; queue pairs that were not destroyed go with it. */
+/* The device is being closed. Queue pairs that were not destroyed go with it. */
 void shim_qp_forget_context(const struct shim_context *context)
 {
 	unsigned cursor = 0;

@@ -1,4 +1,4 @@
-/* What happens to a queue pair between its creation and its destruction: another daemon, an error, another state. */
+/* Changes of a queue pair between its creation and its destruction: another daemon, an error, another state. */
 #include "qp_state.h"
 
 #include "../../csrc/base/clock.h"
@@ -20,7 +20,8 @@
 
 /* ---- the daemon's side of a queue pair ---------------------------------------------------------------------------------------- */
 
-/* The most bytes of a task, whole work requests apart: records.h. An unknown rate changes nothing. */
+/* Returns the most bytes of a task, except that work requests are not split; see records.h. An unknown
+ * rate leaves the default. */
 uint32_t shim_quantum_bytes(uint64_t rate_bytes_per_s)
 {
 	uint64_t least = rate_bytes_per_s / (MFS_NS_PER_S / SHIM_QUANTUM_NS_MIN);
@@ -33,7 +34,7 @@ uint32_t shim_quantum_bytes(uint64_t rate_bytes_per_s)
 	return most > SHIM_QUANTUM_BYTES_MIN ? (uint32_t)most : SHIM_QUANTUM_BYTES_MIN;
 }
 
-/* Both flags set, or the queue pair cannot be found yet: it is of no daemon. */
+/* Both flags set, or the queue pair cannot be found yet. Detaches it from any daemon. */
 void shim_qp_unbind(struct shim_qp *q)
 {
 	q->client = NULL;
@@ -43,8 +44,8 @@ void shim_qp_unbind(struct shim_qp *q)
 	shim_owner_shards(q, shim_detached.posted_shard);
 }
 
-/* Moves the queue pair to another daemon (NULL: none). Afterwards nothing of it touches the old segment. False when the
- * queue pair stayed busy for too long. */
+/* Moves the queue pair to another daemon (NULL: none). Afterwards nothing of it accesses the old segment.
+ * Returns false when the queue pair stayed busy for too long. */
 bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 {
 	struct shim_context *context;
@@ -61,7 +62,8 @@ bool shim_qp_bind(struct shim_qp *q, struct mfs_client *client)
 	context = atomic_load(&q->context);
 	nic = context ? context->nic : -1;
 	if (atomic_load(&q->live) && q->client != client) {
-		/* the old daemon is gone, or never was: what it permitted needs no report, what it did not will not be */
+		/* the old daemon is gone, or there was none: its permits need no report, and the other
+		 * tasks will get none */
 		for (uint64_t i = atomic_load(&q->task_done); i != atomic_load(&q->task_formed); i++) {
 			q->tasks[i & q->ring_mask].owed = false;
 			q->tasks[i & q->ring_mask].bypass = 1;
@@ -101,7 +103,7 @@ void shim_qp_bind_current(struct shim_qp *q)
 
 /* ---- the end of accounting (caller has both flags) ------------------------------------------------------------------------------ */
 
-/* An error was seen: what is held is posted now, so that the provider flushes it in order. */
+/* An error was seen: post what is held now, so that the provider flushes it in order. */
 void shim_qp_break(struct shim_qp *q)
 {
 	atomic_store(&q->broken, 1);
@@ -148,10 +150,10 @@ void shim_qp_reset_counts(struct shim_qp *q)
 		atomic_fetch_sub(&shim.failures, 1);
 	atomic_store(&q->broken, 0);
 	q->bytes_posted = q->bytes_marked = q->bytes_completed = q->completed_end = 0;
-	if (q->fifo) /* old numbers must not look published */
+	if (q->fifo) /* old numbers must not look like published ones */
+		/* reading does not allocate memory */
 		for (uint64_t i = 0; i <= q->ring_mask; i++)
-			if (atomic_load_explicit(&shim_held_at(q, i)->published,
-						 memory_order_relaxed)) /* takes no memory */
+			if (atomic_load_explicit(&shim_held_at(q, i)->published, memory_order_relaxed))
 				atomic_store_explicit(&shim_held_at(q, i)->published, 0,
 						      memory_order_relaxed);
 }
@@ -175,7 +177,7 @@ static void note_peer(struct shim_qp *q, const struct ibv_qp_attr *attr, int mas
 	shim_classify(q);
 }
 
-/* Writes the class of the queue pair into the address that it is connected to. */
+/* Writes the class of the queue pair into the address vector with which it is connected. */
 static void mark(const struct shim_qp *q, struct ibv_ah_attr *address)
 {
 	struct shim_context *context = atomic_load(&q->context);
@@ -211,7 +213,7 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 		return rc;
 	}
 
-	/* nothing may be posted while the queue pair turns over */
+	/* nothing may be posted while the queue pair changes its state */
 	bool owned = shim_owner_acquire_for(q, SHIM_TURNOVER_WAIT_NS);
 
 	rc = real_modify(q, attr, mask);
@@ -220,7 +222,7 @@ int shim_qp_modify(struct shim_qp *q, struct ibv_qp_attr *attr, int mask)
 	if (!rc && owned && state == IBV_QPS_RESET) {
 		if (shim_acquire_for(&q->polling, SHIM_TURNOVER_WAIT_NS)) {
 			shim_hold_drop(q);
-			shim_permits_settle(); /* one that is being handed out is not for the tasks to come */
+			shim_permits_settle(); /* a permit that is being handed out is not for later tasks */
 			shim_complete_all(q);
 			shim_qp_reset_counts(q);
 			shim_release(&q->polling);

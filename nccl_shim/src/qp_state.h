@@ -1,4 +1,4 @@
-/* A queue pair from one state to another, from one daemon to another. */
+/* What happens to a queue pair when its state or the daemon changes. */
 #ifndef MFS_SHIM_QP_STATE_H
 #define MFS_SHIM_QP_STATE_H
 

@@ -1,6 +1,5 @@
-/* The rules: where they come from, and which of them is a queue pair's. The first that matches library, process, role,
- * communicator and peer decides; where none does, the role alone.
- */
+/* The rules: where they come from, and which of them applies to a queue pair. The first rule that matches
+ * library, process, role, communicator and peer decides. If none matches, the role alone decides. */
 #define _GNU_SOURCE
 #include "rules.h"
 
@@ -11,7 +10,7 @@
 static struct mfs_rule rules[MFS_RULES_MAX];
 static int rules_count;
 static uint32_t rules_version;
-static uint8_t class_dscp[MFS_CLASSES_MAX]; /* of the classes on the wire, for lanes */
+static uint8_t class_dscp[MFS_CLASSES_MAX]; /* DSCP of each wire class, for lanes */
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool contains(const char *text, const char *part, size_t size)
@@ -77,7 +76,7 @@ struct shim_decision shim_rules_decide(const struct shim_qp *q, const char *comm
 			rule->action == MFS_RULE_HOLD && !(MFS_STAGES_UNSCHEDULED >> decision.stage & 1);
 		decision.dscp = rule->dscp;
 	}
-	if (q->lane >= 0) { /* its maker asks for permits */
+	if (q->lane >= 0) { /* the code that made it asks for permits itself */
 		decision.hold = false;
 		decision.dscp = class_dscp[q->lane];
 	}
@@ -91,14 +90,14 @@ static uint8_t dscp_of_class(struct mfs_client *client, int wire_class)
 				    memory_order_relaxed);
 }
 
-/* Reads the daemon's rules; answers their number, or -EAGAIN. */
+/* Reads the daemon's rules. Returns their number, or -EAGAIN. */
 int shim_rules_load(struct mfs_client *client)
 {
 	struct mfs_rule fresh[MFS_RULES_MAX];
 	uint32_t version = UINT32_MAX;
 	int n = mfs_client_rules(client, fresh, MFS_RULES_MAX, &version);
 
-	if (n < 0 || version == UINT32_MAX) /* the daemon is just writing: the old rules stay for now */
+	if (n < 0 || version == UINT32_MAX) /* the daemon is writing: keep the old rules for now */
 		return -EAGAIN;
 	pthread_mutex_lock(&rules_lock);
 	memcpy(rules, fresh, (size_t)n * sizeof(*rules));
@@ -110,7 +109,7 @@ int shim_rules_load(struct mfs_client *client)
 	return n;
 }
 
-/* Rules that stay, with the DSCP of MFS_CLASSES_MAX classes: see mark.c. */
+/* Sets rules that never change, with the DSCP of MFS_CLASSES_MAX classes: see mark.c. */
 void shim_rules_set(const struct mfs_rule *given, int count, const uint8_t *dscp)
 {
 	pthread_mutex_lock(&rules_lock);

@@ -2,9 +2,9 @@
  *
  *   46:5,34:4!,8:0
  *
- * Without it nothing is changed. A level that the program has set itself (not 0) stays, but where "!" says otherwise: only who
- * runs the subnet manager knows what levels mean there. Used when a queue pair is connected, which is no data path.
- */
+ * If it is not set, nothing is changed. A level that the program has set itself (not 0) stays, unless "!"
+ * says otherwise: only the operator of the subnet manager knows what the levels mean there. Used when a
+ * queue pair is connected, not on the data path. */
 #include "service_level.h"
 
 #include "log.h"
@@ -17,11 +17,11 @@
 
 static struct {
 	uint8_t level;
-	bool known, over; /* over: the program's own, too */
+	bool known, over; /* over: replaces the program's own level, too */
 } of_dscp[DSCPS];
 static bool any;
 
-/* A whole number below `below` at *text, which moves behind it; -1: there is none. */
+/* Parses a whole number less than `below` at *text and moves *text behind it. Returns -1 if there is none. */
 static int number(const char **text, int below)
 {
 	int value = 0;

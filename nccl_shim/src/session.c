@@ -1,19 +1,21 @@
-/* The session with the daemon, as an engine in this process shares it (mfs/api.h). */
+/* The session with the daemon, shared with an engine in this process (mfs/api.h). */
 #include "session.h"
 
 pthread_mutex_t shim_attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static _Atomic uint32_t shared; /* an engine has the session */
+static _Atomic uint32_t shared; /* 1: an engine has got the session */
 
-/* Hands the session to an engine: no session of this process is unmapped from now on, at the price of one segment for each
- * daemon that dies. `shared` is set before the client is read, and lose() reads it after it has cleared the client. */
+/* Gives the session to an engine. From now on no session of this process is unmapped, which costs one
+ * segment for each daemon that dies. `shared` is set before the client is read, and lose() reads `shared`
+ * after it has cleared the client. */
 struct mfs_client *shim_client_share(void)
 {
 	atomic_store(&shared, 1);
 	return atomic_load(&shim.client);
 }
 
-/* The batch of this process and its layer, when there is exactly one. Only an engine that knows the session has any. */
+/* Writes the current batch of this process and its layer if there is exactly one. Only an engine that has
+ * got the session can have any. */
 void shim_batch_now(uint32_t *batch, uint16_t *layer)
 {
 	struct mfs_client *client =
@@ -37,7 +39,7 @@ void shim_batch_now(uint32_t *batch, uint16_t *layer)
 	*layer = (uint16_t)atomic_load_explicit(&segment->batch[found].layer_current, memory_order_relaxed);
 }
 
-/* Once it is shared it stays so: see shim_client_share. */
+/* Once shared, the session stays shared: see shim_client_share. */
 bool shim_client_shared(void)
 {
 	return atomic_load(&shared);

@@ -1,4 +1,4 @@
-/* The session with the daemon, as an engine in this process shares it. */
+/* The session with the daemon, shared with an engine in this process. */
 #ifndef MFS_SHIM_SESSION_H
 #define MFS_SHIM_SESSION_H
 

@@ -1,35 +1,41 @@
-/* For how long a queue pair may be held, whatever the daemon does: the account that the shim's thread keeps.
+/* How long a queue pair may be held, whatever the daemon does. The shim's thread keeps an account of it
+ * for each queue pair.
  *
- * A queue pair stands still because of MFS while it holds something and has nothing under way. That time is its loss. The loss is
- * paid back by other time, at a quarter: PAYBACK. When it reaches the budget, everything that the queue pair holds goes, and
- * what it posts is not held for PAYBACK budgets; then the account is balanced, and begins at zero.
+ * A queue pair stands still because of MFS while it holds something and has nothing under way. That time
+ * is its loss. All other time pays the loss back at a quarter (PAYBACK). When the loss reaches the budget,
+ * everything that the queue pair holds is posted, and what it posts is not held for PAYBACK budgets. After
+ * that the account is balanced and begins at zero.
  *
- * Where a link is full, each queue pair stands still while the others have their turn, with MFS and without. So of each stretch
- * of standing still the first is not counted: one turn, that is, the time in which every queue pair of this process that holds
- * something could have sent a task, four times over, since there are other processes; and never more than the budget. A stretch
- * ends when something of the queue pair is under way.
+ * On a full link each queue pair stands still while the others have their turn, with or without MFS. So
+ * the first part of each stretch of standing still is not counted: one turn. A turn is the time in which
+ * every queue pair of this process that holds something could have sent a task, times four because there
+ * are other processes, but never more than the budget. A stretch ends when something of the queue pair is
+ * under way.
  *
- * And what is under way pays back what the link would have given to it in that time and the others' turns: one transfer after
- * the other ends no later than all at once, and most of them sooner. So the time that something of the queue pair is under
- * way counts as often as queue pairs of this process hold something, and four times over, by the share of the latest time in
- * which anything of this process was under way: if the daemon gives next to nothing to any, little is paid back. A flow
- * that has a fourth of its share of the link does not use its budget up, however long it lasts; one that has not does. So within
- * any time T a queue pair stands still for at most
+ * Time under way pays back, too: what the link would have given the queue pair in that time and in the
+ * turns of the others. (Transfers sent one after the other end no later than if all are sent at once, and
+ * most end sooner.) The time that something of the queue pair is under way counts as often as there are
+ * queue pairs of this process that hold something, times four. It is scaled by the share of recent time in
+ * which anything of this process was under way: if the daemon gives next to nothing to any of them, little
+ * is paid back. A flow that gets a fourth of its share of the link thus never uses up its budget, however
+ * long it lasts; one that gets less does. So within any time T a queue pair stands still for at most
  *
- *	one turn for each time that it was served + budget + what is paid back:
- *	the more of (T - what it stands still) / PAYBACK and (time under way) * TURN_OTHERS * (queue pairs) * busy
+ *   one turn for each time that it was served + budget + what is paid back:
+ *   the larger of (T - time standing still) / PAYBACK
+ *   and (time under way) * TURN_OTHERS * (queue pairs) * busy
  *
- * and never for more than two budgets in a row, in however many work requests, pieces and calls a transfer comes. What belongs
- * to which transfer need not be known.
+ * and never for more than two budgets in a row, in however many work requests, pieces and calls a transfer
+ * comes. It need not be known what belongs to which transfer.
  *
- * What is held behind work requests that are served has no bound in that account. Where it is known when the library gives up
- * what it has posted (q->gives_up_ns), nothing is held for longer than half of that: budget.c.
+ * This account has no bound for what is held behind work requests that are served. Where it is known when
+ * the library gives up what it has posted (q->gives_up_ns), nothing is held for longer than half of that
+ * time: budget.c.
  *
- * The thread sweeps every few milliseconds while anything is held. What is under way for longer
+ * The thread sweeps every few milliseconds while anything is held. A task that is under way for longer
  * than the budget without a completion counts as standing still: its program does not poll.
  *
- * Besides, an engine can say until when a work request may be held (mfs_context.hold_until_ns).
- */
+ * In addition an engine can set the time until which a work request may be held
+ * (mfs_context.hold_until_ns). */
 #include "sweep.h"
 
 #include "budget.h"
@@ -45,17 +51,18 @@
 #define PAYBACK 4
 #define TURN_LEAST_NS 8000000 /* two sweeps */
 #define TURN_OTHERS 4
-#define TURN_RATE_UNKNOWN_BYTES_PER_S 1000000000 /* of a port that does not say */
-#define SOON_NS 5000000                          /* the next sweep may be only so much later */
-#define TRIM_AFTER_NS 1000000000                 /* a queue pair held something its memory goes back */
-#define ALL_EVERY_NS 64000000                    /* queue pairs that hold nothing are visited, too */
+#define TURN_RATE_UNKNOWN_BYTES_PER_S 1000000000 /* for a port that does not report its rate */
+#define SOON_NS 5000000                          /* the next sweep may be this much later */
+/* after a queue pair has held nothing for this long, its memory is given back */
+#define TRIM_AFTER_NS 1000000000
+#define ALL_EVERY_NS 64000000 /* interval at which queue pairs that hold nothing are visited, too */
 
-static struct shim_qp *listed; /* the thread's, as all that follows */
+static struct shim_qp *listed; /* used only by the shim's thread, like everything below */
 static uint64_t all_at_ns;
 
-/* How much of the latest budget's time something of this process was under way, 0 to 1. */
+/* Share of the last budget's time in which anything of this process was under way, 0 to 1. */
 static double busy;
-/* the last sweep, and the time under way of all queue pairs that it found */
+/* time of the last sweep, and the total time under way of all queue pairs that it found */
 static uint64_t swept_ns, swept_flight_ns;
 
 static bool holds_something(struct shim_qp *q)
@@ -64,7 +71,8 @@ static bool holds_something(struct shim_qp *q)
 	       atomic_load(&q->wr_posted) != atomic_load(&q->wr_next);
 }
 
-/* Owner held. Some held work request may not be held any longer: all go. Otherwise notes the next that says so. */
+/* Owner flag held. If the time of any held work request is over, all go. Otherwise notes the earliest time
+ * at which one is. */
 static void leases_check(struct shim_qp *q, uint64_t now_ns)
 {
 	uint64_t next = atomic_load(&q->wr_next), until_ns;
@@ -83,7 +91,7 @@ static void leases_check(struct shim_qp *q, uint64_t now_ns)
 	}
 }
 
-/* How long tasks were under way so far. */
+/* Total time for which its tasks were under way so far. */
 static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
 	uint64_t total_ns = atomic_load(&q->flight_ns), since_ns = atomic_load(&q->flight_since_ns);
@@ -93,8 +101,8 @@ static uint64_t flight_ns(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns
 	return total_ns + (now_ns - since_ns < budget_ns ? now_ns - since_ns : budget_ns);
 }
 
-/* How long a queue pair may wait for others to have their turn: of a slow NIC as if tasks were of SHIM_QUANTUM_BYTES, since
- * work requests may be as large. */
+/* How long a queue pair may wait for the others to have their turn. On a slow NIC tasks are assumed to be
+ * as large as SHIM_QUANTUM_BYTES, since single work requests may be. */
 static uint64_t turn_ns(const struct shim_qp *q, uint64_t budget_ns)
 {
 	const struct shim_context *context = atomic_load(&q->context);
@@ -111,7 +119,7 @@ static uint64_t turn_ns(const struct shim_qp *q, uint64_t budget_ns)
 	return ns < budget_ns ? ns : budget_ns;
 }
 
-/* Of a stretch of standing still that went on for `more_ns`, the part beyond one turn. */
+/* The stretch of standing still has grown by `more_ns`. Returns the part of that which is beyond one turn. */
 static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns, uint64_t budget_ns)
 {
 	uint64_t turn = turn_ns(q, budget_ns), before_ns = q->stretch_ns > turn ? q->stretch_ns - turn : 0;
@@ -120,7 +128,7 @@ static uint64_t beyond_turn(struct shim_qp *q, uint64_t more_ns, uint64_t budget
 	return (q->stretch_ns > turn ? q->stretch_ns - turn : 0) - before_ns;
 }
 
-/* Before the visits, which find what came since the last sweep. */
+/* Called before the visits, which count the time under way since the last sweep. */
 static void busy_update(uint64_t now_ns, uint64_t budget_ns)
 {
 	uint64_t ns = now_ns - swept_ns;
@@ -134,13 +142,13 @@ static void busy_update(uint64_t now_ns, uint64_t budget_ns)
 	swept_flight_ns = 0;
 }
 
-/* What time under way pays back. */
+/* What this time under way pays back. */
 static uint64_t paid_ns(uint64_t flown_ns)
 {
 	return (uint64_t)((double)flown_ns * (double)(atomic_load(&shim.listed) * TURN_OTHERS) * busy);
 }
 
-/* Brings the account up to date; true when the budget is used up. */
+/* Brings the account up to date. Returns true when the budget is used up. */
 static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 {
 	uint64_t since_ns = atomic_load(&q->held_since_ns), flown_ns = flight_ns(q, now_ns, budget_ns);
@@ -148,7 +156,7 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 		 account_ns = q->lost_ns;
 	uint64_t lost_ns, back_ns, paid;
 
-	if (now_ns < accounted_ns) /* it is free until then */
+	if (now_ns < accounted_ns) /* nothing is held until then */
 		return false;
 	atomic_store(&q->free_until_ns, 0);
 	if (!since_ns || since_ns > now_ns)
@@ -177,8 +185,8 @@ static bool account(struct shim_qp *q, uint64_t now_ns, uint64_t budget_ns)
 	return account_ns >= budget_ns;
 }
 
-/* Takes the owner flag only where there is something to do: a post that finds it taken leaves its work request to be
- * part of a larger task. */
+/* Takes the owner flag only if there is something to do: a post that finds the flag taken leaves its work
+ * request to be part of a larger task. */
 static void visit(struct shim_qp *q, uint64_t now_ns, uint64_t max_hold_ns)
 {
 	uint64_t budget_ns = shim_budget_ns(q, max_hold_ns);
@@ -204,8 +212,8 @@ static void visit(struct shim_qp *q, uint64_t now_ns, uint64_t max_hold_ns)
 		shim_pump(q);
 }
 
-/* Visits every queue pair that holds something: what was held too long may go, what the provider or the daemon had no
- * room for is tried again. And now and then all queue pairs, so that no completion stays uncounted. */
+/* Visits every queue pair that holds something: what was held too long may go, and what the provider or the daemon
+ * had no room for is tried again. Now and then it visits all queue pairs, so that no completion stays uncounted. */
 void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 {
 	struct shim_qp **link = &listed, *q = shim_list_take(), *next;
@@ -244,7 +252,7 @@ void shim_sweep(uint64_t now_ns, uint64_t max_hold_ns)
 	}
 }
 
-/* Records of the parent are not used again, so what is in them does not matter. */
+/* Records of the parent are not used again, so their contents do not matter. */
 void shim_sweep_after_fork(void)
 {
 	shim_list_take();

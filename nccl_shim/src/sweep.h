@@ -1,4 +1,4 @@
-/* The thread's part of holding: nothing is held for too long. */
+/* The part of holding that the shim's thread does: nothing is held for too long. */
 #ifndef MFS_SHIM_SWEEP_H
 #define MFS_SHIM_SWEEP_H
 

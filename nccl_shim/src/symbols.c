@@ -1,9 +1,9 @@
-/* The functions behind ours: libc's dlsym and dlvsym, and every copy of libibverbs in the process.
+/* The real functions behind ours: libc's dlsym and dlvsym, and every copy of libibverbs in the process.
  *
- * We define dlsym ourselves, so the real one is looked up in libc's own symbol table. A process may hold several copies
- * of libibverbs (wheels carry their own); each is one record here, found by the object that called us, or by the handle
- * that was given to dlsym, and never unloaded again since our thread may post through it.
- */
+ * We define dlsym ourselves, so the real one is looked up in libc's own symbol table. A process may hold
+ * several copies of libibverbs, since wheels bring their own. Each copy is one record here, found by the
+ * object that called us or by the handle given to dlsym. A copy is never unloaded again, since our thread
+ * may post through it. */
 #define _GNU_SOURCE
 #include "symbols.h"
 
@@ -80,7 +80,7 @@ static bool is_libc(const char *path)
 	return same(name, "libc.so.6") || same(name, "libdl.so.2");
 }
 
-/* Calls nothing: a sanitizer's runtime asks dlsym before its own wrappers of libc work. */
+/* Calls no library function: a sanitizer's runtime calls dlsym before its own wrappers of libc work. */
 void mfs_symbols_load(void)
 {
 	if (mfs_real_dlsym && mfs_real_dlvsym)
@@ -125,11 +125,11 @@ static void *lookup(void *handle, const char *name)
 	for (unsigned i = 0; !address && i < sizeof(versions) / sizeof(versions[0]); i++)
 		address = mfs_real_dlvsym(handle, name, versions[i]);
 	if (!address)
-		address = mfs_real_dlsym(handle, name); /* a replacement library without versions */
+		address = mfs_real_dlsym(handle, name); /* a replacement library without symbol versions */
 	return address && !shim_symbol_is_ours(address) ? address : NULL;
 }
 
-/* Answers the record of the copy that `open_device` belongs to, made from `handle` if it is new. */
+/* Returns the record of the copy that `open_device` belongs to; makes it from `handle` if it is new. */
 static const struct shim_verbs *verbs_record(void *handle, void *open_device)
 {
 	struct shim_verbs *found = NULL;
@@ -177,7 +177,8 @@ const struct shim_verbs *shim_verbs_of_handle(void *handle)
 	return open_device ? verbs_record(handle, open_device) : NULL;
 }
 
-/* What the caller would have got without us: the global scope after us, then its own dependencies, then any copy. */
+/* Finds what the caller would have got without us: first in the global scope behind us, then in its own
+ * dependencies, then in any copy. */
 const struct shim_verbs *shim_verbs_of_caller(const void *return_address)
 {
 	const struct shim_verbs *verbs = shim_verbs_of_handle(RTLD_NEXT);

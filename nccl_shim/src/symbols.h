@@ -1,4 +1,5 @@
-/* The functions behind ours: libc's dlsym and dlvsym, found without calling either, and every copy of libibverbs. */
+/* The real functions behind ours: libc's dlsym and dlvsym, found without calling either, and those of
+ * every copy of libibverbs. */
 #ifndef MFS_SHIM_SYMBOLS_H
 #define MFS_SHIM_SYMBOLS_H
 
@@ -6,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One copy of libibverbs: a process may hold several (wheels carry their own). */
+/* One copy of libibverbs. A process may have several, since wheels bring their own. */
 struct shim_verbs {
 	struct ibv_context *(*open_device)(struct ibv_device *);
 	struct ibv_context *(*import_device)(int);

@@ -1,8 +1,7 @@
 /* The table of queue pairs: found by pointer when they are posted to, by number when they complete.
  *
- * Records come from a pool that only grows, so a thread may read one whose queue pair is just being destroyed; it takes
- * a flag and checks `live` before it changes anything.
- */
+ * Records come from a pool that only grows, so a thread may read the record of a queue pair that is just
+ * being destroyed. It takes a flag and checks `live` before it changes anything. */
 #include "table.h"
 
 #include "chain.h"
@@ -111,7 +110,7 @@ void shim_table_remove(struct shim_qp *q)
 	atomic_fetch_add(&version, 1);
 }
 
-/* The record may be used again. */
+/* Puts the record back, so that it can be used again. */
 void shim_table_put(struct shim_qp *q)
 {
 	pthread_mutex_lock(&shim_table_lock);
@@ -120,7 +119,7 @@ void shim_table_put(struct shim_qp *q)
 	pthread_mutex_unlock(&shim_table_lock);
 }
 
-/* In the child: what the parent holds stays the parent's. Devices opened by the parent pass through from now on. */
+/* For the child: what the parent holds stays the parent's. Devices opened by the parent pass through from now on. */
 void shim_table_after_fork(void)
 {
 	unsigned n = atomic_load(&used);

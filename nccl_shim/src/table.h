@@ -15,7 +15,7 @@ static inline unsigned shim_pointer_bucket(const struct ibv_qp *qp)
 	return (unsigned)(((uintptr_t)qp >> 4) * 0x9E3779B97F4A7C15u >> 32) & (SHIM_POINTER_BUCKETS - 1);
 }
 
-/* The queue pair if it is the first of its bucket, as nearly all are; else NULL, and shim_qp_find may find it. */
+/* Returns the queue pair if it is the first of its bucket, as nearly all are. Otherwise NULL: use shim_qp_find. */
 static inline struct shim_qp *shim_qp_first(const struct ibv_qp *qp)
 {
 	struct shim_qp *q =
@@ -27,7 +27,7 @@ static inline struct shim_qp *shim_qp_first(const struct ibv_qp *qp)
 struct shim_qp *shim_qp_find_number(const struct shim_context *context, uint32_t number);
 struct shim_qp *shim_qp_each(unsigned *cursor);
 
-/* Changing it: callers hold the lock, which also protects the records of devices. */
+/* Changes to the table. Callers hold the lock, which also protects the records of devices. */
 extern pthread_mutex_t shim_table_lock;
 struct shim_qp *shim_table_get(void);
 void shim_table_insert(struct shim_qp *q);

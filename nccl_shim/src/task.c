@@ -1,4 +1,4 @@
-/* Forms tasks of what is held, and asks for their permits. */
+/* Forms tasks from held work requests, and asks for their permits. */
 #include "task.h"
 
 #include "../../csrc/base/clock.h"
@@ -23,7 +23,7 @@ bool shim_task_may_go(struct shim_qp *q, uint64_t posted)
 	       !atomic_load_explicit(&shim.enforcing, memory_order_acquire) || shim_budget_over(q);
 }
 
-/* What needs no slot does not wait for one. */
+/* Tasks that need no slot must not wait for one. */
 static bool waits_for_slot(struct shim_qp *q)
 {
 	return atomic_load(&q->starved) && !atomic_load(&q->force) && atomic_load(&shim.enforcing) &&
@@ -53,7 +53,7 @@ bool shim_tasks_ready(struct shim_qp *q)
 	       task_formed - task_posted < waiting_max();
 }
 
-/* Called by the thread that takes permits, and by the owner for what goes on credit. */
+/* Called by the thread that takes permits, and by the owner for a task that goes on credit. */
 void shim_task_permit(struct shim_qp *q, struct shim_task *t)
 {
 	uint64_t before = atomic_load(&q->permitted_sequence);
@@ -66,8 +66,8 @@ void shim_task_permit(struct shim_qp *q, struct shim_task *t)
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------------------- */
 
-/* Whether the wire keeps what the queue pair sends apart from collectives: its own class is below theirs. What it reads
- * comes with the class of the other end's queue pair, which is not known. */
+/* True if the wire keeps what the queue pair sends apart from collectives: its class is lower than theirs.
+ * What it reads comes in the class of the other end's queue pair, which is not known here. */
 static bool class_apart(const struct shim_qp *q)
 {
 	const struct mfs_segment_header *header = &mfs_client_segment(q->client)->header;
@@ -80,15 +80,16 @@ static bool class_apart(const struct shim_qp *q)
 	return false;
 }
 
-/* Whether all tasks ahead of it may go. Credit for one behind a task that waits would let that one go without its permit:
- * they leave in order. */
+/* True if all tasks ahead of it may go. Tasks of a queue pair leave in order: credit for one behind a
+ * waiting task would let the waiting task go without its permit. */
 static bool next_to_go(const struct shim_qp *q, const struct shim_task *t)
 {
 	return atomic_load_explicit(&q->permitted_sequence, memory_order_relaxed) + 1 >= t->sequence ||
 	       atomic_load_explicit(&q->task_posted, memory_order_relaxed) + 1 >= t->sequence;
 }
 
-/* False: there is no slot now. The task is formed again at the next sweep, or goes when the hold budget is used up. */
+/* Returns false when there is no slot now. The task is then formed again at the next sweep, or goes when
+ * the hold budget is used up. */
 static bool submit(struct shim_qp *q, struct shim_task *t)
 {
 	struct mfs_task task = {.bytes = t->bytes,
@@ -134,13 +135,13 @@ static bool submit(struct shim_qp *q, struct shim_task *t)
 	return true;
 }
 
-/* Its bytes come here. */
+/* True if its bytes come to this node. */
 static bool reads(const struct shim_held *held)
 {
 	return !held->hole && held->wr.opcode == IBV_WR_RDMA_READ;
 }
 
-/* A task is of one tag and one direction. */
+/* All work requests of a task have one tag and one direction. */
 void shim_tasks_form(struct shim_qp *q)
 {
 	uint64_t index = atomic_load(&q->wr_formed), formed = atomic_load(&q->task_formed);

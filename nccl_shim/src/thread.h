@@ -1,4 +1,4 @@
-/* What is known of the posting thread: its id, and whether anything has been announced of what it posts. */
+/* What is known of the posting thread: its id, and whether anything was announced about its posts. */
 #ifndef MFS_SHIM_THREAD_H
 #define MFS_SHIM_THREAD_H
 
@@ -7,7 +7,7 @@
 
 #define SHIM_THREAD_NONE UINT32_MAX /* no id yet */
 
-struct shim_collective { /* what this thread sends next: profiler.c */
+struct shim_collective { /* what this thread sends next, see profiler.c */
 	bool given;
 	uint8_t communicator;
 	uint8_t operation; /* enum mfs_operation */
@@ -16,12 +16,13 @@ struct shim_collective { /* what this thread sends next: profiler.c */
 };
 
 extern __thread uint32_t shim_thread_id __attribute__((tls_model("initial-exec"))); /* even, not 0 */
-/* The id while nothing has been announced of what the thread posts, else SHIM_THREAD_NONE: one comparison for both. */
+/* The thread's id while nothing was announced about its posts, otherwise SHIM_THREAD_NONE. One comparison
+ * thus checks both. */
 extern __thread uint32_t shim_plain_id __attribute__((tls_model("initial-exec")));
 extern __thread bool shim_context_given __attribute__((tls_model("initial-exec")));
 extern __thread struct shim_collective shim_collective __attribute__((tls_model("initial-exec")));
 
-/* After a context, a collective or the id has changed. */
+/* To be called after a change of a context, a collective or the id. */
 static inline void shim_plain_set(void)
 {
 	shim_plain_id = shim_context_given || shim_collective.given ? SHIM_THREAD_NONE : shim_thread_id;

@@ -1,4 +1,4 @@
-/* Memory in which something was held goes back to the system when nothing has been held for a while. */
+/* Gives memory in which something was held back to the system when nothing has been held for a while. */
 #include "trim.h"
 
 #include "hold.h"
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Gives the whole pages of slots [from, to) back to the system, which has zeros there from then on. */
+/* Gives the whole pages of slots [from, to) back to the system; they read as zeros from then on. */
 static void pages_give_back(char *memory, uint64_t from, uint64_t to)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -19,9 +19,9 @@ static void pages_give_back(char *memory, uint64_t from, uint64_t to)
 		madvise((void *)first, last - first, MADV_DONTNEED);
 }
 
-/* While this holds the owner flag others may reserve and fill
- * in the next slots, cap.max_send_wr of them at most, so those stay. Not where completions are still to come, which may
- * name a held copy. False: busy. */
+/* Gives back the memory of a queue pair. While it holds the owner flag, other threads may reserve and fill
+ * the next slots, at most cap.max_send_wr of them, so those are kept. Nothing is given back while
+ * completions are still to come, since they may name a held copy. Returns false if the queue pair is busy. */
 bool shim_trim(struct shim_qp *q)
 {
 	uint64_t slots = (uint64_t)q->ring_mask + 1, next, first, last;

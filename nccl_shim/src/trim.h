@@ -1,4 +1,4 @@
-/* Memory in which nothing has been held for a while. */
+/* Gives back memory in which nothing has been held for a while. */
 #ifndef MFS_SHIM_TRIM_H
 #define MFS_SHIM_TRIM_H
 

@@ -1,4 +1,4 @@
-/* The sleep of the shim's thread, from which a post that is held wakes it. */
+/* The sleep of the shim's thread. A post that is held wakes it. */
 #define _GNU_SOURCE
 #include "wake.h"
 
@@ -20,7 +20,7 @@ static void sleep_ns(uint64_t timeout_ns)
 	syscall(SYS_futex, &sleeping, FUTEX_WAIT_PRIVATE, 1, &timeout, NULL, 0);
 }
 
-/* After something was held: sees to it that the thread is awake. No system call if it is. */
+/* Called after something was held: wakes the thread if it sleeps. No system call if it is awake. */
 void shim_wake(void)
 {
 	atomic_thread_fence(memory_order_seq_cst);
@@ -32,7 +32,7 @@ void shim_wake(void)
 	}
 }
 
-/* Until woken, or for that long; not at all while something is held. */
+/* Sleeps until woken or until the timeout. Does not sleep while something is held. */
 void shim_sleep(uint64_t timeout_ns)
 {
 	atomic_store(&sleeping, 1);

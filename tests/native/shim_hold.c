@@ -618,7 +618,7 @@ static uint64_t task_bytes_at(uint64_t rate_bytes_per_s, uint32_t each)
 	return daemon_submitted(d, 0).bytes;
 }
 
-/* One of 100 Gbit/s has tasks of 256 KiB, one of 400 Gbit/s those of 10 us. */
+/* A NIC of 100 Gbit/s has tasks of 256 KiB, one of 400 Gbit/s tasks of 512 KiB. */
 static void tasks_of_a_rate_known(void)
 {
 	CHECK_EQUAL(task_bytes_at(12500000000, 65536), 262144);
@@ -626,7 +626,12 @@ static void tasks_of_a_rate_known(void)
 
 static void tasks_of_a_fast_link(void)
 {
-	CHECK_EQUAL(task_bytes_at(50000000000, 65536), 7 * 65536);
+	CHECK_EQUAL(task_bytes_at(50000000000, 65536), 524288);
+}
+
+static void tasks_of_a_fast_link_in_larger_work_requests(void)
+{
+	CHECK_EQUAL(task_bytes_at(50000000000, 262144), 524288);
 }
 
 static void tasks_of_an_absurd_rate(void)
@@ -850,6 +855,7 @@ int main(int argc, char **argv)
 		{"tasks_fit_the_rate", tasks_fit_the_rate},
 		{"tasks_of_a_rate_known", tasks_of_a_rate_known},
 		{"tasks_of_a_fast_link", tasks_of_a_fast_link},
+		{"tasks_of_a_fast_link_in_larger_work_requests", tasks_of_a_fast_link_in_larger_work_requests},
 		{"tasks_of_an_absurd_rate", tasks_of_an_absurd_rate},
 		{"tasks_of_an_unknown_rate", tasks_of_an_unknown_rate},
 		{"observe", observe},

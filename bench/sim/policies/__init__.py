@@ -1,13 +1,12 @@
-"""Scheduling policies by name. A policy is one file here (or anywhere: `--policy ./mine.py`) that registers
-a class:
+"""Scheduling policies by name. A policy is one file here (or anywhere: `--policy ./mine.py`) that registers a class:
 
     @register("mine")
     class Mine(Policy):
         def order(self, flow):
             return pack(band=flow.stage)
 
-`order` gives a flow's place: smaller first, equal ones share fairly. It is asked when a flow is posted and, as the
-class attributes say, at layer boundaries, when a request's fetched layer changes, and at ticks.
+`order` returns a flow's place: smaller goes first, and equal places share fairly. It is called when a flow is posted
+and, as the class attributes say, at layer boundaries, when a request's fetched layer changes, and at ticks.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ DEADLINE_UNIT_S = 1e-6
 
 
 def pack(band: int, first: int = 0, second: float = 0.0, third: int = 0, sequence: int = 0) -> int:
-    """One number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14). `second` is a
-    time or a duration in seconds, distinguished by microseconds up to 4.7 hours, or any number of that range."""
+    """Returns a number that sorts as (band 0..7, first 0..2047, second, third 0..3, sequence modulo 2^14). `second` is
+    a time or a duration in seconds, distinguished by microseconds up to 4.7 hours, or any number of that range."""
     ticks = int(second / DEADLINE_UNIT_S)
     ticks = 0 if ticks < 0 else min(ticks, (1 << 34) - 1)
     return band << 61 | min(first, 2047) << 50 | ticks << 16 | third << 14 | sequence & 0x3FFF
 
 
 class Policy(SchedulingPolicy):
-    """What policies start from: one that, at ticks, asks itself again for all that ships."""
+    """Base class of policies. At ticks it asks itself again for the order of all flows that ship."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
 
     def order_move(self, move: Move) -> int:
-        """Behind all else, by deadline."""
+        """Behind everything else, by deadline."""
         move.wire_class = (self.simulation.cluster.config.fabric_classes or 8) - 1
         return pack(7, second=move.deadline_s)
 
@@ -53,7 +52,7 @@ class Policy(SchedulingPolicy):
 
 
 def register(*names: str) -> Callable[[type[Policy]], type[Policy]]:
-    """Makes a policy known under these names; the class may tell them apart by its `variant` attribute."""
+    """Registers a policy under these names. The class may distinguish them by its `variant` attribute."""
 
     def add(policy: type[Policy]) -> type[Policy]:
         for name in names:
@@ -70,8 +69,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Factory:
-    """The policy of that name, or the only one registered by that Python file. Raises LookupError naming
-    what there is."""
+    """Returns the policy of that name, or the only one registered by that Python file. Raises LookupError naming those
+    that exist."""
     known = names()
     if name.endswith(".py"):
         before = set(_REGISTRY)

@@ -1,6 +1,6 @@
 """mfs-sent, mfs-admitted: `mfs` on a fabric of few classes, in exact order at each sender, and with admission at the
-receiver after a round trip (bench/sim/admission.py); mfs-admitted-due: the same, and lost last stages keep their
-deadline. Against `mfs`, whose senders hold one production queue each."""
+receiver after a round trip (bench/sim/admission.py). mfs-admitted-due: the same, and lost last stages keep their
+deadline. For comparison with `mfs`, whose senders have one production queue each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""alone: every unit has the fabric to itself; its own stages still meet. What no order between units can exceed,
-and so a nearer reference above than `nocont`, which ignores also what a batch does to itself."""
+"""alone: every unit has the fabric to itself; only its own stages meet. No order between units can exceed it, so it is
+a closer upper reference than `nocont`, which also ignores what a batch does to itself."""
 
 from __future__ import annotations
 

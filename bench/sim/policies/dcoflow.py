@@ -1,9 +1,10 @@
-"""dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). Built from the last place: on
-the busiest link, the coflow with the latest deadline goes last if the link's work ends by then; otherwise the
+"""dcoflow: coflows with deadlines; admission and order together (arXiv 2205.01229). The order is built from the last
+place: on the busiest link, the coflow with the latest deadline goes last if the link's work ends by then. Otherwise the
 coflow with most work there is rejected and served behind all others.
 
-Its coflows are those of requests: a batch's collectives serve many of them, go before and are never rejected. Reuse
-carries the deadline of its own request."""
+Its coflows are those of requests. A batch's collectives serve many requests; they go before and are never rejected.
+Reuse has the deadline of its own request.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from bench.sim.states import Flow
 
 
 def admit(demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> tuple[list[Flow], list[Flow]]:
-    """(accepted in order, rejected), given seconds of work per link and until each deadline."""
+    """Returns (accepted in order, rejected), given seconds of work per link and until each deadline."""
     load: dict[int, float] = {}
     users: dict[int, list[Flow]] = {}
     for flow, links in demands.items():

@@ -1,10 +1,11 @@
-"""dscp, dscp-size: what the classes of a fabric give without a daemon. The sender of a transfer marks it once and
+"""dscp, dscp-size: what the classes of a fabric achieve without a daemon. The sender of a transfer marks it once and
 posts it at once; nothing waits at the sender, and the fabric is fair inside a class.
 
 dscp marks by stage: collectives, loads (stage 1), last stages (stage 3). dscp-size has classes by size among loads and
 among last stages, the smallest highest: of eight classes one for collectives, four for loads, three for last stages.
-Their edges are quantiles of the run's own sizes. An operator would take those of another day: this errs in the policy's
-favour."""
+Their limits are quantiles of the run's own sizes. An operator would take those of another day, so this favours the
+policy.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from bench.sim.moves import Move
     from bench.sim.states import Flow
 
-CLASSES = 8  # where the configuration names none
+CLASSES = 8  # if the configuration names none
 
 
 def load_bytes(cluster: Cluster, request: Request) -> float:
@@ -35,7 +36,7 @@ def last_stage_bytes(cluster: Cluster, request: Request) -> float:
 
 
 def edges(sizes: Iterable[float], classes: int) -> list[float]:
-    """The sizes up to which each class but the last goes: about as many transfers in each."""
+    """Returns the largest size of each class but the last: about as many transfers in each."""
     ordered = sorted(size for size in sizes if size > 0)
     if not ordered:
         return []
@@ -43,18 +44,18 @@ def edges(sizes: Iterable[float], classes: int) -> list[float]:
 
 
 class Marked(Policy, ABC):
-    """Strict classes that a sender marks; the class is the place."""
+    """Strict classes set by the sender; the class is the place."""
 
     def network(self) -> SharedNetwork:
         return SharedNetwork(self.simulation.cluster.topology)
 
     @abstractmethod
     def mark(self, flow: Flow) -> int:
-        """Its class on the wire."""
+        """Returns the flow's class on the wire."""
 
     @abstractmethod
     def mark_move(self, move: Move) -> int:
-        """The class of weights that move."""
+        """Returns the class of weights that move."""
 
     def order(self, flow: Flow) -> int:
         flow.wire_class = self.mark(flow)
@@ -79,8 +80,8 @@ class Dscp(Marked):
 
 
 def by_size(classes: int, known: Iterable[tuple[Cluster, Request]], *, background: bool = False) -> Marks:
-    """Classes by stage and size as programs mark them themselves; edges at quantiles of the sizes of these requests.
-    `background`: one class is kept for such traffic."""
+    """Returns classes by stage and size as programs set them themselves, with limits at quantiles of the sizes of these
+    requests. `background`: one class is reserved for such traffic."""
     stages, of = divided(classes, background=background).by_stage(), list(known)
     sizes = {
         stage: tuple(round(edge) for edge in edges((size(*one) for one in of), len(stages[stage])))

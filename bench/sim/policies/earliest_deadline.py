@@ -1,4 +1,4 @@
-"""edf: stage 3 strictly by deadline; flows whose deadline is implicit share fairly below it."""
+"""edf: stage 3 strictly by deadline. Flows with an implicit deadline share fairly below it."""
 
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow

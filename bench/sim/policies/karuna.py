@@ -1,11 +1,11 @@
-"""karuna: a flow with a deadline gets exactly the rate that meets it, above everything; the rest, and what
-is late, by size."""
+"""karuna: a flow with a deadline gets exactly the rate that meets it, above everything else; other flows, and late
+ones, go by size."""
 
 from bench.sim.network import SharedNetwork
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow
 
-# Of the budget: rates are set at events, a completion exactly at the deadline would be lost to rounding.
+# Share of the budget: rates are set at events, and rounding would make a completion exactly at the deadline late.
 MARGIN = 2e-3
 
 

@@ -1,12 +1,11 @@
-"""llf: clairvoyant least laxity. A strong reference, not a bound: it idles whole units for single
-requests."""
+"""llf: clairvoyant least laxity. A strong reference, not a bound: it leaves whole units idle for single requests."""
 
 from __future__ import annotations
 
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import QUEUED, Batch, Flow
 
-SHIFT_S = 4096.0  # laxities are negative at times
+SHIFT_S = 4096.0  # laxities can be negative
 
 
 @register("llf")
@@ -16,7 +15,7 @@ class LeastLaxityFirst(Policy):
     tick_s = 1e-3
 
     def batch_laxity_s(self, batch: Batch) -> float:
-        """The smallest laxity of the batch's requests that can still make it."""
+        """Returns the smallest laxity of those of the batch's requests that can still be in time."""
         simulation = self.simulation
         if batch.step == QUEUED:
             request = batch.chunks[0].state.request

@@ -1,6 +1,7 @@
-"""paper, mfs and mfs without one of its parts: the production rules and plan core on the simulator's flows.
+"""paper, mfs and mfs without one of its parts: the production rules and plan core, applied to the simulator's flows.
 
-This file only carries facts to those rules and their answers back; it decides nothing."""
+This file only passes facts to those rules and carries out their answers; it decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 
 LAST = pack(rules.Tier.LAST)
-RLI_UNKNOWN = 1024  # of reuse without a batch: above every layer, as in the queue (there 2^16), and for `pack` to hold
+RLI_UNKNOWN = 1024  # of reuse without a batch: above every layer, as in the queue (there 2^16), and within `pack`
 LONE_BATCHES = 1 << 40  # above the numbers of batches
 NOT_MEASURED = (Load(), -NS)
 
 DEFAULT = rules.PolicyConfig()
 CONFIGS = {
     "mfs": DEFAULT,
-    # Class 0 from an MLU of 1, as in the paper's table 1; rho is the load of a port, not of its last burst: averaged
-    # over a second. With the defaults (0.5, 10 ms) a busy moment sends most last stages before all loads.
+    # Class 0 from an MLU of 1, as in the paper's table 1. rho is the long-term load of a port, averaged over a second.
+    # With the defaults (0.5, 10 ms) a busy moment sends most last stages before all loads.
     "paper": rules.PolicyConfig(variant=rules.Variant.PAPER, threshold_top=1.0, load_time_constant_ns=NS),
     "paper-defaults": rules.PolicyConfig(variant=rules.Variant.PAPER),
     "mfs-rli": DEFAULT,
     "mfs-red": DEFAULT,
     "mfs-prune": msgspec.structs.replace(DEFAULT, drop_budget=0.0),
     "mfs-class0": msgspec.structs.replace(DEFAULT, critical_laxity_share=0.0),
-    # The other orders of blocking early flows.
+    # The other orders of early flows, which block layers.
     "mfs-rank": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.RANK),
     "mfs-collective-first": msgspec.structs.replace(DEFAULT, early_order=rules.EarlyOrder.COLLECTIVE_FIRST),
 }
@@ -65,7 +66,7 @@ class Mfs(Policy):
         self.collective_class = self.rules.place(collective, self.rules.first(), 0).wire_class
         self.has_levels = self.config.variant is rules.Variant.PAPER  # they depend on rho
         self.loads: dict[int, tuple[Load, int]] = {}  # per link: load and when it was measured
-        self.readings: dict[int, deque[tuple[Load, int]]] = {}  # per link: the one that is read, and later ones
+        self.readings: dict[int, deque[tuple[Load, int]]] = {}  # per link: the reading in use, and later ones
         self.counter_delay_ns = int(simulation.cluster.config.counter_delay_s * NS)
         self.queues: RmlqNetwork | None = None
         self.evaluate_at: dict[Flow, int | None] = {}  # of last stages, ns
@@ -90,7 +91,7 @@ class Mfs(Policy):
     def last_stage(self, flow: Flow, state: State) -> rules.Flow:
         simulation, request = self.simulation, state.request
         computing = not state.computed
-        port = flow.path.shares.get(flow.path.source, 1.0)  # what a NIC's queue knows of: the part that leaves there
+        port = flow.path.shares.get(flow.path.source, 1.0)  # the part that leaves here, all that its queue knows of
         return rules.Flow(
             stage=3,
             sequence=flow.sequence,
@@ -121,7 +122,7 @@ class Mfs(Policy):
         )
 
     def queued_stage(self, flow: Flow) -> rules.Flow:
-        """Reuse of a request that still queues: production's queue knows of no batch."""
+        """Facts of reuse whose request still queues: production's queue knows no batch for it."""
         return rules.Flow(
             stage=flow.stage,
             sequence=flow.sequence,
@@ -134,13 +135,14 @@ class Mfs(Policy):
         )
 
     def lone_rank(self, flow: Flow) -> int:
-        """Of a load whose request is in no batch yet. In `paper` the RED of a batch of one, its deadline."""
+        """Returns the rank of a load whose request is in no batch yet. In `paper` it is the RED of a batch of one: its
+        deadline."""
         if self.variant != "paper" or flow.state is None:
             return rules.NO_RANK
         return min(int(flow.state.request.deadline_s * 1e6), rules.NO_RANK - 1)
 
     def rank_alone(self, queue: Rmlq, now_ns: int, facts: dict[str, Any]) -> None:
-        """Tells production's queue of a batch for each load without one, so that it has a rank there, too."""
+        """Announces a batch to production's queue for each load without one, so that the load has a rank there, too."""
         if facts["stage"] == 1 and not facts["batch"]:
             request = facts["request"]
             facts["batch"], facts["layer"] = LONE_BATCHES + request, RLI_UNKNOWN + facts["layer"]
@@ -148,8 +150,8 @@ class Mfs(Policy):
             queue.batch(now_ns, facts["batch"], layer_current=0, layers=2 * RLI_UNKNOWN, rank=rank)
 
     def needed_ns(self, flow: Flow) -> int:
-        """When the load of a request that queues must be there, as its engine tells when it is posted; 0: unknown, or
-        reuse that is fetched layer by layer."""
+        """Returns when the load of a queued request must be there, as its engine reports when it is posted; 0: unknown,
+        or reuse that is fetched layer by layer."""
         state = flow.state
         if state is None or not self.simulation.loads_first:
             return 0
@@ -160,8 +162,8 @@ class Mfs(Policy):
         return self.needed[number]
 
     def waiting_bytes(self, flow: Flow) -> int:
-        """What the flow's batch still waits for on the flow's busiest port, of all its layers. A collective waits
-        for nothing: production never holds one (design)."""
+        """Returns the bytes that the flow's batch still waits for on the flow's busiest port, of all its layers. A
+        collective waits for nothing: production never holds one (design)."""
         batch, shares = flow.batch, flow.path.shares
         port = max(shares, key=shares.__getitem__)
         total = 0.0
@@ -172,12 +174,12 @@ class Mfs(Policy):
         return int(total)
 
     def rank(self, batch: Batch) -> int:
-        """RED in microseconds: the order of batches without renumbering them (the paper's tie-break, not
-        its position)."""
+        """Returns RED in microseconds, which orders batches without renumbering them (the paper's tie-break, not its
+        position)."""
         return min(int(batch.policy), rules.NO_RANK - 1)
 
     def rho(self, flow: Flow) -> float:
-        """Measured load of what goes before last stages on the flow's busiest link. A link is measured once
+        """Returns the measured load that goes before last stages on the flow's busiest link. A link is measured once
         per interval."""
         network, now_ns, config, measured = self.simulation.network, self.now_ns(), self.config, self.loads
         since = now_ns - config.promotion_interval_ns
@@ -193,7 +195,8 @@ class Mfs(Policy):
         return bottleneck_rho(loads)
 
     def as_read(self, link: int, load: Load, now_ns: int) -> Load:
-        """The load as a reading of the port's counters has it, which is as old as the delay. At first there is none."""
+        """Returns the load in the latest reading of the port's counters, which is as old as the delay. At first there
+        is none."""
         readings = self.readings.setdefault(link, deque())
         if not readings or readings[-1][1] != now_ns:
             readings.append((load, now_ns))
@@ -202,8 +205,7 @@ class Mfs(Policy):
         return readings[0][0] if readings[0][1] <= now_ns - self.counter_delay_ns else Load()
 
     def unit_slack_ns(self, unit: int) -> int | None:
-        """Smallest laxity among the requests of the unit that can still make it; None when it computes
-        nothing."""
+        """Returns the smallest laxity of the unit's requests that can still be in time; None if it computes nothing."""
         simulation = self.simulation
         batch = simulation.running[unit]
         if batch is None:
@@ -238,17 +240,17 @@ class Mfs(Policy):
         return self.queues
 
     def tell(self, batch: Batch) -> None:
-        """What a daemon learns at a layer boundary."""
+        """Tells the queues what a daemon learns at a layer boundary."""
         if self.queues is None:
             return
         simulation = self.simulation
         deadline_ns = min(int(c.state.request.deadline_s * NS) for c in batch.chunks)
         left_ns = int(simulation.until_layer_s(batch, batch.layers) * NS)
-        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
+        self.queues.announce_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
         for chunk in batch.chunks:
             flow = chunk.state.p2d
             if flow is not None and self.has_levels:
-                self.queues.tell_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
+                self.queues.set_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
 
     def layer_began(self, batch: Batch) -> None:
         self.tell(batch)
@@ -256,12 +258,12 @@ class Mfs(Policy):
     def batch_computed(self, batch: Batch) -> None:
         self.pace.batch_computed(batch)
         if self.queues is not None:
-            self.queues.tell_batch_end(batch)
+            self.queues.end_batch(batch)
 
     # -- decisions
 
     def order(self, flow: Flow) -> int:
-        if self.queues is not None:  # collectives; KV is the native queue's
+        if self.queues is not None:  # for collectives; KV is ordered by the native queue
             flow.wire_class = self.collective_class
             return 0
         now_ns, state = self.now_ns(), flow.state
@@ -283,8 +285,8 @@ class Mfs(Policy):
         return pack(tier, first, ticks, third, sequence)
 
     def evaluate(self, flow: Flow, state: State, facts: rules.Flow, now_ns: int) -> Decision:
-        """The decision about a last stage. The slack of its unit costs more than all the rest, so it is looked up only
-        where it decides: where the flow would be critical if no unit were busy."""
+        """Evaluates a last stage. The slack of its unit costs more than all the rest, so it is computed only if it
+        matters: if the flow would be critical were no unit busy."""
         last = state.policy or self.rules.first()
         rho = self.rho(flow) if self.has_levels else 0.0
         decision, next_ns = self.rules.evaluate(facts, last, now_ns, rho)
@@ -295,7 +297,7 @@ class Mfs(Policy):
         return decision
 
     def tick(self) -> None:
-        """Evaluates last stages whose compute has ended again, when that can change anything."""
+        """Evaluates last stages whose compute has ended again, if that can change anything."""
         now_ns = self.now_ns()
         for flow in list(self.simulation.shipping):
             due = self.evaluate_at.get(flow)
@@ -307,7 +309,7 @@ class Mfs(Policy):
         if flow.state is not None:
             self.needed.pop(flow.state.request.number, None)
         if self.queues is not None and flow.stage == 3 and flow.state is not None:
-            self.queues.tell_request_end(flow.state)
+            self.queues.end_request(flow.state)
 
     # -- the coordinator
 
@@ -321,7 +323,7 @@ class Mfs(Policy):
         if self.queues is not None:
             for chunk in batch.chunks:
                 if chunk.state.p2d is not None and chunk.state.p2d_posted == 0:
-                    self.queues.tell_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
+                    self.queues.announce_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
             self.tell(batch)
             for chunk in batch.chunks:
                 if chunk.state.reuse is not None and self.simulation.early_fetch:
@@ -332,7 +334,7 @@ class Mfs(Policy):
         self.replan()
 
     def replan(self) -> None:
-        """Production's plan core gets all that has changed, and plans once."""
+        """Passes all changes to production's plan core, which then plans once."""
         if self.core is None:
             return
         simulation, core, now_ns = self.simulation, self.core, self.now_ns()
@@ -342,7 +344,7 @@ class Mfs(Policy):
         core.hold()
         for gone in self.planned - {batch.batch_id for batch in batches}:
             core.depart(gone, now_ns)
-        # a request goes on in a later batch: its earlier one gives it up first
+        # a request continues in a later batch: its earlier one must give it up first
         for batch in sorted(batches, key=lambda batch: batch.batch_id not in self.planned):
             (core.update if batch.batch_id in self.planned else core.arrive)(batch, now_ns)
         self.planned = {batch.batch_id for batch in batches}
@@ -359,22 +361,22 @@ class Mfs(Policy):
             for chunk in batch.chunks:
                 state = chunk.state
                 if state.finish_s >= 0:
-                    continue  # it stays what it was when it ended
+                    continue  # it stays as it was when it ended
                 if state.pruned != (state.request.number in chosen):
                     state.pruned = not state.pruned
                     if self.queues is not None:
-                        self.queues.tell_pruned(state)
+                        self.queues.prune(state)
                         continue
                     for flow in (state.reuse, state.p2d):
                         if flow is not None:
                             simulation.reorder(flow)
 
     def time_ns(self, link: int, size_bytes: int) -> int:
-        """As a coordinator counts load: in time of its port."""
+        """Converts a load as a coordinator does: to time of its port."""
         return transfer_ns(size_bytes, self.capacity[link])
 
     def requests_of(self, batch: Batch) -> tuple[rules.Request, ...]:
-        """The batch's requests with the time that the KV which they still have to move takes, by link."""
+        """Returns the batch's requests with the time, by link, that their remaining KV takes."""
         simulation = self.simulation
         requests = []
         for chunk in batch.chunks:
@@ -392,8 +394,8 @@ class Mfs(Policy):
         return tuple(requests)
 
     def describe(self, batch: Batch, requests: tuple[rules.Request, ...], loaded: set[int]) -> rules.Batch:
-        """A batch as the coordinator sees it. Its collectives count on links that carry KV and on its busiest one:
-        no other link can be a bottleneck, since collectives stay in their unit."""
+        """Returns a batch as the coordinator sees it. Its collectives count on links that carry KV and on its busiest
+        one: no other link can be a bottleneck, as collectives stay in their unit."""
         simulation = self.simulation
         layers_left = batch.layers - batch.layer if batch is simulation.running[batch.unit] else 0
         fixed: dict[int, int] = {}

@@ -1,9 +1,10 @@
-"""mh and its kin: Moore-Hodgson per port in place of the special cases of `mfs`, and `mfs` without each of these.
+"""mh and variants: Moore-Hodgson per port in place of the special cases of `mfs`, and `mfs` without each of these.
 
-Of the loads that wait at a port, and of its last stages, those are kept that can be in time together, as many as
-possible (`bench.sim.on_time`). Those kept go by deadline, or in `mh-size` by size; loads that are given up go after
-them by size, last stages so, too, or (`mh-renewed`, the best) by a deadline four budgets later, as lost ones in `mfs`.
-Reuse of running batches goes as in `mfs`."""
+Of the loads that wait at a port, and of its last stages, as many are kept as can be in time together
+(`bench.sim.on_time`). Those kept go by deadline, or in `mh-size` by size. Loads that are given up follow them by size.
+So do last stages or, in `mh-renewed` (the best variant), by a deadline four budgets later, as lost ones in `mfs`. Reuse
+of running batches goes as in `mfs`.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
     from bench.sim.engine import Simulation
 
 EARLY, LAST = int(rules.Tier.EARLY), int(rules.Tier.LAST)
-PLAN_S = 0.5e-3  # between two plans
+PLAN_S = 0.5e-3  # interval of plans
 LATE_FIRST = RLI_UNKNOWN + 100  # loads that are given up: behind all others
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What goes how. Loads: shipped, plain (late ones are as others), deadline, size (of those kept). Last stages:
-    shipped, due (lost ones keep their deadline), deadline, size (of those kept)."""
+    """How loads and last stages are ordered. Loads: shipped, plain (late ones are as others), deadline, size (of those
+    kept). Last stages: shipped, due (lost ones keep their deadline), deadline, size (of those kept)."""
 
     loads: str = "shipped"
     lasts: str = "shipped"
     renewed: bool = False  # last stages that are given up are due four budgets later, as in `mfs`
     class0: bool = True
-    far_s: float | None = None  # it runs at all ports of a flow, and what it gives up at another is known so late
+    far_s: float | None = None  # the rule runs at all ports of a flow; delay until one port knows what another gives up
     weights: bool = False  # tiers count
 
 
@@ -71,7 +72,7 @@ class MooreHodgson(Mfs):
     # -- who can be in time
 
     def jobs(self) -> list[tuple[Flow, float, float]]:
-        """Flow, when it is due, bytes left."""
+        """Returns flow, when it is due, bytes left."""
         simulation, found = self.simulation, []
         if self.parts.loads in self.chosen:
             loads = [flow for unit in range(len(simulation.queues)) for flow in simulation.queued_reuse(unit)]
@@ -142,7 +143,7 @@ class MooreHodgson(Mfs):
             return super().order(flow)
         facts = msgspec.structs.replace(self.queued_stage(flow), deadline_ns=rules.NO_DEADLINE)
         size = self.rules.place(facts, self.rules.first(), 0).key[2] >> 4
-        by_size_s = 1e-6 * size  # as `mfs` has it, but for late ones
+        by_size_s = 1e-6 * size  # as in `mfs`, except late ones
         if self.parts.loads == "plain":
             return pack(EARLY, RLI_UNKNOWN, by_size_s, 2, flow.sequence)
         self.plan()

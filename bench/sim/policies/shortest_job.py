@@ -1,5 +1,5 @@
-"""sjf: strictly by size, that of one message on its busiest NIC (a collective counts as the bytes a NIC
-sends for it)."""
+"""sjf: strictly by size: that of one message on its busiest NIC (for a collective, the bytes that a NIC sends for
+it)."""
 
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow

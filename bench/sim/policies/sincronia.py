@@ -1,7 +1,8 @@
 """sincronia: coflows in the order of BSSI (bottleneck, select, scale, iterate), greedy rates in that order.
 
-The order is computed anew every epoch over the coflows present; those that come in between stand by their
-size alone until then."""
+The order is computed anew every epoch over the coflows present. Coflows that arrive in between are placed by their size
+alone until then.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ EPOCH_S = 1e-3
 
 
 def bssi(demands: dict[Flow, dict[int, float]]) -> list[Flow]:
-    """Orders coflows, given seconds of work per link: find the busiest link, put the coflow that is largest there
-    relative to its weight last, scale the others' weights, repeat."""
+    """Orders coflows, given seconds of work per link: finds the busiest link, puts the coflow that is largest there
+    relative to its weight last, scales the others' weights, repeats."""
     weights = dict.fromkeys(demands, 1.0)
     load: dict[int, float] = {}
     users: dict[int, list[Flow]] = {}
@@ -50,7 +51,7 @@ class Sincronia(Policy):
 
     def order(self, flow: Flow) -> int:
         flow.wire_class = min(6, max(0, int(flow.message_bytes / flow.path.isolated_rate * 1e4).bit_length()))
-        # An unplaced coflow stands where one of its size would come in an order by size.
+        # A coflow without a place stands where its size would put it in an order by size.
         return pack(0, second=self.place.get(flow, flow.message_bytes / flow.path.isolated_rate))
 
     def flow_ended(self, flow: Flow) -> None:
@@ -75,6 +76,6 @@ class Sincronia(Policy):
                 demands[flow] = {k: left * share / capacities[k] for k, share in flow.path.shares.items()}
         order = bssi(demands)
         sizes = sorted(f.message_bytes / f.path.isolated_rate for f in order)
-        self.place = dict(zip(order, sizes, strict=True))  # the order's own, on the scale of sizes
+        self.place = dict(zip(order, sizes, strict=True))  # the places of the order, on the scale of sizes
         for flow in order:
             simulation.reorder(flow)

@@ -1,9 +1,9 @@
-"""static: stage 2, then stage 1 by layer, then stage 3 by deadline. The strongest simple rule; MFS has to
-beat it.
+"""static: stage 2, then stage 1 by layer, then stage 3 by deadline. The strongest simple rule, which MFS has to beat.
 
-On a fabric with few classes it waits in production's host queue, which is given neither sizes that count, nor when a
-load is needed, nor of batches' ranks: loads go in the order in which they were asked for, last stages by deadline.
-static-exact: exact order on every link, whatever classes the fabric has."""
+On a fabric with few classes flows wait in production's host queue. It is not given sizes that matter, when a load is
+needed, or batches' ranks: loads go in the order in which they were asked for, last stages by deadline. static-exact:
+exact order on every link, whatever classes the fabric has.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATER_NS = 3_600_000_000_000  # an hour: a deadline that is never missed, in the
 
 
 def by_deadline_alone(_queue: Rmlq, _now_ns: int, facts: dict[str, Any]) -> None:
-    """No last stage is lost, and none is near."""
+    """Makes no last stage lost or near its deadline."""
     if facts["stage"] == 3:
         facts["deadline_ns"] += LATER_NS
 
@@ -61,11 +61,11 @@ class StaticStageAware(Policy):
 
     def layer_began(self, batch: Batch) -> None:
         if self.queues is not None:
-            self.queues.tell_batch(batch, rank=0, deadline_ns=1, compute_left_ns=0, layers=batch.layers)
+            self.queues.announce_batch(batch, rank=0, deadline_ns=1, compute_left_ns=0, layers=batch.layers)
 
     def batch_computed(self, batch: Batch) -> None:
         if self.queues is not None:
-            self.queues.tell_batch_end(batch)
+            self.queues.end_batch(batch)
 
     def order(self, flow: Flow) -> int:
         if flow.stage == 2 or flow.state is None:

@@ -1,8 +1,9 @@
 """varys: coflows by smallest effective bottleneck of what is left of them (SEBF), all flows of one at rates that end
 together (MADD), work conserving.
 
-A collective, what a request loads, and what it ships, of all its layers, are coflows; the simulator's coupled flows
-have MADD rates by construction."""
+Coflows are: a collective; what a request loads, of all its layers; and what it ships. The simulator's coupled flows
+have MADD rates by construction.
+"""
 
 from __future__ import annotations
 

@@ -3,13 +3,12 @@
     outcome = simulate(ReplicaConfig(serve=ServeConfig(policy=Policy.HYBRID)), calls, seed=1)
     print(row(outcome))
 
-What goes in: `Call` (one request; an open loop is a list of them) and `Program` (calls that follow one another: a
-closed loop), with a `ReplicaConfig` for all replicas or one for each, and a router where there are several. What comes
-out: an `Outcome` with one `Record` per call, which `row`, `program_row` and `drift_row` turn into measures.
+Input: `Call` (one request; an open loop is a list of them) and `Program` (calls that follow one another: a closed
+loop), with a `ReplicaConfig` for all replicas or one for each, and a router if there are several. Output: an `Outcome`
+with one `Record` per call, from which `row`, `program_row` and `drift_row` compute measures.
 
-Every step is planned to the bit as `mfsd.policy.serve.plan_step` would. How long it takes in truth (`cost`) and what
-the planner believes (a `Pace` that it learns) are two things. The model and its limits:
-docs/internals/serving-simulator.md.
+Every step is planned exactly as by `mfsd.policy.serve.plan_step`, to the bit. The true time of a step (`cost`) and the
+planner's belief (a `Pace` that it learns) are separate. The model and its limits: docs/internals/serving-simulator.md.
 """
 
 from bench.sim.serving.config import Apart, Belief, Eviction, Expect, NodeConfig, ReplicaConfig, StoreConfig

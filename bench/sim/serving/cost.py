@@ -1,4 +1,4 @@
-"""How long a step takes in truth: QoServe's published line, or a roofline of weights, KV and arithmetic."""
+"""The true time of a step: QoServe's published line, or a roofline of weights, KV and arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from mfsd.policy.serve import Observed, Pace, StepLoad, learn
 
-PROFILED = 400  # steps of a profile
+PROFILED = 400  # steps in a profile
 STRETCHES = 256  # of a shared machine: more than a run has
 
 
@@ -22,18 +22,18 @@ class Batch(NamedTuple):
     prefill_tokens: int
     decodes: int
     decode_context: int
-    """Tokens that the decodes attend to, in all."""
+    """Tokens that all decodes together attend to."""
     prefill_pairs: float
-    """Pairs of a prompt token computed and one that it attends to."""
+    """Pairs of a prompt token to compute and a token that it attends to."""
     longest_context: int
-    """Tokens computed before this step of the prompt in it that has the most."""
+    """The most tokens that any prompt in the step has computed before it."""
     prefill_context: int
-    """The same of all prompts in it."""
+    """The sum of these tokens over all prompts in the step."""
 
 
 class Linear(msgspec.Struct, frozen=True, tag="linear"):
-    """Two pieces in (tokens, prefill tokens, decodes, decode context, longest prefill context), split by the number of
-    tokens: the form and the numbers of QoServe's artifact for Llama3-8B on one A100."""
+    """Two linear pieces in (tokens, prefill tokens, decodes, decode context, longest prefill context), split by the
+    number of tokens: form and numbers of QoServe's artifact for Llama3-8B on one A100."""
 
     small: tuple[float, ...] = (0.014936, 5.88e-5, 2.25e-5, 3.63e-5, 1.11e-7, 7.55e-7)
     large: tuple[float, ...] = (0.005, 2.72e-5, 6.86e-5, -4.14e-5, 1.66e-7, 2.73e-6)
@@ -59,8 +59,8 @@ class Linear(msgspec.Struct, frozen=True, tag="linear"):
 
 
 class Roofline(msgspec.Struct, frozen=True, tag="roofline"):
-    """The slower of arithmetic and memory, and a fixed part. A step reads all weights once and the KV of whatever it
-    attends to; rates are achieved ones, of all GPUs of the replica together."""
+    """The slower of arithmetic and memory, plus a fixed part. A step reads all weights once and the KV of everything it
+    attends to. Rates are achieved ones, of all GPUs of the replica together."""
 
     params: float
     layers: int
@@ -89,14 +89,14 @@ class Roofline(msgspec.Struct, frozen=True, tag="roofline"):
 
 
 class Fitted(msgspec.Struct, frozen=True, tag="fitted"):
-    """Measured steps: the line through their times, each counted by its relative error, and raised so that all of them
-    together take as long as they did."""
+    """Measured steps: the line through their times, each weighted by its relative error, and scaled so that the sum of
+    all times is as measured."""
 
     pace: Pace
     scale: float = 1.0
     levels: tuple[tuple[int, float], ...] = ()
-    """Prompt tokens computed before a step with more, and its time over the line's: a machine with other work is slower
-    at times. Empty: always as fast."""
+    """Pairs of the prompt tokens computed before a step with more, and its time over the line's: a machine with other
+    work is slower at times. Empty: always the same speed."""
 
     def timer(self) -> Callable[[Batch], float]:
         pace, scale, levels, done = self.pace, self.scale, self.levels, 0
@@ -114,7 +114,7 @@ class Fitted(msgspec.Struct, frozen=True, tag="fitted"):
 
 
 def fitted(observed: Sequence[Observed], varying: bool = False) -> Fitted:
-    """Of at least one step; varying: as slow at each point of the work as the machine was there."""
+    """Fits at least one observed step. varying: as slow at each point of the work as the machine was there."""
     pace = learn(Pace(), observed)
     scale = sum(o.seconds for o in observed) / sum(pace.step_s(o.load) for o in observed)
     levels, done = [], 0
@@ -126,8 +126,8 @@ def fitted(observed: Sequence[Observed], varying: bool = False) -> Fitted:
 
 
 def shared(cost: Linear, slower: float, every_tokens: int) -> Fitted:
-    """The cost on a machine that has other work half of the time: its steps take so many times as long for every second
-    stretch of so many prompt tokens."""
+    """Returns the cost on a machine that has other work half of the time: in every second stretch of `every_tokens`
+    prompt tokens steps take `slower` times as long."""
     levels = tuple((n * every_tokens, slower if n % 2 else 1.0) for n in range(STRETCHES))
     return Fitted(profile(cost, 4096, 1.0, 0.0, 0), 1.0, levels)
 
@@ -136,7 +136,7 @@ Cost = Linear | Roofline | Fitted
 
 
 def profile(cost: Cost, step_tokens: int, bias: float, noise: float, seed: int) -> Pace:
-    """What an engine learned offline: times of batches of every size, wrong by `bias` and noise."""
+    """Returns what an engine learned offline: times of batches of every size, wrong by `bias` and noise."""
     chance, seconds = random.Random(f"profile {seed}"), cost.timer()
     observed = []
     for _ in range(PROFILED):
@@ -158,7 +158,7 @@ COSTS: dict[str, Cost] = {
     "qwen-7b-2xa100": Roofline(7.7e9, 32, 4096, 524_288, 400e12, 320e12, 2.9e12, 0.006),
     "llama3-70b-4xh100": Roofline(70.6e9, 80, 8192, 327_680, 2.3e15, 1.9e15, 9.5e12, 0.010),
 }
-"""By model and accelerator; rates as in bench.sim.profile, less what all-reduces take."""
+"""By model and accelerator; rates as in bench.sim.profile, less the time of all-reduces."""
 
 WEIGHTS_BYTES: dict[str, int] = {
     "llama3-8b-a100": 16_000_000_000,

@@ -1,4 +1,4 @@
-"""The simulation's clock: calls arrive, replicas step, ends make the next calls of programs arrive."""
+"""The simulation's clock: calls arrive, replicas step, and ended calls let the next ones of their programs arrive."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from bench.sim.serving.work import Call, Program
 from mfsd.policy.serve import Policy, ProgramTable, ServeConfig
 
 ARRIVES, RETURNS, STEPPED, READS, TICKS, MOVED, LOADED = range(7)
-"""What happens, in the order in which it does when it happens at once."""
+"""Kinds of events, in the order in which simultaneous ones are handled."""
 
 
 class Snapshot(NamedTuple):
-    """A replica as a controller sees it; `arrived` and `ended` since the last time."""
+    """A replica as a controller sees it; `arrived` and `ended` since the last snapshot."""
 
     replica: int
     policy: Policy
     waiting: int
     running: int
     waiting_tokens: int
-    """Prompt tokens that are still to compute."""
+    """Prompt tokens still to compute."""
     kv_used_tokens: int
     kv_tokens: int | None
     arrived: tuple[Record, ...]
-    """Filled as the calls go on, so that a control may keep them."""
+    """Filled in as the calls proceed, so a control may keep them."""
     ended: tuple[Record, ...]
     prefill_s_per_token: float
     """As the replica believes."""
 
 
 Control = Callable[[float, Sequence[Snapshot]], Mapping[int, ServeConfig]]
-"""Asked from time to time, with all replicas before it, which of them are to plan by another configuration."""
+"""Called at intervals with all replicas; returns which of them are to plan by another configuration."""
 
 
 class _Item:
-    """A call given, and who waits for its end."""
+    """A call to serve, and the calls that wait for its end."""
 
     __slots__ = ("call", "followers", "last_s", "missing", "position", "program")
 
@@ -139,7 +139,7 @@ class Simulation:
         heappush(self._events, (at_s, kind, self._sequence, what))
 
     def _keep(self) -> None:
-        """Replicas that have a store share it."""
+        """Gives replicas that have a store a shared one."""
         configs = [replica.config.store for replica in self.replicas]
         stored = next((Stored(config) for config in configs if config is not None), None)
         for replica, config in zip(self.replicas, configs, strict=True):
@@ -181,7 +181,7 @@ class Simulation:
             else:
                 self._tick(now_s)
             if events and events[0][0] == now_s:
-                continue  # whatever happens at once is seen before any replica plans
+                continue  # all simultaneous events are handled before any replica plans
             for number in sorted(fresh):
                 replica = self.replicas[number]
                 if not replica.busy:
@@ -279,13 +279,15 @@ def simulate(
     apart: Apart | None = None,
     node: NodeConfig | None = None,
 ) -> Outcome:
-    """Serves the work, calls and programs in any mix and order. config: of all replicas, or one for each; router:
-    round robin by default; until_s: stop then, what has not ended is reported unfinished; control: asked every
-    control_every_s which replicas change their configuration; journal: gets every view and plan (`replay`);
-    programs: what calls inherit, by default what their programs have had; apart: some replicas compute prompts and the
-    others decode, router then chooses among the former; node: each replica is the engine of a model and serves calls
-    that ask for it (`Call.model`), whatever the router. Raises ValueError when that cannot be simulated, or a call
-    exceeds the KV memory."""
+    """Serves the work: calls and programs in any mix and order. Raises ValueError if that cannot be simulated, or if a
+    call exceeds the KV memory.
+
+    config: of all replicas, or one for each; router: round robin by default; until_s: time to stop, where calls that
+    have not ended are reported unfinished; control: asked every control_every_s which replicas change their
+    configuration; journal: gets every view and plan (`replay`); programs: what calls inherit, by default what their
+    programs have had; apart: some replicas compute prompts and the others decode, router then chooses among the former;
+    node: each replica is the engine of a model and serves calls for it (`Call.model`), whatever the router.
+    """
     began = time.process_time()
     configs = [config] * replicas if isinstance(config, ReplicaConfig) else list(config)
     if not configs:

@@ -1,4 +1,4 @@
-"""Programs that wait for a tool or a person, for all replicas: since when, for what, and what is expected of it."""
+"""Programs that wait for a tool or a person, on all replicas: since when, for what, and the expected end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mfsd.policy.serve.gaps import GapHistory
 
 FORGOTTEN_S = 600.0
-"""A program that has not come back by then is not expected any more."""
+"""A program that has not returned by then is no longer expected."""
 
 
 class Gap(NamedTuple):
@@ -17,7 +17,7 @@ class Gap(NamedTuple):
     then: str
     replica: int
     returns_s: float
-    """When it will end, which hindsight alone knows."""
+    """When the gap will end, which only hindsight knows."""
 
 
 class Gaps:
@@ -40,7 +40,7 @@ class Gaps:
             self._history.ended(gap.then, now_s - gap.since_s)
 
     def of(self, replica: int) -> list[str]:
-        """Programs that had their last turn there."""
+        """Returns the programs that had their last turn on that replica."""
         return [program for program, gap in self._open.items() if gap.replica == replica]
 
     def at(self, program: str, replica: int) -> bool:

@@ -1,7 +1,7 @@
-"""KV of calls that decode on another replica than the one that computed their prompt: where it goes, when it is there.
+"""Moves the KV of calls that decode on another replica than the one that computed their prompt.
 
-Each replica has a port that sends and receives at the same rate (`mfsd._native.Fluid`). KV of the call whose prompt was
-due first goes first at both ports that it crosses; what others leave goes to the next.
+Each replica has a port that sends and receives at the same rate (`mfsd._native.Fluid`). At both ports the KV of the
+call whose prompt was due first goes first; the remaining rate goes to the next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NS_PER_S = 1e9
 
 class Handover(NamedTuple):
     live: Live
-    """As it was where its prompt was computed."""
+    """The call as it was where its prompt was computed."""
     there: Live
     """The same call where it decodes."""
     source: Replica
@@ -33,10 +33,12 @@ class Handover(NamedTuple):
 
 
 class Handovers:
-    """`leaves` when a prompt is done, `stepped` when a replica's step has ended, `due` when it asked to be woken."""
+    """Call `leaves` when a prompt is done, `stepped` when a replica's step has ended, and `due` at each requested
+    wake-up."""
 
     def __init__(self, config: Apart, replicas: Sequence[Replica], wake: Callable[[float], None]) -> None:
-        """Raises ValueError when there is nothing to decode on, or replicas have what is not simulated with it."""
+        """Raises ValueError if there is no replica to decode on, or if replicas have options that are not simulated
+        with this."""
         count = len(replicas)
         if config.prefill >= count:
             raise ValueError(f"prefill is {config.prefill}: use fewer than there are replicas, {count}")
@@ -47,10 +49,10 @@ class Handovers:
         self._config, self._replicas, self._wake = config, replicas, wake
         self._sinks = {replica.name: replica for replica in replicas[config.prefill :]}
         self._ports = Fluid([config.port_bytes_per_s] * (2 * count))
-        """What each replica sends by, then what each receives by."""
+        """The port by which each replica sends, then the port by which each receives."""
         self._moving: dict[int, Handover] = {}
         self._waiting: list[list[tuple[int, int, Handover]]] = [[] for _ in replicas]
-        """For room at each replica, as heaps: when the prompt was due (ns), number."""
+        """Handovers that wait for room at each replica, as heaps: when the prompt was due (ns), number."""
         self._asked: list[Replica] = []
         """Replicas for which KV has begun to wait in this step."""
         self._wakes_s = -1.0
@@ -73,7 +75,7 @@ class Handovers:
         self._asked.append(sink)
 
     def _choose(self, live: Live, size_bytes: int) -> Replica:
-        """As the gateway does by default: the port that owes least, then the fewest requests."""
+        """Chooses as the gateway does by default: the port that owes least, then the fewest requests."""
         asked = route.Call(prompt_tokens=live.call.prompt_tokens, tier=live.call.tier, kv_bytes=size_bytes)
         owed = self._owed_bytes()
         views = [
@@ -91,14 +93,14 @@ class Handovers:
         return self._sinks[choice.replica]
 
     def _owed_bytes(self) -> list[float]:
-        """That each port has still to receive, KV that waits for room included."""
+        """Returns the bytes that each port has still to receive, including KV that waits for room."""
         owed = [float(sum(handover.size_bytes for _, _, handover in waiting)) for waiting in self._waiting]
         for number, handover in self._moving.items():
             owed[handover.sink.number] += self._ports.remaining(number)
         return owed
 
     def _start(self, sink: Replica, now_s: float) -> None:
-        """KV moves once there is room for it, in the order of the ports."""
+        """Starts to move KV for which there is room, in the order of the ports."""
         waiting = self._waiting[sink.number]
         while waiting and sink.takes(waiting[0][2].there):
             order, _, handover = heappop(waiting)
@@ -109,7 +111,7 @@ class Handovers:
         self._wake_next()
 
     def stepped(self, replica: Replica, now_s: float) -> None:
-        """A step has ended: KV that came meanwhile joins, and there may be room for other KV here, or for what has been
+        """A step has ended. KV that has arrived joins, and there may be room for other KV here, or for what was
         computed."""
         replica.join()
         for sink in (replica, *self._asked):
@@ -119,14 +121,14 @@ class Handovers:
         self._asked.clear()
 
     def due(self, now_s: float) -> set[int]:
-        """Replicas that have something new to plan."""
+        """Returns the replicas that have something new to plan."""
         self._ports.advance(now_s)
         seen: set[int] = set()
         for number in self._ports.take_completed():
             self._ports.remove(number)
             handover = self._moving.pop(number)
             handover.source.left(handover.live)
-            handover.source.step_s = handover.sink.step_s  # what an output takes, for its deadlines
+            handover.source.step_s = handover.sink.step_s  # the time of an output token, for its deadlines
             handover.sink.came(handover.there, now_s)
             seen |= {handover.source.number, handover.sink.number}
         self._wake_next()
@@ -140,7 +142,7 @@ class Handovers:
 
 
 def _there(live: Live) -> Live:
-    """A call for another replica: queues of the first one may still have entries of the old one."""
+    """Copies a call for another replica, because queues of the first one may still have entries of the original."""
     there = Live(live.request_id, live.call, live.arrival_s, live.record, live.program)
     there.due_s, there.first_due_s = live.due_s, live.first_due_s
     there.output_tokens, there.output_tokens_max = live.output_tokens, live.output_tokens_max

@@ -1,4 +1,4 @@
-"""What an engine expects of a call's output, from those of its application that have ended."""
+"""What an engine expects of a call's output, from ended calls of the same application."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class History:
         return min(self._limit, mean + 2 * math.sqrt(squares / (count - 1)))
 
     def bound(self, call: Call, expected: float) -> float:
-        """Whole tokens; 0 where the fence does not hold memory for outputs."""
+        """Returns a bound in whole tokens; 0 if no memory is reserved for outputs."""
         if self._bounds is None:
             return 0.0
         return float(math.ceil(self._bounds.bound(call.prompt_tokens, expected, self._limit)))

@@ -1,5 +1,5 @@
-"""A replica's KV of programs beyond its memory: read from a store when a turn arrives, or before; kept by what is
-expected of each program or by use."""
+"""Keeps a replica's KV of programs in a store: it is read when a turn arrives, or before. What stays in memory is
+chosen by each program's expected next turn, or by use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.sim.serving.outcome import StepTotals
 from bench.sim.serving.port import Port
 from mfsd.policy.serve.keep import Piece, Waiting, next_piece
 
-LOOK_S = 0.25
-"""How often is looked whether something is to be read ahead, while nothing else happens."""
+CHECK_S = 0.25
+"""Interval of checks for KV to read ahead, while nothing else happens."""
 
 
 class Stored:
-    """What all replicas share: how much KV of each program the store has, and who waits for a tool."""
+    """State shared by all replicas: how much KV of each program the store has, and who waits for a tool."""
 
     def __init__(self, config: StoreConfig) -> None:
         self.tokens: dict[str, int] = {}
@@ -27,7 +27,7 @@ class Stored:
 
 
 class Keeper:
-    """`arrived` and `ended` when a call does, `due` at every time that it asked to be woken at."""
+    """Call `arrived` and `ended` when a call does, and `due` at every requested wake-up."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Keeper:
         self._blocked: deque[Live] = deque()
         """Calls whose KV has no room yet."""
         self._now_s = 0.0
-        self._looks_s = -1.0
+        self._next_check_s = -1.0
         if config.retain:
             memory.order = self._order
 
     def arrived(self, live: Live, now_s: float) -> bool:
-        """Whether the call waits for KV first."""
+        """Returns whether the call waits for KV first."""
         self._now_s = now_s
         program = live.program
         if not program:
@@ -70,7 +70,7 @@ class Keeper:
         wanted, found = self._wanted(live), live.num_computed_tokens
         missing = wanted - found
         if missing > 0 and self._port.owed_s + missing / self._config.tokens_per_s > missing * self._token_s:
-            wanted, missing = found, 0  # computing it again is quicker
+            wanted, missing = found, 0  # computing it again is faster
         if wanted <= 0:
             return False
         if not self._memory.pin(live, wanted):
@@ -83,7 +83,7 @@ class Keeper:
         return missing > 0
 
     def ended(self, live: Live, returns_s: float, now_s: float) -> None:
-        """Its KV is in the store from now on; writing it is not simulated."""
+        """The call has ended, so its KV is in the store; writing it is not simulated."""
         self._now_s = now_s
         if live.program:
             program, held = live.program, self._memory.prefixes.find(live.program)
@@ -127,12 +127,13 @@ class Keeper:
         piece = next_piece(waiting, self._memory.free_tokens)
         if piece is not None:
             self._port.read_ahead(piece, piece.tokens, now_s)
-        elif self._looks_s <= now_s and any(w.missing_tokens > 0 for w in waiting):
-            self._looks_s = now_s + LOOK_S
-            self._wake(self._looks_s)
+        elif self._next_check_s <= now_s and any(w.missing_tokens > 0 for w in waiting):
+            self._next_check_s = now_s + CHECK_S
+            self._wake(self._next_check_s)
 
     def _order(self, key: str) -> float:
-        """The least leaves first: programs by how far their next turn is, then those that are served elsewhere."""
+        """Returns a key by which KV is dropped, the least first: programs with a distant next turn, then those served
+        elsewhere."""
         gaps = self._stored.gaps
         if not key.startswith("program "):
             return 1.0

@@ -1,9 +1,9 @@
-"""A planner that gives plan_step's plans to the bit without looking at the whole queue each step.
+"""A planner that makes plan_step's plans, to the bit, without examining the whole queue each step.
 
-It keeps what plan_step works out anew: the order of those that wait, sums over them, the earliest deadline of a decode.
-What happens each step is in C (`_native.KeptQueue`): a twin of the rules of mfsd.policy.serve, operation by operation.
-Orders whose keys stay the same while a call waits can be kept; `can_keep` says which, and all others are asked. Tests
-hold both against each other.
+It maintains what plan_step computes anew: the order of waiting calls, sums over them, the earliest deadline of a
+decode. The work of each step is in C (`_native.KeptQueue`), which repeats the rules of mfsd.policy.serve operation by
+operation. This works for orders whose keys do not change while a call waits (see `can_keep`); for all others plan_step
+is called. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mfsd.policy.serve.pool import Book
 KEPT = frozenset({Policy.FCFS, Policy.EDF, Policy.FIT, Policy.SRPF, Policy.HYBRID})
 
 Row = tuple[float, int, Live]
-"""Key, number: equal keys go by number."""
+"""Key, number, call: equal keys are ordered by number."""
 
 
 def can_keep(config: ReplicaConfig, serve: ServeConfig) -> bool:
@@ -39,7 +39,7 @@ def can_keep(config: ReplicaConfig, serve: ServeConfig) -> bool:
 
 
 class Order:
-    """Those that wait by a key that stays, and apart those of them whose deadline has passed: they come last."""
+    """Waiting calls by a fixed key. Those whose deadline has passed are kept apart, because they come last."""
 
     def __init__(self, policy: Policy, alpha: float) -> None:
         self._policy, self._alpha = policy, alpha
@@ -73,13 +73,13 @@ class Order:
 
 
 class Kept(_native.KeptQueue):
-    """What happens once a call: it joins the orders and leaves them."""
+    """What happens once for each call: it joins the orders and leaves them."""
 
     def __init__(self, replica: Serving, config: ServeConfig, asking: Asking) -> None:
         hybrid = config.policy is Policy.HYBRID
         alphas = (config.alpha_low_s, config.alpha_high_s) if hybrid else (0.0,)
         self._orders = {alpha: Order(config.policy, alpha) for alpha in alphas}
-        """Where the key depends on load, those of both ends: it is mostly at one of them."""
+        """If the key depends on load, one order for each end of its range, as the load is mostly at one of them."""
         low, high = self._orders[alphas[0]], self._orders[alphas[-1]]
         super().__init__(config, REST_STEPS, [low.rows, low.expired], [high.rows, high.expired])
         self._replica, self._config, self._asking = replica, config, asking
@@ -139,7 +139,7 @@ class Kept(_native.KeptQueue):
             heappush(self.limits, (due, live.request_id, live))
 
     def resume(self) -> None:
-        """It takes over from another planner."""
+        """Takes over from another planner."""
         replica = self._replica
         for live in replica.waiting.values():
             self.joined(live)
@@ -149,7 +149,7 @@ class Kept(_native.KeptQueue):
             self.decoding(live)
 
     def plan(self, observed: tuple[Observed, ...], now_s: float) -> Decision:
-        """Some decodes must pause: all are asked about."""
+        """Called if decodes must pause: plan_step then plans for all calls."""
         self._asking.state = self.state
         decision = self._asking.plan(observed, now_s)
         self._begin(self._asking.state)
@@ -164,13 +164,14 @@ class Kept(_native.KeptQueue):
         while heap and heap[0][0] < now_s:
             _, number, live = heappop(heap)
             waits = live.state == WAITING and number in self._replica.waiting and number not in self._expired
-            if waits and live.due_s < now_s:  # else it was renewed, and is in the heap by that, too
+            if waits and live.due_s < now_s:  # otherwise it was renewed and has a later entry in the heap, too
                 for order in self._orders.values():
                     order.expire(live)
                 self._expired.add(number)
 
     def overdue(self, now_s: float) -> None:
-        """Rows whose prompt is done are forgotten where they are first, and once they are more than all others."""
+        """Collects overdue calls. Rows whose prompt is done are removed at the front, and everywhere once they are the
+        majority."""
         heap, rows, numbers = self._by_overdue, self.overdue_rows, self.overdue_numbers
         while heap and heap[0][0] < now_s:
             _, number, live = heappop(heap)
@@ -187,5 +188,5 @@ class Kept(_native.KeptQueue):
 
 
 def _as_request(live: Live) -> Request:
-    """It has the fields that the rules read, under the same names."""
+    """Returns the call itself: it has the fields that the rules read, under the same names."""
     return cast("Request", live)

@@ -15,11 +15,11 @@ WAITING, PROMPT, DECODE, ENDED = range(4)
 
 
 class Live(_native.ServedCall):
-    """Named as the fields of `Request` are, so that the rules of mfsd.policy.serve can be asked about it as it is. What
-    changes from step to step is in its base, in C.
+    """Has the field names of `Request`, so that the rules of mfsd.policy.serve can be applied to it directly. What
+    changes in each step is in its base, in C.
 
-    A decode's tokens are not counted one by one: all decodes of a replica make one token a step, so what it has
-    produced is the replica's round less `offset`.
+    A decode's tokens are not counted one by one: all decodes of a replica make one token a step, so the number produced
+    is the replica's round less `offset`.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Live(_native.ServedCall):
         self.pinned = 0
         """Tokens of its program's prefix that stay in memory for it while it waits."""
         self.keys: tuple[tuple[str, int], ...] = ()
-        """Of the prefix cache, and how many of its leading tokens each can hold."""
+        """Keys of the prefix cache, and how many of its leading tokens each can hold."""
 
     def described(self, round_: int, wait_s: float = 0.0, service_s: float = 0.0) -> Request:
         return Request(

@@ -1,4 +1,4 @@
-"""Rows of measures from an outcome: plain dictionaries, ready for JSON."""
+"""Computes rows of measures from an outcome: plain dictionaries, ready for JSON."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def last_late(r: Record) -> bool:
 
 
 def is_late(r: Record) -> bool:
-    """Whether any SLO of the call was missed: first token, a later token, last token. With an SLO and unfinished is
-    late; without one never."""
+    """Whether any SLO of the call was missed: first token, a later token, last token. An unfinished call is late if it
+    has an SLO."""
     unfinished = r.end_s is None and (r.ttft_slo_s is not None or r.tbt_slo_s is not None)
     return unfinished or first_late(r) or last_late(r) or r.late_tokens > 0
 
 
 def tbt_s(r: Record) -> float | None:
-    """Mean time between its tokens."""
+    """Returns the mean time between its tokens."""
     if r.end_s is None or r.first_token_s is None or r.output_tokens < 2:
         return None
     return (r.end_s - r.first_token_s) / (r.output_tokens - 1)
 
 
 def spread(values: Iterable[float], percents: Sequence[int] = (50, 90, 99)) -> dict[str, float]:
-    """mean, p50, p90, p99; empty when there are none."""
+    """Returns mean, p50, p90, p99; empty if there are no values."""
     ordered = sorted(values)
     if not ordered:
         return {}
@@ -43,13 +43,13 @@ def spread(values: Iterable[float], percents: Sequence[int] = (50, 90, 99)) -> d
 
 
 def share(records: Sequence[Record]) -> float:
-    """Of those that were late."""
+    """Returns the share of late records."""
     return sum(map(is_late, records)) / len(records) if records else 0.0
 
 
 def violations(records: Sequence[Record]) -> dict[str, Any]:
-    """Shares late: of all, of the important, by tier, of the tenth with the longest prompts and the others; and why:
-    the first token, a later one, the last one."""
+    """Returns shares that were late: of all, of the important, by tier, of the tenth with the longest prompts and of
+    the others; and by cause: the first token, a later one, the last one."""
     lengths = sorted(r.prompt_tokens for r in records)
     long = lengths[math.ceil(0.9 * len(lengths)) - 1] if lengths else 0
     tiers = sorted({r.tier for r in records})
@@ -76,10 +76,10 @@ def latencies(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 
 
 def row(outcome: Outcome, warmup_s: float = 0.0, until_s: float | None = None) -> dict[str, Any]:
-    """Of the calls that arrived from warmup_s to until_s: requests, violations, ttft_s, tbt_s, ttlt_s (each for all,
-    and by tier under `tiers`), goodput_qps, relegated, paused, evicted (shares of calls); of all steps: chunk_tokens,
-    step_error, plan_us, kv, cpu_s. Where prefill and decode are apart, also moves; where
-    engines of several models share a node, models."""
+    """Measures calls that arrived from warmup_s to until_s: requests, violations, ttft_s, tbt_s, ttlt_s (each for all,
+    and by tier under `tiers`), goodput_qps, relegated, paused, evicted (shares of calls); and all steps: chunk_tokens,
+    step_error, plan_us, kv, cpu_s. With separate prefill and decode also moves; with several models on a node also
+    models."""
     records = arrived(outcome, warmup_s, until_s)
     some = max(1, len(records))
     came_s = [r.arrival_s for r in records]
@@ -107,7 +107,8 @@ def row(outcome: Outcome, warmup_s: float = 0.0, until_s: float | None = None) -
 
 
 def moves(records: Sequence[Record]) -> dict[str, Any]:
-    """Of calls whose KV moved: how many, what each waited for room, and until its KV had arrived from then on."""
+    """Measures calls whose KV moved: how many, how long each waited for room, and how long the KV then took to
+    arrive."""
     began = [r for r in records if r.prefilled_s is not None and r.moving_s is not None]
     if not began:
         return {}
@@ -117,7 +118,8 @@ def moves(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def models(outcome: Outcome, records: Sequence[Record]) -> dict[str, Any]:
-    """Of engines that are started for their models: how often, how long that took in all, what calls waited for it."""
+    """Measures engines that are started for their models: how often, how long that took in all, how long calls
+    waited."""
     loads = sum(t.loads for t in outcome.replicas)
     if not loads:
         return {}
@@ -126,7 +128,7 @@ def models(outcome: Outcome, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def engines(outcome: Outcome) -> dict[str, Any]:
-    """Of the steps of all replicas."""
+    """Measures the steps of all replicas."""
     sizes: dict[int, int] = {}
     for totals in outcome.replicas:
         for size, steps in totals.chunk_sizes.items():
@@ -165,15 +167,15 @@ def _weighted(sizes: dict[int, int]) -> dict[str, float]:
 
 
 def arrived(outcome: Outcome, warmup_s: float, until_s: float | None) -> list[Record]:
-    """Calls that arrived in the window. Those of a program whose turn never came did not."""
+    """Returns the calls that arrived in the window. Calls of a program whose turn never came did not arrive."""
     most = math.inf if until_s is None else until_s
     return [r for r in outcome.records if r.prompt_tokens and warmup_s <= r.arrival_s <= most]
 
 
 def program_row(outcome: Outcome, warmup_s: float = 0.0, short_tokens: int = 2048) -> dict[str, Any]:
-    """What programs had that began from warmup_s on: latency_s, from the first call's arrival to the last end without
-    what lies between calls (tools, thinking); per_token_s, that over its output; hit_rate, prompt tokens found in the
-    cache, of prompts shorter than short_tokens and of the others. Programs that did not end are counted apart."""
+    """Measures programs that began from warmup_s on. latency_s: from the first call's arrival to the last end, without
+    the time between calls (tools, thinking); per_token_s: that divided by its output; hit_rate: prompt tokens found in
+    the cache, for prompts shorter than short_tokens and for the others. Unfinished programs are counted separately."""
     by_program: dict[int, list[Record]] = {}
     for r in outcome.records:
         if r.program >= 0:
@@ -211,13 +213,13 @@ def program_row(outcome: Outcome, warmup_s: float = 0.0, short_tokens: int = 204
 
 
 def turn_ttft_s(outcome: Outcome, warmup_s: float = 0.0) -> dict[str, float]:
-    """Of programs' calls after the first: what an agent waits for a token when its tool has answered."""
+    """Measures calls of programs after the first: how long an agent waits for a token when its tool has answered."""
     turns = [r for r in arrived(outcome, warmup_s, None) if r.position and r.first_token_s is not None]
     return spread(r.first_token_s - r.arrival_s for r in turns if r.first_token_s is not None)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of their union: calls side by side count once."""
+    """Returns the length of the spans' union: concurrent calls count once."""
     total, until = 0.0, -math.inf
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))
@@ -237,9 +239,9 @@ def drift_row(
     phases_s: Sequence[float] = (),
     weights: tuple[float, float] = (1.0, 2.0),
 ) -> dict[str, Any]:
-    """H-MAS's measures (section 4, appendix D.3). goodput_rate: in time by TTFT and mean TBT; esg per second, by its
-    Eq 6 with alpha 1; mismatch, its Eq 7 over windows, and the share of these in which nothing was served; cv of TTFT
-    and of ESG; recovery: goodput rate of the last phase over that of the one before, where phases_s names their
+    """Returns H-MAS's measures (section 4, appendix D.3). goodput_rate: in time by TTFT and mean TBT; esg per second,
+    by its Eq 6 with alpha 1; mismatch, its Eq 7 over windows, and the share of these in which nothing was served; cv of
+    TTFT and of ESG; recovery: goodput rate of the last phase over that of the one before, if phases_s gives their
     borders; switches: changes of policy."""
     records = arrived(outcome, warmup_s, None)
     some = max(1, len(records))
@@ -276,7 +278,7 @@ def tpot_ok(r: Record) -> bool:
 
 
 def _gain(r: Record, weights: tuple[float, float]) -> float:
-    """Eq 6: the tokens' worth, less in proportion to how late the last one came."""
+    """Eq 6: the tokens' worth, reduced in proportion to the delay of the last one."""
     if r.end_s is None:
         return 0.0
     worth = weights[0] * r.prompt_tokens + weights[1] * r.output_tokens
@@ -296,8 +298,8 @@ def _rates(gains: Sequence[tuple[float, float]], window_s: float) -> list[float]
 
 
 def spread_of_gap(records: Sequence[Record], window_s: float) -> dict[str, float]:
-    """max(0, tokens that arrived / tokens served - 1) of each window; a call's tokens are served when it ends. stalled:
-    share of the windows with arrivals in which none was, which have no such number."""
+    """Returns max(0, tokens that arrived / tokens served - 1) over windows; a call's tokens are served when it ends.
+    stalled: the share of windows with arrivals in which none were served, for which the ratio is undefined."""
     came = _rates([(r.arrival_s, float(r.prompt_tokens + r.output_tokens)) for r in records], window_s)
     first = int(min((r.arrival_s for r in records), default=0.0) // window_s)
     served: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""KV memory of a replica: what running calls hold, what is cached beside them, who gives way when it runs out."""
+"""KV memory of a replica: what running calls hold, what is cached beside them, and who gives way when it runs out."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mfsd import _native
 from mfsd.policy.serve import Policy
 
 HEAD_ROOM = 0.1
-"""Of memory, that calls which wait leave to what running calls will add."""
+"""Share of memory that waiting calls leave for the growth of running calls."""
 
 
 class Memory(_native.ServedMemory):
-    """Counted in tokens."""
+    """Counts in tokens."""
 
     def __init__(self, config: ReplicaConfig, replica: Serving) -> None:
         self._config, self._replica = config, replica
         self.prefixes: Prefixes = Prefixes()
         self._waiting: dict[str, dict[int, Live]] = {}
-        """Calls that wait and could use a prefix, by its key."""
+        """Waiting calls that could use a prefix, by its key."""
         self._pins: dict[int, Live] = {}
         self.order: Callable[[str], float] | None = None
-        """Who leaves first; None: the least recently used."""
+        """Returns a key by which cached KV is dropped, smallest first; None: the least recently used."""
         self._oldest_first = config.serve.policy is Policy.FCFS
 
     def arrived(self, live: Live) -> None:
@@ -35,7 +35,7 @@ class Memory(_native.ServedMemory):
         live.found(self._found(live.keys))
 
     def _keys(self, call: Call, program: str) -> tuple[tuple[str, int], ...]:
-        """Of the prefixes that the call could use, each with how many tokens of it."""
+        """Returns the keys of the prefixes that the call could use, each with how many tokens of it."""
         keys = []
         if self._config.prefix_cache:
             if program:
@@ -45,7 +45,7 @@ class Memory(_native.ServedMemory):
         return tuple(keys)
 
     def cached(self, call: Call, program: str) -> int:
-        """Tokens that the cache has of a call which is not here."""
+        """Returns the tokens that the cache has for a call which is not here."""
         return self._found(self._keys(call, program))
 
     def _wait(self, live: Live) -> None:
@@ -56,14 +56,14 @@ class Memory(_native.ServedMemory):
         return max([min(most, self.prefixes.find(key)) for key, most in keys], default=0)
 
     def _changed(self, key: str) -> None:
-        """The cache holds more or less under the key than before."""
+        """The cache now holds more or less under the key than before."""
         for live in list(self._waiting.get(key, {}).values()):
             found = min(self._found(live.keys), live.num_prompt_tokens - 1)
             if found != live.num_computed_tokens and live.request_id in self._replica.waiting:
                 self._replica.requeue(live, found)
 
     def take(self, live: Live) -> None:
-        """It begins to run: what the cache has of it becomes its own."""
+        """The call begins to run: what the cache has for it becomes its own."""
         for key, _ in live.keys:
             self.prefixes.hold(key)
             waiting = self._waiting[key]
@@ -85,7 +85,8 @@ class Memory(_native.ServedMemory):
         return (1 << 60) if limit is None else max(0, limit - taken)
 
     def pin(self, live: Live, tokens: int) -> bool:
-        """Room for so many tokens of its program's prefix, kept until it begins; whether there is."""
+        """Reserves room for this many tokens of its program's prefix until the call begins; returns whether there is
+        room."""
         limit, key = self._config.kv_tokens, live.program
         if limit is not None:
             taken = self.held + self.parked + self.prefixes.pinned
@@ -104,7 +105,8 @@ class Memory(_native.ServedMemory):
             self.prefixes.unpin(live.program)
 
     def fetched(self, live: Live) -> None:
-        """What the call waited for is here; where its room was taken meanwhile, what of it is left."""
+        """The KV that the call waited for has arrived. If its room was taken in the meantime, the call uses what is
+        left."""
         if live.pinned:
             self.prefixes.extend(live.program, live.pinned)
         self.choose_again(live)
@@ -113,42 +115,42 @@ class Memory(_native.ServedMemory):
         live.found(self._found(live.keys))
 
     def read_ahead(self, key: str, tokens: int, order: Callable[[str], float]) -> None:
-        """So many tokens of the prefix are here before a call needs them."""
+        """This many tokens of the prefix have arrived before a call needs them."""
         self.prefixes.extend(key, tokens)
         self._shrink(0, order)
 
     def forget(self) -> None:
-        """No call runs or waits, and the cache goes."""
+        """Drops the cache; no call runs or waits."""
         for _ in self.prefixes.shrink(self.prefixes.tokens):
             pass
 
     def lend(self, tokens: int) -> None:
-        """KV of a call that no longer runs: it stays until it has moved to another replica."""
+        """Keeps KV of a call that no longer runs until it has moved to another replica."""
         self.held -= tokens
         self.parked += tokens
 
     def lent(self, live: Live, tokens: int) -> None:
-        """It has: the cache keeps what it can."""
+        """The KV has moved: the cache keeps what it can."""
         self.parked -= tokens
         self._release(live, tokens)
 
     def expect(self, tokens: int) -> None:
-        """Room for KV that is on its way from another replica."""
+        """Reserves room for KV that is on its way from another replica."""
         self.parked += tokens
         self._shrink(0)
 
     def expected(self, tokens: int) -> None:
-        """It is here, and its call runs."""
+        """The expected KV has arrived, and its call runs."""
         self.parked -= tokens
         self.held += tokens
 
     def give(self, live: Live, held: int) -> None:
-        """It has ended."""
+        """The call has ended."""
         self.held -= held
         self._release(live, held)
 
     def filled(self, live: Live) -> None:
-        """Its prompt has been computed: others that begin alike find it from now on."""
+        """The call's prompt has been computed: others with the same beginning find it from now on."""
         for key, most in live.keys:
             self.prefixes.grow(key, live.num_prompt_tokens if key == live.program else most)
             self._changed(key)
@@ -165,7 +167,7 @@ class Memory(_native.ServedMemory):
         self._changed(key)
 
     def _shrink(self, growth: int, order: Callable[[str], float] | None = None) -> None:
-        """Cached KV gives way to what running calls need, then what waiting calls have pinned."""
+        """Frees cached KV for what running calls need, then what waiting calls have pinned."""
         limit = self._config.kv_tokens
         if limit is None:
             return
@@ -202,7 +204,7 @@ class Memory(_native.ServedMemory):
             replica.queue(live)
 
     def unpark(self) -> bool:
-        """Nothing can run because parked calls hold the memory: one of them is recomputed."""
+        """Called if nothing can run because parked calls hold the memory: one of them is recomputed."""
         for live in reversed(list(self._replica.waiting.values())):
             if live.parked:
                 live.parked = False
@@ -212,9 +214,9 @@ class Memory(_native.ServedMemory):
         return False
 
     def make_room(self, decision: Decision, now_s: float) -> Decision:
-        """The decision as far as memory allows: cached prefixes go first, then, while what the step adds does not
-        fit, the running call that is due last. Those that were to sit the step out for want of memory are asked about
-        again with what that one had."""
+        """Returns the decision as far as memory allows. Cached prefixes are freed first. While what the step adds does
+        not fit, the running call that is due last gives way. Calls that were to pause for want of memory are considered
+        again with what that call had."""
         limit = self._config.kv_tokens
         if limit is None:
             return decision
@@ -250,9 +252,9 @@ class Memory(_native.ServedMemory):
         return max(running, key=lambda live: (-live.importance, live.due_s, live.request_id), default=None)
 
     def _pause(self, victim: Live, pieces: list[Piece], paused: list[Live]) -> bool:
-        """Whether a call could be made to sit out: the last piece of a prompt, else the victim. The only one that
-        computes is not, or the step would be empty with none to free memory: without parked calls, of which one is
-        recomputed then."""
+        """Makes a call pause if possible: the last piece of a prompt, else the victim. Does not pause the only call
+        that computes if there are no parked calls, as the step would be empty and nothing would free memory. With
+        parked calls one of those is then recomputed."""
         decodes = self._replica.decodes
         if pieces and (len(pieces) > 1 or len(paused) < len(decodes) or self.parked):
             pieces.pop()

@@ -1,8 +1,8 @@
-"""Engines of several models on one node that has memory for some of them: one is started when a call wants its model,
-and the one that was used the longest ago gives way.
+"""Engines of several models on one node that has memory for some of them: an engine is started when a call wants its
+model, and the least recently used one gives way.
 
 The rules are the gateway's (mfsd.serve.gateway.residents): `Residency` without host memory to sleep in, and `held_for`.
-An engine with calls is never stopped, but it is given no more once another one has waited for its memory.
+An engine with calls is never stopped, but gets no new ones once another engine has waited for its memory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bench.sim.serving.replica import Replica
 from bench.sim.serving.work import Call
 from mfsd.policy.workflow import ModelProfile, Residence, Residency, Runs, activation_s, held_for
 
-LOOK = -1
-"""What `due` is told where no engine has been loaded."""
-LOOK_S = 1.0
-"""How often is looked whether engines are to be held, while one waits for memory."""
+HOLD_CHECK = -1
+"""Passed to `due` if no engine has been loaded."""
+HOLD_CHECK_S = 1.0
+"""Interval of checks whether engines are to be held, while one waits for memory."""
 DISK_BYTES = 1 << 62
 
 
@@ -35,7 +35,7 @@ class _Engine:
         self.replica, self.stage, self.held = replica, Stage.STOPPED, False
         self.name = model_name(replica.number)
         self.waiting: list[Live] = []
-        """Calls that are not given to it yet."""
+        """Calls that it has not been given yet."""
         self.requests = 0
         self.used_s = self.served_s = 0.0
 
@@ -45,15 +45,15 @@ class _Engine:
 
 
 def model_name(number: int) -> str:
-    """Of the model that a replica serves; a call's `model`."""
+    """Returns the name of the model that a replica serves; a call's `model`."""
     return f"model {number}"
 
 
 class Node:
-    """`arrives` and `ended` when a call does, `due` at every time that it asked to be woken at."""
+    """Call `arrives` and `ended` when a call does, and `due` at every requested wake-up."""
 
     def __init__(self, config: NodeConfig, replicas: Sequence[Replica], wake: Callable[[float, int], None]) -> None:
-        """wake: takes a time, and what `due` is to be told then."""
+        """wake: takes a time, and what to pass to `due` then."""
         self._bytes, self._wake = config.weights_bytes, wake
         self._engines = [_Engine(replica) for replica in replicas]
         self._by_name = {engine.name: engine for engine in self._engines}
@@ -70,11 +70,11 @@ class Node:
         models = dict.fromkeys(self._by_name, profile)
         self._memory = Residency(models, config.running * self._bytes, 0, DISK_BYTES, on_disk=models)
         self._short_s: dict[str, float] = {}
-        """Engines that are wanted and find no memory: since when."""
-        self._looks = False
+        """Wanted engines for which there is no memory: since when."""
+        self._wake_set = False
 
     def serves(self, call: Call) -> int:
-        """The replica of the call's model. Raises ValueError when there is none."""
+        """Returns the replica of the call's model. Raises ValueError if there is none."""
         engine = self._by_name.get(call.model)
         if engine is None:
             raise ValueError(f"model is {call.model!r}: use one of {', '.join(self._by_name)}")
@@ -90,7 +90,7 @@ class Node:
             self._make_run(engine, now_s)
 
     def ended(self, number: int, now_s: float) -> None:
-        """A call of the replica has."""
+        """A call of the replica has ended."""
         engine = self._engines[number]
         engine.requests -= 1
         engine.used_s = now_s
@@ -99,9 +99,10 @@ class Node:
                 self._make_run(self._by_name[name], now_s)
 
     def due(self, what: int, now_s: float) -> set[int]:
-        """Replicas that have something new to plan. what: the replica whose engine has been loaded, or LOOK."""
-        if what == LOOK:
-            return self._look(now_s)
+        """Returns the replicas that have something new to plan. what: the replica whose engine has been loaded, or
+        HOLD_CHECK."""
+        if what == HOLD_CHECK:
+            return self._hold_for_waiting(now_s)
         engine = self._engines[what]
         engine.stage, engine.served_s = Stage.RUNS, now_s
         self._give_all(engine, now_s)
@@ -119,16 +120,16 @@ class Node:
             self._give(engine, live, now_s)
 
     def _make_run(self, engine: _Engine, now_s: float) -> None:
-        """Not yet, where those that could give way have calls."""
+        """Starts the engine, or waits if those that could give way have calls."""
         on = [one for one in self._engines if one.stage is not Stage.STOPPED]
         for one in sorted(on, key=lambda one: one.used_s):
             self._memory.used(one.name)
         moves = self._memory.activate(engine.name, 0, busy={one.name for one in on if not one.idle})
         if moves is None:
             self._short_s.setdefault(engine.name, now_s)
-            if not self._looks:
-                self._looks = True
-                self._wake(now_s + LOOK_S, LOOK)
+            if not self._wake_set:
+                self._wake_set = True
+                self._wake(now_s + HOLD_CHECK_S, HOLD_CHECK)
             return
         self._short_s.pop(engine.name, None)
         gone = [self._by_name[move.model] for move in moves if move.target is not Residence.RUNNING]
@@ -143,7 +144,7 @@ class Node:
             if one.waiting:  # it was held
                 self._make_run(one, now_s)
 
-    def _look(self, now_s: float) -> set[int]:
+    def _hold_for_waiting(self, now_s: float) -> set[int]:
         running = [
             Runs(one.name, one.requests, one.used_s, one.served_s, self._bytes)
             for one in self._engines
@@ -158,7 +159,7 @@ class Node:
             if engine.stage is Stage.RUNS and not engine.held and engine.waiting:
                 self._give_all(engine, now_s)
                 seen.add(engine.replica.number)
-        self._looks = bool(self._short_s)
-        if self._looks:
-            self._wake(now_s + LOOK_S, LOOK)
+        self._wake_set = bool(self._short_s)
+        if self._wake_set:
+            self._wake(now_s + HOLD_CHECK_S, HOLD_CHECK)
         return seen

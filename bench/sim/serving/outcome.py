@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: a record of each call, totals of the steps."""
+"""The result of a simulation: a record of each call, totals of the steps."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import msgspec
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """One call's life. Times in seconds since the start of the simulation; None: has not happened."""
+    """One call's life. Times are seconds since the start of the simulation; None: has not happened."""
 
     call: int
     """Index into the calls in the order given, programs' calls one after the other."""
     program: int = -1
-    """Index of its program among those given; -1: an open loop's call."""
+    """Index of its program among those given; -1: a call of an open loop."""
     position: int = 0
-    """Which call of the program."""
+    """Index of the call in its program."""
     replica: int = 0
     """Where its prompt was computed."""
     decoder: int = -1
-    """Where it decoded, when that is another replica."""
+    """Where it decoded, if that is another replica."""
     arrival_s: float = 0.0
     tier: str = ""
     importance: int = 1
@@ -27,31 +27,32 @@ class Record(msgspec.Struct, kw_only=True):
     tbt_slo_s: float | None = None
     ttlt_slo_s: float | None = None
     waited_s: float = 0.0
-    """For its model's engine to run, before it was given to it."""
+    """Time that it waited for its model's engine to run."""
     begin_s: float | None = None
     """When the first step with tokens of it began."""
     prefilled_s: float | None = None
-    """When its prompt was done, of a call whose KV moves to another replica."""
+    """When its prompt was done, if its KV moves to another replica."""
     moving_s: float | None = None
     """When its KV found room there and began to move."""
     first_token_s: float | None = None
-    """When its prompt was done; where its KV moved, when that had arrived."""
+    """When its prompt was done or, if its KV moved, when the KV had arrived."""
     end_s: float | None = None
     produced: int = 0
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache when it began."""
     computed_tokens: int = 0
-    """Prompt tokens computed, those computed again included."""
+    """Prompt tokens computed, including those computed again."""
     token_late_s: float = 0.0
-    """The most by which a token after the first came after its due time: the first token's due time, or when it came if
-    that was later, and one TBT for each since; 0: none did."""
+    """Largest delay of a token after the first against its due time: one TBT per token after the first token's due
+    time, or after its arrival if that was later. 0: no token was late."""
     late_tokens: int = 0
     service_s: float = 0.0
     """Time of the steps that it was in."""
     relegated: bool = False
-    """Set aside (lost or relegated) in the step in which it first computed, or at the end if it never did."""
+    """Whether it was set aside (lost or relegated) in the step in which it first computed, or at the end if it never
+    did."""
     paused: int = 0
-    """Steps that it sat out with its KV kept."""
+    """Steps for which it paused with its KV kept."""
     evicted: int = 0
     """Times that its KV was taken."""
     chunks: int = 0
@@ -59,7 +60,7 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 class StepTotals(msgspec.Struct, kw_only=True):
-    """Of one replica."""
+    """Totals of one replica."""
 
     steps: int = 0
     busy_s: float = 0.0
@@ -70,27 +71,27 @@ class StepTotals(msgspec.Struct, kw_only=True):
     kv_peak_tokens: int = 0
     cached_tokens: int = 0
     fetched_tokens: int = 0
-    """Read from the store for calls that waited for it."""
+    """Tokens read from the store for calls that waited for them."""
     ahead_tokens: int = 0
-    """Read before their turn arrived."""
+    """Tokens read before their turn arrived."""
     loads: int = 0
-    """Times that its engine was started, and how long that took in all."""
+    """How often its engine was started, and how long that took in all."""
     loading_s: float = 0.0
     policies: tuple[str, ...] = ()
-    """In the order in which they ruled."""
+    """In the order in which they were used."""
     chunk_sizes: dict[int, int] = {}
-    """Prompt tokens of steps -> steps, of those that had any."""
+    """Prompt tokens of a step -> number of steps, of those that had any."""
     error_sum: float = 0.0
-    """Of |estimate - truth| / truth, margin excluded."""
+    """Sum of |estimate - truth| / truth, margin excluded."""
     errors: int = 0
     over: int = 0
     """Estimates, margin included, that were below the truth."""
     plan_us: list[float] = []
-    """Sampled; not part of what a seed determines."""
+    """Sampled; not determined by the seed."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """Equal for equal input and seed but for `cpu_s` and `StepTotals.plan_us`."""
+    """Equal for equal input and seed, except `cpu_s` and `StepTotals.plan_us`."""
 
     seed: int
     records: list[Record]

@@ -1,4 +1,4 @@
-"""The planner that asks plan_step about everything, every step."""
+"""The planner that calls plan_step with all calls in every step."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Piece = _native.ServedPiece
 Decision = _native.ServedDecision
 
 AGING = frozenset({Policy.MLFQ, Policy.LAS})
-"""Orders that go by what a call has had and waited for: it changes while it waits."""
+"""Orders by what a call has received and waited for, which change while it waits."""
 
 
 class Planner(Protocol):
-    """Told of every change, so that it may keep an order; asked once a step."""
+    """Notified of every change, so that it may maintain an order; asked once a step."""
 
     @property
     def state(self) -> ServeState:
         """What the next plan starts from."""
 
     def joined(self, live: Live) -> None:
-        """It waits."""
+        """The call waits."""
 
     def left(self, live: Live) -> None:
-        """It waits no longer."""
+        """The call waits no longer."""
 
     def decoding(self, live: Live) -> None:
-        """Its prompt is done."""
+        """The call's prompt is done."""
 
     def plan(self, observed: tuple[Observed, ...], now_s: float) -> Decision: ...
 

@@ -1,5 +1,5 @@
-"""The port through which a replica reads from the store: who waits for a read goes first, what is read ahead gets what
-is left."""
+"""The port through which a replica reads from the store. Reads that calls wait for go first; reading ahead uses the
+rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 Call = TypeVar("Call")
 Ahead = TypeVar("Ahead")
 LEAST = 1e-6
-"""Tokens: less is left of a read that has ended, by rounding."""
+"""In tokens: a read that has ended has less than this left, by rounding."""
 
 
 class Ended(NamedTuple, Generic[Call, Ahead]):
@@ -18,7 +18,7 @@ class Ended(NamedTuple, Generic[Call, Ahead]):
 
 
 class Port(Generic[Call, Ahead]):
-    """Reads of calls one after another, in the order of their beginning; one read ahead, which rests while there are
+    """Reads for calls one after another, in the order of their start, and one read ahead, which pauses while there are
     any."""
 
     def __init__(self, tokens_per_s: float) -> None:
@@ -32,11 +32,11 @@ class Port(Generic[Call, Ahead]):
 
     @property
     def owed_s(self) -> float:
-        """Of the calls' reads."""
+        """Time that the calls' reads still take."""
         return sum(left for _, left in self._calls) / self._tokens_per_s
 
     def read(self, call: Call, tokens: int, now_s: float) -> None:
-        """Nothing has ended unnoticed until now: `ended` was asked."""
+        """Adds a read. `ended` must have been called for this time."""
         self._pass(now_s)
         self._calls.append((call, float(tokens)))
 
@@ -48,7 +48,7 @@ class Port(Generic[Call, Ahead]):
         self._ahead = None
 
     def next_s(self) -> float | None:
-        """When what is being read will be here."""
+        """Returns when the current read will have ended."""
         left = self._calls[0][1] if self._calls else None if self._ahead is None else self._ahead[1]
         return None if left is None else self._at_s + left / self._tokens_per_s
 

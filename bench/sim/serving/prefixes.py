@@ -1,4 +1,4 @@
-"""KV that no call holds any more, kept until its memory is needed: the least recently used goes first."""
+"""KV that no call holds any more, kept until its memory is needed; the least recently used is freed first."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class _Entry:
 
 
 class Prefixes:
-    """Lengths of cached prefixes by key: a program, a shared system prompt, a call whose KV was taken. While a call
-    that runs holds an entry its memory is the call's, and it cannot go. While a call that waits has pinned it, it
-    cannot go either, and there is room for what is being fetched of it."""
+    """Lengths of cached prefixes by key: a program, a shared system prompt, a call whose KV was taken. While a running
+    call holds an entry, its memory is the call's, and it cannot be freed. While a waiting call has pinned it, it cannot
+    be freed either, and there is room for the part that is being fetched."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self.tokens = 0
-        """Of entries that no call holds or has pinned: what can be freed."""
+        """Tokens of entries that no call holds or has pinned, which can be freed."""
         self.pinned = 0
-        """Memory of those that calls have pinned and none holds."""
+        """Memory of entries that calls have pinned and none holds."""
 
     def find(self, key: str) -> int:
         entry = self._entries.get(key)
@@ -51,7 +51,7 @@ class Prefixes:
         self._entries.move_to_end(key)
 
     def release(self, key: str, tokens: int) -> None:
-        """It has stopped running and leaves so many tokens of the prefix."""
+        """The call has stopped running and leaves this many tokens of the prefix."""
         entry = self._entries[key]
         entry.users -= 1
         entry.tokens = max(entry.tokens, tokens)
@@ -60,7 +60,7 @@ class Prefixes:
         self._drop_empty(key, entry)
 
     def pin(self, key: str, room: int) -> None:
-        """A call that waits needs what there is, and room for so much in all."""
+        """A waiting call needs what there is, and room for this much in all."""
         entry = self._entry(key)
         self._count(entry, -1)
         entry.pins += 1
@@ -77,20 +77,20 @@ class Prefixes:
         self._drop_empty(key, entry)
 
     def extend(self, key: str, tokens: int) -> None:
-        """So many tokens of it are here, at least: they were fetched."""
+        """At least this many tokens of the prefix are here: they were fetched."""
         entry = self._entry(key)
         self._count(entry, -1)
         entry.tokens = max(entry.tokens, tokens)
         self._count(entry, 1)
 
     def grow(self, key: str, tokens: int) -> None:
-        """A call that holds it has computed so many tokens of it."""
+        """A call that holds the prefix has computed this many tokens of it."""
         entry = self._entries[key]
         entry.tokens = max(entry.tokens, tokens)
 
     def shrink(self, tokens: int, order: Callable[[str], float] | None = None) -> Iterator[str]:
-        """Frees at least so many tokens, from the ends of the oldest prefixes, or of those that `order` has first, as
-        far as there are; yields their keys."""
+        """Frees at least this many tokens if there are as many, from the ends of the oldest prefixes, or of those that
+        `order` puts first; yields their keys."""
         for key in list(self._entries) if order is None else sorted(self._entries, key=order):
             if tokens <= 0:
                 return

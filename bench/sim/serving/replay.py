@@ -1,4 +1,4 @@
-"""What a run's plans were made from, as JSON lines, and whether plan_step makes the same plans of it again."""
+"""The inputs of a run's plans as JSON lines, and a check whether plan_step makes the same plans from them again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mfsd.policy.serve import ServeConfig, ServeState, StepPlan, StepView, plan_
 
 
 class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One step. The state is the one before it: a line can be replayed by itself. config: where it differs from the
+    """One step. The state is the one before it, so a line can be replayed by itself. config: set if it differs from the
     line before."""
 
     now_s: float
@@ -22,7 +22,7 @@ class Planned(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorder:
-    """A `journal` for `simulate` that writes lines; of one replica."""
+    """A `journal` for `simulate` that writes lines; for one replica."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -35,7 +35,7 @@ class Recorder:
 
 
 def differing(lines: Iterable[bytes]) -> list[int]:
-    """Numbers of the lines, from 1, of which plan_step now makes another plan, in any bit."""
+    """Returns the numbers of the lines, from 1, for which plan_step now makes another plan, in any bit."""
     config, found = ServeConfig(), []
     for number, line in enumerate(lines, 1):
         step = msgspec.json.decode(line, type=Planned)

@@ -1,4 +1,4 @@
-"""One engine: calls wait, their prompts are computed in chunks, then they decode; a step at a time."""
+"""One engine: calls wait, their prompts are computed in chunks, then they decode; one step at a time."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from mfsd.policy.serve import (
 from mfsd.policy.serve.pace import prefill_s_per_token
 
 PACE_WEIGHT = 0.01
-"""Of the latest step in the mean step time, which says how long an output takes."""
+"""Weight of the latest step in the mean step time, which estimates how long an output takes."""
 
 
 class Replica(_native.StepLoop):
-    """`arrive` and `begin` at any time at which it is not `busy`, `finish` when the step that `begin` began ends. What
-    happens each step is in its base, in C; here is what happens once a call."""
+    """Call `arrive` and `begin` at any time at which it is not `busy`, and `finish` when the step that `begin` began
+    ends. What happens in each step is in its base, in C; this class has what happens once for each call."""
 
     memory: Memory
     planner: Planner
@@ -60,15 +60,15 @@ class Replica(_native.StepLoop):
         self.later: Callable[[float, Live], None] | None = None
         """Set by the simulation: brings a swapped call back when its KV has been moved."""
         self.keeper: Keeper | None = None
-        """Set by the simulation where there is a store."""
+        """Set by the simulation if there is a store."""
         self.role = Role.BOTH
         self.hand_over: Callable[[Live, float], None] | None = None
         """Set by the simulation on prefill replicas: takes a call whose prompt is done to where it decodes."""
         self.coming = 0
-        """Calls whose KV is on its way here, or has come during a step."""
+        """Calls whose KV is on its way here, or has arrived during a step."""
         self._came: list[Live] = []
         self._evictions_idle = 0
-        """When a step would last have computed nothing."""
+        """Number of evictions when a step last would have computed nothing."""
         self._cut = LaneCut() if config.lanes else None
         self.history = History(config)
         self._chance = random.Random(f"{seed} replica {number}")
@@ -91,7 +91,7 @@ class Replica(_native.StepLoop):
         return kept
 
     def rule(self, serve: ServeConfig) -> None:
-        """Another configuration from the next step on; what was learned stays."""
+        """Uses another configuration from the next step on; what was learned stays."""
         self._serve = serve
         self.ruled(serve.pace_margin)
         self.planner = self._planner(self.planner.state)
@@ -102,7 +102,7 @@ class Replica(_native.StepLoop):
 
     @property
     def token_s(self) -> float:
-        """Of a prompt, in a full step of prompts."""
+        """Time of a prompt token, in a full step of prompts."""
         return self._token_ns / 1e9
 
     @property
@@ -119,8 +119,8 @@ class Replica(_native.StepLoop):
         return None if self._cut is None else self._cut.cut_s
 
     def view(self, call: Call, program: str) -> View:
-        """As a router sees it when the call arrives. A token takes what it does in a full step of prompts, which a
-        profile says; what its port receives is known to `Handovers` alone."""
+        """Returns the replica as a router sees it when the call arrives. A token takes the profile's time in a full
+        step of prompts. What its port receives is known only to `Handovers`."""
         kv_tokens = self.config.kv_tokens
         return View(
             name=self.name,
@@ -139,7 +139,7 @@ class Replica(_native.StepLoop):
         return prefill_s_per_token(self.planner.state.pace, self._serve.step_tokens, self._serve.ranks)
 
     def arrive(self, live: Live, now_s: float) -> None:
-        """A new call."""
+        """A new call arrives."""
         serve, call = self._serve, live.call
         if live.program:
             live.inherited = self._table.call_arrived(live.program, self.name, now_s, call.prompt_tokens)
@@ -156,14 +156,14 @@ class Replica(_native.StepLoop):
             self.queue(live)
 
     def queue(self, live: Live) -> None:
-        """It waits: new, or its KV was taken."""
+        """The call waits: it is new, or its KV was taken."""
         live.state, live.request = WAITING, None
         self.waiting[live.request_id] = live
         self.left_tokens += live.prefill_left
         self.planner.joined(live)
 
     def requeue(self, live: Live, found: int) -> None:
-        """While it waits the cache has come to hold another part of its prompt."""
+        """While the call waits, the cache has come to hold another part of its prompt."""
         self.planner.left(live)
         self.left_tokens -= live.prefill_left
         live.found(found)
@@ -171,12 +171,12 @@ class Replica(_native.StepLoop):
         self.planner.joined(live)
 
     def give_way(self, now_s: float) -> None:
-        """Running calls leave their slots, some steps, to programs that had less."""
+        """Makes running calls leave their slots, in some steps, to programs that had less."""
         give_way(self, self._serve, now_s)
 
     def idle(self, now_s: float) -> float | None:
-        """The step would compute nothing. Where all that it was to compute has given way, those that were to sit it out
-        are planned for again."""
+        """Called if the step would compute nothing. If all that it was to compute has given way, it is planned again
+        with the calls that were to pause."""
         if self.memory.parked and self.memory.unpark():
             return self.begin(now_s)
         if self.prompts or self.decodes:
@@ -187,14 +187,14 @@ class Replica(_native.StepLoop):
         return None
 
     def timed(self, now_s: float) -> Decision:
-        """A plan whose time is noted."""
+        """Returns a plan, and records how long it took."""
         began = time.perf_counter_ns()
         decision = self.plan(now_s)
         self.totals.plan_us.append((time.perf_counter_ns() - began) / 1e3)
         return decision
 
     def asked(self, now_s: float) -> Decision:
-        """A plan that is not made in C."""
+        """Returns a plan that is not made in C."""
         observed: tuple[Observed, ...] = ()
         if seen := self.take_seen():
             tokens, decodes, context, pairs, seconds = seen
@@ -202,7 +202,7 @@ class Replica(_native.StepLoop):
         return self.planner.plan(observed, now_s)
 
     def begins(self, live: Live, set_aside: bool, now_s: float) -> None:
-        """It has its KV from here on."""
+        """The call has its KV from now on."""
         del self.waiting[live.request_id]
         self.planner.left(live)
         self.memory.take(live)
@@ -214,7 +214,7 @@ class Replica(_native.StepLoop):
             record.begin_s, record.cached_tokens, record.relegated = now_s, live.num_cached_tokens, set_aside
 
     def seconds(self, tokens: int, decodes: int, context: int, pairs: float, longest: int, before: int) -> float:
-        """What the step takes, where that is no line."""
+        """Returns the time of a step if the cost is not linear."""
         return self._seconds(Batch(tokens, decodes, context, pairs, longest, before))
 
     def noise(self) -> float:
@@ -224,7 +224,7 @@ class Replica(_native.StepLoop):
         return self._chance.lognormvariate(0.0, self.config.belief.noise)
 
     def ends_now(self, live: Live, now_s: float) -> None:
-        """Its last token has been made."""
+        """The call's last token has been made."""
         self._stop_decoding(live)
         self._end(live, now_s)
 
@@ -236,7 +236,7 @@ class Replica(_native.StepLoop):
         self.wanted -= live.num_output_tokens
 
     def filled(self, live: Live, now_s: float) -> bool:
-        """Its prompt has been computed; whether the call ends with it."""
+        """The call's prompt has been computed; returns whether the call ends with it."""
         del self.prompts[live.request_id]
         self.memory.filled(live)
         live.num_output_tokens = live.folded + 1
@@ -254,7 +254,7 @@ class Replica(_native.StepLoop):
         return False
 
     def _decode(self, live: Live) -> None:
-        """From the next step on."""
+        """The call decodes from the next step on."""
         live.state, live.request = DECODE, None
         live.since_busy_s = self.busy_s
         self.decodes[live.request_id] = live
@@ -266,7 +266,7 @@ class Replica(_native.StepLoop):
             heappush(self.due, (self.token_due_s(live, live.num_output_tokens), live.request_id, live))
 
     def _leave(self, live: Live, now_s: float) -> None:
-        """It decodes on another replica. Its KV stays here until it has moved there (`left`)."""
+        """The call decodes on another replica. Its KV stays here until it has moved (`left`)."""
         assert self.hand_over is not None
         self.wanted -= live.num_prompt_tokens - live.folded
         live.state = ENDED
@@ -278,7 +278,8 @@ class Replica(_native.StepLoop):
         self.memory.lent(live, live.num_computed_tokens)
 
     def takes(self, live: Live) -> bool:
-        """Whether its KV may be sent here: by the fence, as if it was admitted. Who gave way here goes before."""
+        """Whether the call's KV may be sent here, by the same limit as for admission. Calls that gave way here go
+        first."""
         if self.waiting or len(self.prompts) + len(self.decodes) + self.coming >= self._serve.requests_max:
             return False
         room = self.kv_room
@@ -291,19 +292,19 @@ class Replica(_native.StepLoop):
         return bool(held + wanted <= room * (1.0 - self._serve.kv_margin))
 
     def expect(self, live: Live) -> None:
-        """Its KV is on its way here."""
+        """The call's KV is on its way here."""
         self.coming += 1
         self.memory.expect(live.num_computed_tokens)
 
     def came(self, live: Live, now_s: float) -> None:
-        """Its KV is here, and with it its first token."""
+        """The call's KV is here, and with it its first token."""
         live.first_token_s = live.record.first_token_s = now_s
         self._came.append(live)
         if not self.busy:
             self.join()
 
     def join(self) -> None:
-        """Between two steps: those whose KV came decode from the next one on."""
+        """Between two steps: calls whose KV has arrived decode from the next one on."""
         for live in self._came:
             self.coming -= 1
             self.memory.expected(live.num_computed_tokens)
@@ -344,7 +345,7 @@ class Replica(_native.StepLoop):
         self.memory.evicted(live, held, how, now_s)
 
     def stop(self, now_s: float) -> None:
-        """The horizon: what has not ended stays as it is."""
+        """The horizon has been reached: what has not ended stays as it is."""
         totals = self.totals
         totals.steps, totals.busy_s, totals.end_s = self.steps, self.busy_s, self.end_s
         totals.prefill_tokens, totals.decode_tokens = self.prefill_tokens, self.decode_tokens

@@ -1,4 +1,4 @@
-"""Which replica gets a call when it arrives: the production routers, and the two ways that need no view."""
+"""Chooses the replica of a call when it arrives: the production routers, and two that need no view."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mfsd.policy.route import Homes, Replica, Role, RouteConfig
 
 
 class Router(Protocol):
-    """Called once for each call, in the order of arrival; the index of a replica. program: its name, empty for none;
-    views: of all replicas, for this call, made when asked for; homes: where earlier calls of programs ran."""
+    """Called once for each call, in the order of arrival; returns the index of a replica. program: its name, empty for
+    none; views: of all replicas, for this call, made on demand; homes: where earlier calls of programs ran."""
 
     def __call__(self, call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int: ...
 
 
 def online(router: route.Router, replicas: int, config: RouteConfig | None = None, role: Role = Role.BOTH) -> Router:
-    """mfsd.policy.route.choose over the replicas as they are now. role: Role.PREFILL where others decode."""
+    """Applies mfsd.policy.route.choose to the replicas' current state. role: Role.PREFILL if others decode."""
     rule = RouteConfig() if config is None else config
     index = {name_of(number): number for number in range(replicas)}
 
@@ -33,7 +33,7 @@ def online(router: route.Router, replicas: int, config: RouteConfig | None = Non
 
 
 def name_of(number: int) -> str:
-    """Of a replica; names sort as numbers do, which decides between equal ones."""
+    """Returns the name of a replica. Names sort like numbers, which decides between equal ones."""
     return f"replica {number:05}"
 
 
@@ -49,7 +49,7 @@ def round_robin(replicas: int) -> Router:
 
 
 def by_tier(pools: Mapping[str, Sequence[int]]) -> Router:
-    """Silos: each tier has replicas of its own, in turn."""
+    """Silos: each tier has replicas of its own, used in turn."""
     turns = dict.fromkeys(pools, -1)
 
     def to(call: Call, program: str, views: Callable[[], Sequence[Replica]], homes: Homes) -> int:

@@ -6,21 +6,21 @@ import msgspec
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Raises ValueError naming the field when no engine could serve it."""
+    """One request. Raises ValueError naming the field if no engine could serve it."""
 
     prompt_tokens: int
     output_tokens: int
     """At least 1: the prefill makes the first."""
     arrival_s: float = 0.0
-    """Of a call in an open loop; a program's calls follow `Program.arrival_s`, `after` and `gap_s`."""
+    """For a call in an open loop; a program's calls follow `Program.arrival_s`, `after` and `gap_s`."""
     tier: str = ""
     """Name under which measures are grouped."""
     model: str = ""
-    """That it asks for, on a node of several (`node.model_name`)."""
+    """The model that it asks for, on a node of several (`node.model_name`)."""
     app: str = ""
-    """Whose history of output lengths the engine uses to expect this one's; the tier where empty."""
+    """Application whose history of output lengths the engine uses for this call; the tier if empty."""
     expected_tokens: float | None = None
-    """What the engine expects of its output, where that is known: a recorded call's."""
+    """What the engine expects of its output, if that is known, as for a recorded call."""
     ttft_s: float | None = None
     tbt_s: float | None = None
     ttlt_s: float | None = None
@@ -29,14 +29,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     weight: float = 1.0
     prefix_tokens: int = 0
-    """Leading prompt tokens that earlier calls of the program had in their prompts or made: what its cache may hold."""
+    """Leading prompt tokens that earlier calls of the program had in their prompts or produced, which its cache may
+    hold."""
     shared: str = ""
     shared_tokens: int = 0
     """Leading prompt tokens that all calls with the same `shared` have, of any program (a system prompt)."""
     after: tuple[int, ...] = ()
-    """In a program: indices of the calls that must have ended before (several: a join); empty: begins with it."""
+    """In a program: indices of the calls that must have ended before (several: a join). Empty: begins with the
+    program."""
     then: str = ""
-    """What runs after it, as an engine reads it from the output: a tool's name; empty: nothing is known."""
+    """What runs after it, as an engine reads it from the output: a tool's name; empty: unknown."""
     gap_s: float = 0.0
     """From the last end among `after`, or from the program's arrival, to the call's arrival: thinking, tools."""
 
@@ -67,6 +69,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chain(arrival_s: float, calls: tuple[Call, ...], name: str = "") -> Program:
-    """A program of one call after the other, whatever their `after` says."""
+    """Returns a program of one call after the other, whatever their `after` says."""
     linked = tuple(msgspec.structs.replace(c, after=(n - 1,) if n else ()) for n, c in enumerate(calls))
     return Program(arrival_s=arrival_s, calls=linked, name=name)

@@ -9,8 +9,8 @@ from mfsd.policy.serve.programs import queue_of
 
 
 def give_way(replica: Serving, serve: ServeConfig, now_s: float) -> None:
-    """While all slots are taken and a waiting call is of an earlier queue than a decode that runs, the decode of the
-    latest queue goes, the youngest first."""
+    """While all slots are taken and a waiting call is in an earlier queue than a running decode, evicts the decode of
+    the latest queue, the youngest first."""
     free = serve.requests_max - len(replica.decodes) - len(replica.prompts)
 
     def queue(live: object) -> int:

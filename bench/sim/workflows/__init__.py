@@ -1,5 +1,5 @@
-"""Workflows of several models on nodes with little GPU memory: which models stay resident, where stages run, in which
-order jobs are served. Every decision is made by mfsd.policy.workflow; nodes, times and arrivals are simulated.
+"""Workflows of several models on nodes with little GPU memory: which models stay resident, where stages run, and in
+which order jobs are served. mfsd.policy.workflow makes every decision; nodes, times and arrivals are simulated.
 
 Read in this order: models, templates, config, node, policies, simulate, measure. The model and its limits:
 docs/internals/workflow.md.

@@ -10,9 +10,9 @@ from mfsd.policy.workflow import TierSpeeds, WorkflowConfig
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 4
-    """Of one GPU."""
+    """Number of nodes with one GPU each."""
     remote_nodes: int = 0
-    """Of them, the last ones, in another region."""
+    """How many of them, the last ones, are in another region."""
     local_rtt_s: float = 0.0005
     remote_rtt_s: float = 0.04
     gpu_bytes: int = USABLE_BYTES
@@ -21,8 +21,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 8
     """Stages that run on a node at once."""
     slowdown: float = 0.08
-    """By which each stage that runs beside it makes a stage longer (dynamic batching)."""
+    """Share by which each stage that runs beside a stage makes it longer (dynamic batching)."""
     speeds: TierSpeeds = TierSpeeds(start_s=30.0)
     rules: WorkflowConfig = WorkflowConfig()
     skips: int = 16
-    """Stages that no node can take that are passed over before the dispatch ends."""
+    """Stages that no node can take that are skipped before the dispatch ends."""

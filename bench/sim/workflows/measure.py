@@ -11,7 +11,7 @@ from bench.sim.workflows.simulate import Ended, Outcome
 
 
 def in_time(ended: Ended) -> bool:
-    """Interactive jobs by what they waited, batch jobs by when they ended."""
+    """Judges interactive jobs by how long they waited, batch jobs by when they ended."""
     return (ended.waited_s if ended.job.interactive else ended.end_s - ended.job.arrival_s) <= ended.job.slo_s
 
 

@@ -1,4 +1,4 @@
-"""Five models on one A100 of 40 GB: sizes as Maestro measured them (table V), times from what a decode step reads."""
+"""Five models on one A100 of 40 GB: sizes as measured by Maestro (table V), times from what a decode step reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ GB = 10**9
 MB = 10**6
 GPU_BYTES = 40 * GB
 USABLE_BYTES = 35_550 * MB
-"""What weights, context and KV of one model have in table V, the same in each of its rows."""
+"""Weights, context and KV of one model in table V, the same sum in each of its rows."""
 READ_BYTES_PER_S = 1.2e12
 FLOPS = 150e12
 STEP_S = 0.004
@@ -42,5 +42,5 @@ MODELS = {
 
 
 def virtual_kv_bytes() -> int:
-    """KV memory that the models would reserve side by side, each for itself: what is overcommitted."""
+    """Returns the KV memory that the models would reserve side by side, each for itself: what is overcommitted."""
     return sum(USABLE_BYTES - m.weights_bytes - m.context_bytes for m in MODELS.values())

@@ -18,11 +18,11 @@ from mfsd.policy.workflow import (
 )
 
 QUEUE_WEIGHT = 0.5
-"""Of the wait now in the smoothed one; the paper names no number."""
+"""Weight of the current wait in the smoothed one; the paper gives no number."""
 
 
 class Start(NamedTuple):
-    """When a stage that was placed begins to compute, and whether a model had to move for it."""
+    """When a placed stage begins to compute, and whether a model had to move for it."""
 
     begin_s: float
     activated: bool
@@ -38,10 +38,10 @@ class Node:
         self.kv_bytes = 0
         """Reserved by running stages."""
         self.stages = dict.fromkeys(MODELS, 0)
-        """Running, by model."""
+        """Running stages, by model."""
         self._path_free_s = 0.0
         self._queue_s = dict.fromkeys(MODELS, 0.0)
-        """Wait of its stages, smoothed."""
+        """Smoothed wait of each model's stages."""
         self._ready_s = dict.fromkeys(MODELS, 0.0)
 
     @property
@@ -53,8 +53,8 @@ class Node:
         return {name for name, count in self.stages.items() if count}
 
     def candidate(self, model: ModelProfile, need_bytes: int, now_s: float, interrupt_s: float) -> Candidate | None:
-        """The node as its runtime reports it for a stage; None where it has no slot or not the memory, with everything
-        asleep that is idle."""
+        """Returns the node as its runtime reports it for a stage; None if it has no slot, or not enough memory even
+        with all idle models asleep."""
         if self.running >= self._config.slots or (self._restart and self.busy - {model.name}):
             return None
         state = self.residency.state(model.name)
@@ -82,7 +82,7 @@ class Node:
         )
 
     def start(self, model: ModelProfile, need_bytes: int, now_s: float) -> Start | None:
-        """Makes the model run and reserves the KV memory; None where it cannot."""
+        """Makes the model run and reserves the KV memory; returns None if it cannot."""
         source = self.residency.state(model.name)
         if self._restart and source is not Residence.RUNNING:
             self._stop_others(model.name)
@@ -106,7 +106,7 @@ class Node:
         self.stages[model] -= 1
 
     def grow(self, model: str, more_bytes: int) -> bool:
-        """Whether so much more KV has room, idle models going to sleep for it."""
+        """Reserves more KV, putting idle models to sleep if needed; returns whether there is room."""
         return self.residency.activate(model, self.kv_bytes + more_bytes, self.busy) is not None
 
     def _stop_others(self, model: str) -> None:
@@ -116,7 +116,7 @@ class Node:
             self.residency.evict_context(name)
 
     def _engines(self, model: str) -> list[Engine]:
-        """What may give way: idle and sleeping models, least recently used first."""
+        """Returns what may give way: idle and sleeping models, least recently used first."""
         engines = []
         for name, state in self.residency.states.items():
             if name == model or self.stages[name] or state not in (Residence.RUNNING, Residence.SLEEPING):

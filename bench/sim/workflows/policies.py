@@ -32,9 +32,9 @@ class WorkflowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
     placement: Placement = Placement.BALANCE
     keeps_turn: bool = False
-    """Whether a job whose stage has ended goes on before all that wait."""
+    """Whether a job whose stage has ended continues before all that wait."""
     preempt: bool = False
-    """Whether it gives way then to one that is ahead of it by far."""
+    """Whether it then gives way to one that is far ahead of it."""
     restart: bool = False
     """One model a GPU at a time; each switch starts a process."""
 

@@ -38,7 +38,7 @@ class Ended(NamedTuple):
     job: Job
     end_s: float
     waited_s: float
-    """Of all its stages, queueing and activation."""
+    """Sum over all its stages, queueing and activation."""
 
 
 class Outcome(NamedTuple):
@@ -46,12 +46,12 @@ class Outcome(NamedTuple):
     activations: int
     preemptions: int
     overruns: int
-    """Stages whose KV outgrew both its reservation and the node, and was swapped for it."""
+    """Stages whose KV outgrew both its reservation and the node, and was swapped."""
     accounting_errors: int
-    """Events after which a node's sums did not agree or were above its memory."""
+    """Events after which a node's sums were inconsistent or above its memory."""
     kv_reserved_bytes: int
     kv_needed_bytes: int
-    """Of all stages: what was reserved for them, and what they came to need."""
+    """Sum over all stages: what was reserved for them, and what they came to need."""
 
 
 class _Running:
@@ -74,7 +74,7 @@ class _Waiting(NamedTuple):
     position: int
     ready_s: float
     first: bool
-    """Its job goes on without queueing."""
+    """Whether its job continues without queueing."""
     key: tuple[int, float, int, int] = (0, 0.0, 0, 0)
     """Place in the queue, smallest first; does not change while it waits."""
 
@@ -137,7 +137,7 @@ class _Simulation:
     # Jobs
 
     def _ready(self, waiting: _Waiting, now_s: float) -> None:
-        """Joins the queue; a job that goes on may have to give way."""
+        """Adds a stage to the queue; a job that continues may have to give way."""
         run, first = waiting.run, waiting.first
         run.keys[waiting.position] = self._stage_key(run.job, waiting.stage)
         value = self._key(waiting)
@@ -168,7 +168,7 @@ class _Simulation:
             self._learn(run)
 
     def _replay(self, job: Job) -> None:
-        """A job of an earlier recording teaches what one that ends here does."""
+        """Learns from a job of an earlier recording what a job that ends here teaches."""
         run = _Running(job, -1)
         for index, stage in enumerate(job.stages):
             run.keys[index] = self._stage_key(job, stage)
@@ -181,7 +181,7 @@ class _Simulation:
         return StageKey(job.template, stage.role, stage.model, stage.invocation, intent_bin(intent, bins))
 
     def _learn(self, run: _Running) -> None:
-        """What followed each stage, waiting left out."""
+        """Learns what followed each stage, without waiting."""
         stages = run.job.stages
         for index, key in run.keys.items():
             later = [s for i, s in enumerate(stages) if i > index]
@@ -190,7 +190,7 @@ class _Simulation:
     # Order
 
     def _key(self, waiting: _Waiting) -> float:
-        """As of the start of the simulation: all that wait age alike."""
+        """Relative to the start of the simulation: all waiting jobs age alike."""
         job = waiting.run.job
         match self._policy.order:
             case Order.FCFS:
@@ -286,6 +286,6 @@ def _without_network(config: ClusterConfig) -> WorkflowConfig:
 def simulate(
     jobs: Sequence[Job], policy: WorkflowPolicy, config: ClusterConfig, recorded: Sequence[Job] = ()
 ) -> Outcome:
-    """Until all jobs have ended. `recorded`: jobs that ended before the simulation, from which lengths and remaining
-    times are expected. Equal input gives equal output."""
+    """Runs until all jobs have ended. `recorded`: jobs that ended before the simulation, from which lengths and
+    remaining times are estimated. Equal input gives equal output."""
     return _Simulation(jobs, policy, config, recorded).run()

@@ -19,16 +19,16 @@ TOOL_S = 1.0
 """Mean time of a tool after a stage that calls one."""
 ISOLATED_RUNS = 200
 INTERACTIVE_WAIT = 0.5
-"""Of the isolated median: what an interactive job may wait in all its stages."""
+"""Share of the isolated median that an interactive job may wait in all its stages."""
 BATCH_TIMES = 3.0
-"""Of the isolated 90th percentile: until when a batch job has to end."""
+"""Multiple of the isolated 90th percentile by which a batch job has to end."""
 
 
 class Role(NamedTuple):
     name: str
     model: str
     prompt: int
-    """Tokens, in the mean."""
+    """Mean tokens."""
     output: int
     tool: float = 0.0
     """Share of its calls that use a tool; their answers are short."""
@@ -41,7 +41,7 @@ class Template(NamedTuple):
     name: str
     interactive: bool
     jobs: int
-    """Of the trace in table I."""
+    """Jobs of the trace in table I."""
     roles: tuple[Role, ...]
 
 
@@ -81,7 +81,7 @@ class Stage(NamedTuple):
     output_tokens: int
     tools: bool
     tool_s: float
-    """After the stage, until those that follow can begin."""
+    """After the stage, until its followers can begin."""
     after: tuple[int, ...]
 
     @property
@@ -96,7 +96,7 @@ class Job(NamedTuple):
     arrival_s: float
     stages: tuple[Stage, ...]
     slo_s: float
-    """Of the waits of all stages together where it is interactive, else of the whole."""
+    """Limit of the waits of all stages together for interactive jobs, else of the whole job."""
 
 
 def _stages(template: Template, chance: random.Random) -> tuple[Stage, ...]:
@@ -119,7 +119,7 @@ def _stages(template: Template, chance: random.Random) -> tuple[Stage, ...]:
 
 
 def isolated_s(stages: tuple[Stage, ...]) -> float:
-    """The longest chain, nothing else running and every model there."""
+    """Returns the time of the longest chain, with nothing else running and every model loaded."""
     ends: list[float] = []
     for stage in stages:
         ends.append(max((ends[i] + stages[i].tool_s for i in stage.after), default=0.0) + stage.exec_s)
@@ -128,7 +128,7 @@ def isolated_s(stages: tuple[Stage, ...]) -> float:
 
 @lru_cache(maxsize=len(TEMPLATES))
 def _slo_s(template: Template) -> float:
-    """From isolated runs, the same for every policy and seed."""
+    """Computed from isolated runs, the same for every policy and seed."""
     chance = random.Random(f"isolated {template.name}")
     times = [isolated_s(_stages(template, chance)) for _ in range(ISOLATED_RUNS)]
     if template.interactive:
@@ -137,7 +137,7 @@ def _slo_s(template: Template) -> float:
 
 
 def generate(qps: float, seconds: float, batch_share: float, seed: int) -> list[Job]:
-    """Jobs that arrive within `seconds`, `batch_share` of them of batch templates."""
+    """Returns jobs that arrive within `seconds`, `batch_share` of them of batch templates."""
     chance = random.Random(f"workflows {seed}")
     kinds = {kind: [t for t in TEMPLATES if t.interactive is kind] for kind in (True, False)}
     jobs = []
@@ -149,7 +149,7 @@ def generate(qps: float, seconds: float, batch_share: float, seed: int) -> list[
 
 
 def one(name: str, count: int, apart_s: float, seed: int) -> list[Job]:
-    """`count` jobs of one template, so far apart."""
+    """Returns `count` jobs of one template at intervals of `apart_s`."""
     (template,) = (t for t in TEMPLATES if t.name == name)
     chance = random.Random(f"one {name} {seed}")
     stages = _stages(template, chance)

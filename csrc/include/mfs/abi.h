@@ -1,35 +1,40 @@
 /* The layout of the memory that one client process shares with the daemon of its node.
  *
- * The daemon creates one sealed memfd for every client process and hands it over on a unix socket. Either side maps it
- * whole. The client may write anywhere in it, so the daemon copies what it reads, then checks the copy, and keeps its
- * own truth elsewhere: nothing a client writes here can harm the daemon or another client.
+ * The daemon creates one sealed memfd for every client process and hands it over on a unix socket. Both
+ * sides map all of it. The client can write anywhere in it. The daemon therefore copies what it reads,
+ * checks the copy, and keeps its own state elsewhere: nothing that a client writes here can harm the
+ * daemon or another client.
  *
- * Version rule: a client refuses a segment whose major number differs from its own. A new field takes reserved bytes or
- * the segment's end and raises the minor number; a changed meaning or place raises the major number. A client maps as much
- * of a longer segment as it knows. At a daemon of a lower minor it uses only what that one knows: no field of a message that
- * came later, and tables behind that segment's end are memory of its own that is never read.
+ * Versions: a client refuses a segment whose major number differs from its own. A new field takes reserved
+ * bytes or the segment's end and raises the minor number; a changed meaning or place raises the major
+ * number. A client maps as much of a longer segment as it knows. With a daemon of a lower minor version it
+ * uses only what that daemon knows: it sets no message field that was added later, and in place of the
+ * tables behind the end of that segment it maps private memory that the daemon never reads.
  *
  * Memory order of the shared words, stated once for the whole project:
  *  - rings: see ring.h.
- *  - heartbeat_ns, gate, mode, state: written by the daemon with release, read by the client with acquire on slow paths
- *    and relaxed on the posting path; each is meaningful alone, no other datum is published through it. A heartbeat may lie
- *    ahead (since minor 3): the daemon has nothing to do and will write the next by then. A client that rings the doorbell
- *    exchanges such a one for the present; arbiter_asleep (release, acquire) comes after it, so it sees the right one.
- *  - usage counters: added with relaxed order by any thread of the client, those of a usage shard by the shard's thread alone
- *    and without a locked instruction; the daemon reads them relaxed (usage.h). `posted` is
- *    added before the work request reaches the NIC and `completed` after its completion was seen, so posted - completed
- *    is never below the truth for longer than one reading; the daemon clamps a negative difference to zero.
- *  - contexts (batches, requests, demands): a slot is claimed by compare-and-swap with acquire, filled relaxed, and
- *    published by a release store of its id; the daemon reads the id with acquire, the rest relaxed. A reader that meets
- *    a change halfway sees a mixture once: every change is followed by a message that makes it read again, and what it
- *    copies is checked field by field. `version` distinguishes two lives of a slot with one id.
+ *  - heartbeat_ns, gate, mode, state: written by the daemon with release; read by the client with acquire
+ *    on slow paths and relaxed on the posting path. Each is meaningful alone: no other data is published
+ *    through it. A heartbeat may lie in the future (since minor 3): the daemon has nothing to do and will
+ *    write the next one by then. A client that rings the doorbell replaces such a heartbeat by the present
+ *    time. It has read arbiter_asleep before (stored with release, loaded with acquire), so it sees the
+ *    heartbeat that belongs to it.
+ *  - usage counters: any thread of the client adds to them, relaxed. A usage shard is written by one
+ *    thread alone, without a locked instruction. The daemon reads them relaxed (usage.h). `posted` is
+ *    added before the work request reaches the NIC and `completed` after its completion was seen, so
+ *    posted - completed is too low for one reading at most; the daemon clamps a negative difference to
+ *    zero.
+ *  - contexts (batches, requests, demands): a slot is claimed by compare-and-swap with acquire, filled
+ *    relaxed, and published by a release store of its id. The daemon reads the id with acquire and the
+ *    rest relaxed. A reader that meets a change halfway sees a mixture once: every change is followed by a
+ *    message that makes it read again, and it checks every field of its copy. `version` distinguishes two
+ *    uses of a slot with the same id.
  *  - judgement: written by the daemon relaxed, read relaxed; meaningful alone.
- *  - credit: written by the daemon relaxed, read relaxed. A client that reads it a moment too late sends at most its credit
- *    once more; the message that follows says so.
- *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and reads the queue
- *    once more before it sleeps; the waker stores to the queue, issues a seq_cst fence and then reads the flag. One of
- *    both sees the other (Dekker), so no wake-up is lost.
- */
+ *  - credit: written by the daemon relaxed, read relaxed. A client that reads an old value sends at most
+ *    that credit once more, and its message reports that.
+ *  - doorbell protocol (arbiter_asleep, grant_waiters): the sleeper stores its flag with seq_cst and reads
+ *    the queue once more before it sleeps. The waker stores to the queue, issues a seq_cst fence and then
+ *    reads the flag. At least one of them sees the other's store (Dekker), so no wake-up is lost. */
 #ifndef MFS_ABI_H
 #define MFS_ABI_H
 
@@ -37,34 +42,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MFS_ABI_MAGIC \
-	0x0031494241534d46ULL /* "FMSABI1\0" in memory order: a wrong byte order shows at once */
+/* "FMSABI1\0" in memory order, so a wrong byte order is noticed at once */
+#define MFS_ABI_MAGIC 0x0031494241534d46ULL
 #define MFS_ABI_MAJOR 1
 #define MFS_ABI_MINOR 8
 
 #define MFS_CACHE_LINE 64
 #define MFS_NICS_MAX 64       /* NICs of one node */
-#define MFS_NICS_FIRST 16     /* of these, before minor 6; the tables of the others: struct mfs_nic_tables */
-#define MFS_NICS_MINOR 6      /* either side of a lower minor version knows the first NICs only */
-#define MFS_STAGES_MAX 8      /* stages counted apart; the set is open, see enum mfs_stage */
+#define MFS_NICS_FIRST 16     /* NICs known before minor 6; the others: struct mfs_nic_tables */
+#define MFS_NICS_MINOR 6      /* with a lower minor version on either side only the first NICs are known */
+#define MFS_STAGES_MAX 8      /* stages that are counted separately; the set is open, see enum mfs_stage */
 #define MFS_CLASSES_MAX 8     /* priorities on the wire, 0 highest */
 #define MFS_ROLES_MAX 8       /* queue-pair roles, see enum mfs_role */
 #define MFS_TASKS_MAX 4096    /* tasks of one process held or in flight at once */
-#define MFS_SUBMIT_RINGS 8    /* submit rings of one process: one a thread, the last for all other threads */
-#define MFS_SUBMIT_SLOTS 2048 /* one thread's messages that the arbiter has not read yet */
-#define MFS_USAGE_SHARDS 4    /* threads of one process that count what they post apart from the others */
-#define MFS_GRANT_SLOTS 8192  /* room for a grant of every task and as many that were cancelled unread */
-#define MFS_QUARANTINE_MAX 8  /* torn slots of one ring that are survived */
+#define MFS_SUBMIT_RINGS 8    /* submit rings of one process: one a thread, the last for all others */
+#define MFS_SUBMIT_SLOTS 2048 /* messages on one ring that the arbiter has not read yet */
+#define MFS_USAGE_SHARDS 4    /* threads of one process that count what they post in a shard of their own */
+#define MFS_GRANT_SLOTS 8192  /* room for a grant of every task and as many of cancelled tasks */
+#define MFS_QUARANTINE_MAX 8  /* torn slots that one ring survives */
 #define MFS_BATCHES_MAX 64    /* batches of one process under way at once */
 #define MFS_REQUESTS_MAX 1024 /* requests of one process announced at once */
-#define MFS_DEMANDS_MAX 4096  /* what those will move */
-#define MFS_REQUEST_DEMANDS_MAX 256 /* of one request */
+#define MFS_DEMANDS_MAX 4096  /* demands of all those requests */
+#define MFS_REQUEST_DEMANDS_MAX 256 /* demands of one request */
 #define MFS_RULES_MAX 64            /* classification rules */
 #define MFS_COMMUNICATORS_MAX 32    /* NCCL communicators of one process */
 #define MFS_NONE_U32 UINT32_MAX
 #define MFS_CLASS_ASK 0xff
 
-/* What a flow is for. Open-ended: a value that the daemon does not know is served as MFS_STAGE_BACKGROUND. */
+/* What a flow is for. The set is open: a value that the daemon does not know is served as
+ * MFS_STAGE_BACKGROUND. */
 enum mfs_stage {
 	MFS_STAGE_CONTROL = 0,    /* clear-to-send, flush, handshakes: never waits */
 	MFS_STAGE_REUSE = 1,      /* stage 1: reusable KV blocks into a prefill unit */
@@ -73,14 +79,14 @@ enum mfs_stage {
 	MFS_STAGE_BACKGROUND = 4, /* no deadline: served when nothing else waits */
 };
 
-/* What goes before what in a host's queue, whatever the classes of the fabric. */
+/* The order of flows in a host's queue, whatever classes the fabric has. */
 enum mfs_tier { MFS_TIER_CRITICAL = 0, MFS_TIER_EARLY = 1, MFS_TIER_LAST = 2, MFS_TIER_SCAVENGER = 3 };
 
-/* Stages that never wait; the arbiter sees them through the usage counters only. One bit a stage. */
+/* Stages that never wait, one bit each. The arbiter sees them only through the usage counters. */
 #define MFS_STAGES_UNSCHEDULED (1u << MFS_STAGE_CONTROL | 1u << MFS_STAGE_COLLECTIVE)
 
 enum mfs_role {
-	MFS_ROLE_UNKNOWN = 0, /* passes through */
+	MFS_ROLE_UNKNOWN = 0, /* its traffic passes through */
 	MFS_ROLE_NCCL_DATA = 1,
 	MFS_ROLE_NCCL_CTS = 2,
 	MFS_ROLE_NCCL_FLUSH = 3,
@@ -96,7 +102,8 @@ enum mfs_mode {
 
 enum mfs_segment_state {
 	MFS_SEGMENT_ACTIVE = 1,
-	MFS_SEGMENT_DETACHED = 2, /* the daemon gave this client up (bad data, shutdown): pass through */
+	/* the daemon has detached this client (bad data, shutdown): pass through */
+	MFS_SEGMENT_DETACHED = 2,
 };
 
 /* ---- submit rings: client -> arbiter --------------------------------------------------------------------------- */
@@ -104,34 +111,36 @@ enum mfs_segment_state {
 enum mfs_message_kind {
 	MFS_MESSAGE_SUBMIT = 1,
 	MFS_MESSAGE_COMPLETE = 2, /* the NIC has finished a granted task */
-	MFS_MESSAGE_CANCEL =
-		3, /* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
+	/* the task will not be posted, or was posted without a permit (max_hold, fail-open) */
+	MFS_MESSAGE_CANCEL = 3,
 	MFS_MESSAGE_BATCH = 4, /* a batch context changed (begin, layer boundary, end): read slot `batch` */
-	MFS_MESSAGE_REQUEST =
-		5, /* a request began, changed or ended: read slot `task` of the request table */
+	/* a request began, changed or ended: read slot `task` of the request table */
+	MFS_MESSAGE_REQUEST = 5,
 };
 
 enum mfs_message_flags {
-	MFS_TASK_BYPASSED = 1 << 0,     /* with CANCEL: the bytes did go out, count them as served */
-	MFS_TASK_CLASS_MARKED = 1 << 1, /* with SUBMIT: it will go out on the lane of the permitted class */
-	MFS_TASK_INCOMING = 1 << 2, /* with SUBMIT: its bytes come to this node, as those of an RDMA READ */
-	MFS_TASK_TAKEN = 1 << 3,    /* with SUBMIT: it goes on credit, in `wire_class`: no permit is wanted */
+	MFS_TASK_BYPASSED = 1 << 0,     /* with CANCEL: the bytes did go out, so count them as served */
+	MFS_TASK_CLASS_MARKED = 1 << 1, /* with SUBMIT: goes out on the lane of the permitted class */
+	MFS_TASK_INCOMING = 1 << 2,     /* with SUBMIT: its bytes come to this node, as with an RDMA READ */
+	MFS_TASK_TAKEN = 1 << 3,        /* with SUBMIT: goes on credit, in `wire_class`; it wants no permit */
 };
 
-/* Every thread of the process sends through a ring of its own while there are any; the last ring is for all others. So
- * two messages about one task may be read in another order than they were sent: a completion ahead of its submit, or a
- * slot's next submit ahead of the completion before it. Generations tell them apart. */
+/* Each thread of the process sends through a ring of its own while there are free ones. The last ring is
+ * for all other threads. Two messages about one task may therefore be read in another order than they were
+ * sent: a completion ahead of its submit, or a slot's next submit ahead of the completion before it.
+ * Generations tell them apart. */
 #define MFS_SUBMIT_SHARED (MFS_SUBMIT_RINGS - 1)
 
-/* Where a task goes. Both only group tasks: what goes to one port, and what goes on one queue pair, in the order in which it
- * was submitted there. 0: not known, and before minor 4. */
+/* `peer` and `queue` say where a task goes. Both only group tasks: those for one port, and those of one queue
+ * pair, in the order in which they were submitted. 0: not known, or the client is older than minor 4. */
 #define MFS_TASK_BYTES_BITS 40
 #define MFS_TASK_BYTES_MAX ((1ULL << MFS_TASK_BYTES_BITS) - 1)
 #define MFS_TASK_QUEUE_MAX ((1u << (64 - MFS_TASK_BYTES_BITS)) - 1)
 
-/* What a sender will ask for behind a task, in a byte: up to an eighth too little. Since minor 8. */
+/* The bytes that a sender will submit behind a task, encoded in one byte. Rounded down by up to an eighth.
+ * Since minor 8. */
 #define MFS_BEHIND_UNKNOWN 0
-#define MFS_BEHIND_NOTHING 1 /* or less than 64 KiB */
+#define MFS_BEHIND_NOTHING 1 /* nothing, or less than 64 KiB */
 #define MFS_BEHIND_SHIFT 13  /* the finest step is 8 KiB */
 
 static inline uint8_t mfs_behind_code(uint64_t bytes)
@@ -141,11 +150,11 @@ static inline uint8_t mfs_behind_code(uint64_t bytes)
 	bytes = (bytes < MFS_TASK_BYTES_MAX ? bytes : MFS_TASK_BYTES_MAX) >> MFS_BEHIND_SHIFT;
 	if (bytes < 8)
 		return MFS_BEHIND_NOTHING;
-	exponent = 60 - (unsigned)__builtin_clzll(bytes); /* four bits are kept; the first is set */
+	exponent = 60 - (unsigned)__builtin_clzll(bytes); /* four bits are kept, the first of which is set */
 	return (uint8_t)(MFS_BEHIND_NOTHING + 1 + exponent * 8 + (bytes >> exponent) % 8);
 }
 
-/* Nothing where it is unknown. Up to MFS_TASK_BYTES_MAX, whatever the byte is. */
+/* Decodes mfs_behind_code. Unknown counts as 0. Never above MFS_TASK_BYTES_MAX, whatever the byte is. */
 static inline uint64_t mfs_behind_bytes(uint8_t code)
 {
 	const unsigned step = code - (MFS_BEHIND_NOTHING + 1u);
@@ -157,15 +166,15 @@ static inline uint64_t mfs_behind_bytes(uint8_t code)
 	return bytes < MFS_TASK_BYTES_MAX ? bytes : MFS_TASK_BYTES_MAX;
 }
 
-/* One message. `task` names a task of this client: slot in the low 32 bits, generation in the high 32 bits; the
- * generation rises with every reuse of a slot, so an old grant or completion is recognised. */
+/* One message. `task` names a task of this client: slot in the low 32 bits, generation in the high 32
+ * bits. The generation rises with every reuse of a slot, so an old grant or completion is recognised. */
 struct mfs_message {
 	uint64_t task;
 	uint64_t bytes : MFS_TASK_BYTES_BITS;
 	uint64_t queue : 64 - MFS_TASK_BYTES_BITS; /* number of the queue pair; since minor 4 */
 	uint64_t request_id;                       /* 0: unknown */
 	uint64_t deadline_ns;                      /* CLOCK_MONOTONIC of this host; 0: none */
-	uint64_t submit_ns;                        /* CLOCK_MONOTONIC: when it was sent, whatever its kind */
+	uint64_t submit_ns;                        /* CLOCK_MONOTONIC: when a message about a task was sent */
 	uint32_t batch;                            /* slot in the batch table; MFS_NONE_U32: none */
 	uint16_t layer;                            /* L_target */
 	uint8_t kind;                              /* enum mfs_message_kind */
@@ -173,7 +182,7 @@ struct mfs_message {
 	uint8_t nic;                               /* index given by the daemon */
 	uint8_t flags;                             /* enum mfs_message_flags */
 	uint8_t role;                              /* enum mfs_role */
-	uint8_t wire_class; /* with MFS_TASK_TAKEN; any other SUBMIT: mfs_behind_code */
+	uint8_t wire_class; /* with MFS_TASK_TAKEN: the class; any other SUBMIT: mfs_behind_code */
 	uint32_t peer;      /* mfs_peer_hash of the remote port's GID; since minor 4 */
 };
 _Static_assert(sizeof(struct mfs_message) == 56, "a message and its sequence fill one cache line");
@@ -184,8 +193,8 @@ _Static_assert(offsetof(struct mfs_message, peer) == 52, "the last word");
 
 struct mfs_grant {
 	_Atomic uint64_t task;
-	_Atomic uint64_t
-		class_epoch; /* low half: class on the wire, 0..MFS_CLASSES_MAX-1; high: low half of the epoch */
+	/* low half: class on the wire, 0..MFS_CLASSES_MAX-1; high half: low half of the epoch */
+	_Atomic uint64_t class_epoch;
 };
 _Static_assert(sizeof(struct mfs_grant) == 16, "four grants a cache line");
 
@@ -198,15 +207,15 @@ struct mfs_mpsc_slot {
 _Static_assert(sizeof(struct mfs_mpsc_slot) == 64, "one message, one cache line");
 
 struct mfs_mpsc {
-	/* the producers' line */
+	/* written by producers */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t tail; /* next ticket */
-	_Atomic uint64_t head_seen;   /* some earlier value of head, so that producers rarely read it */
+	_Atomic uint64_t head_seen; /* an earlier value of head, so that producers rarely read head itself */
 	_Atomic uint32_t quarantined; /* entries in use below; written by the consumer, rarely */
 	uint8_t reserved0[44];
-	/* the consumer's line */
+	/* written by the consumer */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t head;
 	uint8_t reserved1[56];
-	/* slots that are not used, as slot number + 1; written by the consumer */
+	/* slots that are in quarantine, as slot number + 1; written by the consumer */
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t quarantine[MFS_QUARANTINE_MAX];
 	uint8_t reserved2[32];
 };
@@ -220,12 +229,12 @@ struct mfs_spmc {
 };
 _Static_assert(sizeof(struct mfs_spmc) == 128, "either side has a line");
 
-/* What a client does after a message. A client of minor 1 rings in either case. */
+/* What a client must do after a message. A client of minor 1 rings for both values that are not 0. */
 enum mfs_asleep {
-	MFS_AWAKE = 0,  /* nothing */
-	MFS_ASLEEP = 1, /* rings the doorbell */
-	MFS_AT_REST =
-		2, /* nothing waits: rings for what wants an answer; the rest is read with a heartbeat */
+	MFS_AWAKE = 0,  /* nothing: the arbiter runs */
+	MFS_ASLEEP = 1, /* ring the doorbell */
+	/* nothing waits: ring if the message wants an answer; others are read with a heartbeat */
+	MFS_AT_REST = 2,
 };
 
 /* ---- header ---------------------------------------------------------------------------------------------------- */
@@ -237,35 +246,38 @@ struct mfs_segment_header {
 	uint16_t minor;
 	uint32_t header_bytes;
 	uint64_t segment_bytes;
-	uint64_t epoch; /* differs for every start of a daemon */
+	uint64_t epoch; /* differs for every start of the daemon */
 	uint32_t daemon_pid;
 	uint32_t client_id;
-	uint64_t stale_after_ns; /* a heartbeat older than this means the daemon is gone: post what is held */
-	uint64_t
-		max_hold_ns; /* a transfer stands still for permits so long in all; then its tasks go without */
-	uint32_t classes; /* K, 2..MFS_CLASSES_MAX: classes on the wire are 0..K-1, K-1 is the scavenger's */
-	/* of flows that are neither critical nor near nor pruned; since minor 2 */
-	uint8_t class_reuse;       /* stage 1 with RLI 0, one lower with each RLI ... */
-	uint8_t class_reuse_least; /* ... down to this one */
-	uint8_t class_last;        /* stage 3; MFS_CLASS_ASK: it depends on more */
+	/* a heartbeat older than this means that the daemon is gone: post what is held */
+	uint64_t stale_after_ns;
+	/* how long a transfer may stand still for permits in total; then its tasks go without */
+	uint64_t max_hold_ns;
+	/* K, 2..MFS_CLASSES_MAX: wire classes are 0..K-1, and K-1 is the scavenger's */
+	uint32_t classes;
+	/* classes of flows that are neither critical nor due soon nor pruned; since minor 2 */
+	uint8_t class_reuse;       /* stage 1 with RLI 0; each further RLI is one class lower ... */
+	uint8_t class_reuse_least; /* ... but not below this class */
+	uint8_t class_last;        /* stage 3; MFS_CLASS_ASK: it depends on more than the client knows */
 	uint8_t reserved0[1];
 	/* written by the daemon */
-	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns; /* may lie ahead */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t heartbeat_ns; /* may lie in the future */
 	_Atomic uint32_t state;                                 /* enum mfs_segment_state */
-	_Atomic uint32_t
-		mode; /* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
-	_Atomic uint8_t
-		dscp[MFS_CLASSES_MAX]; /* of each class on the wire; MFS_DSCP_KEEP: this fabric marks none */
-	_Atomic uint8_t
-		apart; /* classes that the wire keeps apart from collectives, one bit each; since minor 2 */
+	/* enum mfs_mode: the daemon may turn enforcing off; a client never exceeds its own mode */
+	_Atomic uint32_t mode;
+	/* DSCP of each wire class; MFS_DSCP_KEEP: this fabric marks none */
+	_Atomic uint8_t dscp[MFS_CLASSES_MAX];
+	/* classes that the wire keeps apart from collectives, one bit each; since minor 2 */
+	_Atomic uint8_t apart;
 	uint8_t reserved1[7];
-	/* a stage 3 flow that is due within this may have a better class than class_last; 0: none, or an older daemon */
+	/* a stage 3 flow that is due within this time may have a better class than class_last; 0: none, or
+	 * an older daemon */
 	_Atomic uint64_t soon_ns;
 	uint8_t reserved3[24];
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t arbiter_asleep; /* enum mfs_asleep */
 	uint8_t reserved2[60];
-	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t
-		grant_word;             /* futex: grows by one with every batch of grants */
+	/* futex: grows by one with every batch of grants */
+	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t grant_word;
 	_Atomic uint32_t grant_waiters; /* client threads asleep on grant_word */
 	uint8_t reserved4[56];
 };
@@ -275,12 +287,14 @@ _Static_assert(offsetof(struct mfs_segment_header, grant_word) == 192, "grant fu
 
 /* ---- gates: what must wait, per NIC ---------------------------------------------------------------------------- */
 
-/* The low bits say which stages must ask for a permit (1 << enum mfs_stage); MFS_GATE_IDLE_BELL asks the client to
- * ring the doorbell when its unscheduled bytes in flight on this NIC drop to zero, since held flows wait for that. */
+/* The low bits say which stages must ask for a permit (1 << enum mfs_stage). With MFS_GATE_IDLE_BELL the
+ * client must ring the doorbell when its unscheduled bytes in flight on this NIC drop to zero, because
+ * held flows wait for that. */
 #define MFS_GATE_IDLE_BELL (1u << 31)
 
-/* Credit is a permit in advance, while nothing waits for a direction of the NIC: this client may have so many bytes in
- * flight without a permit, 0: none. `class_marked` is for what travels in a class that the wire keeps apart from collectives. */
+/* Credit is a permit in advance, given while nothing waits for a direction of the NIC: the client may have
+ * this many bytes in flight without asking. 0: none. `credit_class_marked` is for tasks in a class that
+ * the wire keeps apart from collectives. */
 struct mfs_gate {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t word;
 	uint8_t reserved0[4];
@@ -292,7 +306,7 @@ _Static_assert(sizeof(struct mfs_gate) == 64, "a gate has a line of its own");
 
 /* ---- usage: what the client did, per NIC ----------------------------------------------------------------------- */
 
-/* Counters of bytes that went to the NIC, by stage: all of them, permitted or not. */
+/* Bytes given to the NIC, by stage, permitted or not. */
 struct mfs_usage_half {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t bytes[MFS_STAGES_MAX];
 	uint64_t reserved[MFS_STAGES_MAX];
@@ -303,7 +317,7 @@ struct mfs_usage {
 };
 _Static_assert(sizeof(struct mfs_usage) == 256, "posted and completed are two lines each");
 
-/* Bytes posted by one thread, by stage, beside those in mfs_usage_half: the sum is what the client has posted. */
+/* Bytes posted by one thread, by stage. What the client has posted is the sum of all shards and of mfs_usage_half. */
 struct mfs_usage_shard {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t bytes[MFS_STAGES_MAX];
 };
@@ -316,8 +330,8 @@ struct mfs_client_report {
 	_Atomic uint64_t held_bytes;
 	_Atomic uint64_t held_work_requests;
 	_Atomic uint64_t permits;           /* grants that were acted on */
-	_Atomic uint64_t bypassed_overflow; /* ring or slots full: posted behind earlier held ones */
-	_Atomic uint64_t bypassed_hold;     /* max_hold used up */
+	_Atomic uint64_t bypassed_overflow; /* ring or slots full: posted behind what was held before */
+	_Atomic uint64_t bypassed_hold;     /* max_hold expired */
 	_Atomic uint64_t bypassed_stale;    /* daemon gone or detached: posted without a permit */
 	_Atomic uint64_t hold_ns;           /* total time that requests were held */
 	uint8_t reserved[40];
@@ -330,46 +344,47 @@ struct mfs_batch {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t batch_id; /* 0: free */
 	_Atomic uint32_t layer_current;                     /* L_curr */
 	_Atomic uint32_t layers;
-	_Atomic uint64_t
-		deadline_ns; /* the batch's robust effective deadline as the engine knows it; 0: none */
-	_Atomic uint64_t
-		compute_ns; /* of all its layers, estimated by the engine; what is left is taken pro rata */
+	/* the batch's robust effective deadline as the engine knows it; 0: none */
+	_Atomic uint64_t deadline_ns;
+	/* for all its layers, estimated by the engine; the rest is taken in proportion to the layers left */
+	_Atomic uint64_t compute_ns;
 	_Atomic uint32_t version; /* grows with every use of the slot */
-	_Atomic uint32_t
-		requests; /* announced with it, and readable once batch_id is; 0: none, or not announced */
+	/* requests announced with the batch, readable once batch_id is set; 0: none, or not announced */
+	_Atomic uint32_t requests;
 	uint8_t reserved[88];
 };
 _Static_assert(sizeof(struct mfs_batch) == 128, "batch context: two cache lines");
 
 /* ---- requests and what they will move: written by adapters when a request begins ------------------------------- */
 
-#define MFS_CONTEXT_CLAIMED UINT64_MAX /* batch_id or request_id while its slot is filled */
+#define MFS_CONTEXT_CLAIMED UINT64_MAX /* value of batch_id or request_id while a slot is being filled */
 
 enum mfs_request_flags {
-	MFS_REQUEST_RELEGATED = 1 << 0,   /* the engine has put it behind the others itself */
+	MFS_REQUEST_RELEGATED = 1 << 0,   /* the engine itself has put it behind the others */
 	MFS_REQUEST_SPECULATIVE = 1 << 1, /* its result may never be used */
 	MFS_REQUEST_SWAP = 1 << 2,        /* moves KV out and back in; no user waits for it */
-	/* It still queues at its engine, has no batch, and its demands are what it will fetch before it runs; since minor 5 */
+	/* It still queues at its engine, has no batch, and its demands are what it will fetch before it
+	 * runs; since minor 5 */
 	MFS_REQUEST_WAITING = 1 << 3,
 };
 
 enum mfs_request_judgement {
-	MFS_REQUEST_PRUNED = 1
-		<< 0, /* it cannot be in time, or would make others late: served from the scavenger */
+	/* it cannot be in time, or would make others late: served as scavenger */
+	MFS_REQUEST_PRUNED = 1 << 0,
 };
 
 struct mfs_request {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t request_id; /* 0: free */
 	_Atomic uint64_t program_id;  /* the program or conversation that it belongs to; 0: none */
 	_Atomic uint64_t deadline_ns; /* CLOCK_MONOTONIC of this host; 0: none */
-	_Atomic uint64_t budget_ns;   /* the whole: arrival to deadline; 0: unknown */
+	_Atomic uint64_t budget_ns;   /* time from arrival to deadline; 0: unknown */
 	_Atomic uint32_t batch;       /* slot in the batch table; MFS_NONE_U32: none (yet) */
 	_Atomic uint32_t demand;      /* first of its demands: slot + 1; 0: none */
-	_Atomic uint32_t value;       /* worth beside other requests; 0: not given */
+	_Atomic uint32_t value;       /* its worth relative to other requests; 0: not given */
 	_Atomic uint32_t flags;       /* enum mfs_request_flags */
 	_Atomic uint32_t version;     /* grows with every use of the slot */
 	_Atomic uint32_t judgement;   /* enum mfs_request_judgement; written by the daemon */
-	/* of one that still queues; since minor 5 */
+	/* for a request with MFS_REQUEST_WAITING; since minor 5 */
 	_Atomic uint32_t rank;        /* its place in the engine's order: smaller goes first */
 	_Atomic uint32_t tokens_left; /* to compute until its first token */
 };
@@ -381,10 +396,10 @@ enum mfs_direction { MFS_DIRECTION_OUT = 0, MFS_DIRECTION_IN = 1 };
 /* Bytes of one stage and layer between one NIC of this node and one port elsewhere. */
 struct mfs_demand {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t request; /* slot + 1; 0: free */
-	_Atomic uint32_t next;                             /* of the same request: slot + 1; 0: the last */
+	_Atomic uint32_t next; /* next demand of the same request: slot + 1; 0: this is the last */
 	_Atomic uint64_t bytes;
-	_Atomic uint64_t peer
-		[2]; /* GID of the remote port in its order of bytes, IPv4 as ::ffff:a.b.c.d; 0: unknown */
+	/* GID of the remote port in its byte order, IPv4 as ::ffff:a.b.c.d; 0: unknown */
+	_Atomic uint64_t peer[2];
 	_Atomic uint16_t layer;    /* L_target */
 	_Atomic uint8_t stage;     /* enum mfs_stage */
 	_Atomic uint8_t nic;       /* index given by the daemon */
@@ -398,24 +413,25 @@ _Static_assert(sizeof(struct mfs_demand) == 64, "demand: one cache line");
 enum mfs_rule_action { MFS_RULE_PASS = 0, MFS_RULE_HOLD = 1 };
 #define MFS_DSCP_KEEP 0xff
 
-/* The first rule that matches wins; an empty string, role 0 or prefix 0 matches everything. */
+/* The first rule that matches wins. An empty string, role 0 or prefix 0 matches everything. */
 struct mfs_rule {
-	_Alignas(8) char library
-		[32];     /* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
+	/* part of the file name of the object that called ibv_create_qp, e.g. "libnccl" */
+	_Alignas(8) char library[32];
 	char process[32]; /* part of the program's name (comm or argv[0]'s base name) */
 	uint8_t peer[16]; /* GID prefix of the remote end; IPv4 as ::ffff:a.b.c.d */
 	uint8_t peer_prefix_bits;
-	uint8_t role;          /* enum mfs_role that must have been found by capabilities; 0: any */
+	/* enum mfs_role that must have been found from the queue pair's capabilities; 0: any */
+	uint8_t role;
 	uint8_t action;        /* enum mfs_rule_action */
 	uint8_t stage;         /* enum mfs_stage given to flows of the queue pair */
 	uint8_t dscp;          /* 0..63, or MFS_DSCP_KEEP */
-	uint8_t set_role;      /* enum mfs_role to record; 0: keep what was found */
+	uint8_t set_role;      /* enum mfs_role to set; 0: keep the role that was found */
 	char communicator[32]; /* part of the name of NCCL's communicator */
 	uint8_t reserved[10];
 };
 _Static_assert(sizeof(struct mfs_rule) == 128, "rule: two cache lines");
 
-/* A reader copies the table between two equal even readings of `version` (sequence lock, writer is the daemon). */
+/* Sequence lock, written by the daemon: a reader's copy is valid between two equal, even readings of `version`. */
 struct mfs_rules {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint32_t version;
 	_Atomic uint32_t count;
@@ -440,14 +456,14 @@ enum mfs_operation {
 /* What NCCL's profiler interface reports to the shim. Updated a few times a second. */
 struct mfs_communicator {
 	_Alignas(MFS_CACHE_LINE) _Atomic uint64_t id; /* 0: free */
-	char name[32];                                /* as its maker called it, may be empty */
+	char name[32]; /* name given by the program that made it, may be empty */
 	_Atomic uint32_t rank, ranks;
-	_Atomic uint64_t operations;                /* begun */
-	_Atomic uint64_t operation_bytes;           /* that they were called with */
+	_Atomic uint64_t operations;                /* operations begun */
+	_Atomic uint64_t operation_bytes;           /* bytes that the operations were called with */
 	_Atomic uint64_t bytes[MFS_OPERATIONS_MAX]; /* sent by this rank, by operation */
 	_Atomic uint64_t work_requests;
-	_Atomic uint64_t batch_bytes; /* of those sent, with a batch */
-	_Atomic uint32_t batch;       /* slot of the latest; MFS_NONE_U32: none */
+	_Atomic uint64_t batch_bytes; /* part of the bytes sent that belongs to a batch */
+	_Atomic uint32_t batch;       /* slot of the latest batch; MFS_NONE_U32: none */
 	_Atomic uint32_t layer;
 	uint8_t reserved[40];
 };
@@ -463,7 +479,7 @@ struct mfs_nic {
 };
 _Static_assert(sizeof(struct mfs_nic) == 64, "NIC: one cache line");
 
-/* All tables of one NIC whose index is MFS_NICS_FIRST or higher: nic_tables.h. */
+/* All tables of one NIC whose index is MFS_NICS_FIRST or higher; see nic_tables.h. */
 struct mfs_nic_tables {
 	struct mfs_gate gate;
 	struct mfs_nic nic;
@@ -502,10 +518,10 @@ _Static_assert(MFS_NICS_MAX <= 64, "the arbiter keeps one bit a NIC in a word");
 /* ---- the unix socket: SOCK_SEQPACKET, one message a packet ----------------------------------------------------- */
 
 enum mfs_hello_kind {
-	MFS_HELLO_ATTACH =
-		1, /* answer: struct mfs_welcome with descriptors: segment memfd, doorbell eventfd, and, for a client
-		    * of minor 5 or later, the memfd of the outlook page (outlook.h) where there is one */
-	MFS_HELLO_NIC = 2, /* names a NIC that the client opened; answer: struct mfs_nic_reply */
+	/* answer: struct mfs_welcome with descriptors: segment memfd, doorbell eventfd and, for a client
+	 * of minor 5 or later, the memfd of the outlook page (outlook.h) if there is one */
+	MFS_HELLO_ATTACH = 1,
+	MFS_HELLO_NIC = 2, /* announces a NIC that the client opened; answer: struct mfs_nic_reply */
 };
 
 struct mfs_hello {
@@ -513,7 +529,7 @@ struct mfs_hello {
 	uint16_t major;
 	uint16_t minor;
 	uint32_t kind; /* enum mfs_hello_kind */
-	uint32_t pid;  /* as the client sees it; the daemon believes SO_PEERCRED only */
+	uint32_t pid;  /* as the client sees it; the daemon trusts only SO_PEERCRED */
 	uint32_t mode; /* enum mfs_mode wanted */
 	char process[32];
 	char nic_name[32];

@@ -1,17 +1,16 @@
-/*
- * Exact rates of flows that share links under strict priority, for the simulator.
+/* Exact rates of flows that share links under strict priority, for the simulator.
  *
- * A flow crosses a list of links and uses share * rate of each. Flows of smaller `order` go first: what they
- * take is gone for all larger orders on the same link. Flows of equal order share by weighted max-min: no
- * flow's level (rate / weight) can be raised without lowering a flow of the same order whose level is not
- * higher. A network of K classes uses K orders; a perfect scheduler gives every flow its own.
+ * A flow crosses a list of links and uses share * rate of each. Flows of smaller `order` go first: what
+ * they take is not available to larger orders on the same link. Flows of equal order share by weighted
+ * max-min: no flow's level (rate / weight) can be raised without lowering that of a flow of the same order
+ * whose level is not higher. A network of K classes uses K orders; a perfect scheduler gives every flow
+ * its own.
  *
- * The allocation after each change is exact, but only flows whose rate may change are visited: changes walk
- * from smaller orders to larger ones, link by link, and stop where what is left for an order has not
- * changed.
+ * The allocation after each change is exact, but only flows whose rate may change are visited. Changes are
+ * followed from smaller orders to larger ones, link by link, and end where what is left for an order has
+ * not changed.
  *
- * Units: bytes, seconds, bytes per second. Single threaded. Functions that can fail return -errno.
- */
+ * Units: bytes, seconds, bytes per second. Single threaded. Functions that can fail return -errno. */
 #ifndef MFS_FLUID_H
 #define MFS_FLUID_H
 

@@ -1,8 +1,8 @@
-/* Where the segment keeps what it has of a NIC.
+/* Finds the tables of a NIC in the segment.
  *
- * The tables of the first MFS_NICS_FIRST have been where they are since minor 0; those of the others lie at the segment's end,
- * together for each NIC. At a daemon before minor 6 no NIC has an index so high. `nic` is below MFS_NICS_MAX.
- */
+ * The tables of the first MFS_NICS_FIRST NICs have kept their places since minor 0. The tables of the
+ * others lie at the end of the segment, grouped by NIC. With a daemon before minor 6 no NIC has such an
+ * index. `nic` must be below MFS_NICS_MAX. */
 #ifndef MFS_NIC_TABLES_H
 #define MFS_NIC_TABLES_H
 
@@ -31,7 +31,7 @@ static inline struct mfs_usage *mfs_usage_of(const struct mfs_segment *segment, 
 				    : &mfs_nic_tables_of(segment, nic)->usage;
 }
 
-/* MFS_USAGE_SHARDS of them. */
+/* An array of MFS_USAGE_SHARDS. */
 static inline struct mfs_usage_shard *mfs_shards_of(const struct mfs_segment *segment, uint32_t nic)
 {
 	return nic < MFS_NICS_FIRST ? ((struct mfs_segment *)segment)->posted_shard[nic]

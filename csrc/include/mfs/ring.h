@@ -1,11 +1,13 @@
-/* Two bounded, lock-free rings over shared memory: many producers to one consumer (a client's threads to the arbiter)
- * and one producer to many consumers (the arbiter to a client's threads). Layouts are in abi.h; here is the algorithm.
+/* Two bounded, lock-free rings over shared memory: many producers to one consumer (a client's threads to
+ * the arbiter) and one producer to many consumers (the arbiter to a client's threads). Layouts are in
+ * abi.h; the algorithm is here.
  *
- * A ring position is a ticket, a 64-bit count that never wraps in practice; slot = ticket modulo size, a power of two.
- * Zeroed memory is an empty ring. Neither side ever waits for the other.
+ * A ring position is a ticket: a 64-bit count that never wraps in practice. slot = ticket modulo size,
+ * which is a power of two. Zeroed memory is an empty ring. Neither side ever waits for the other.
  *
- * MPSC. A producer claims tickets by moving `tail`, fills the slots, and publishes each by storing ticket + 1 in its
- * sequence. The consumer takes a slot when its sequence is exactly that, and gives slots back by moving `head`.
+ * MPSC. A producer claims tickets by moving `tail`, fills the slots, and publishes each by storing ticket
+ * + 1 in its sequence. The consumer takes a slot when its sequence is exactly that, and gives slots back
+ * by moving `head`.
  *
  *   producer                                     consumer
  *   P1 load    head_seen / head     acquire      C1 load  slot.sequence == head + 1   acquire
@@ -14,25 +16,30 @@
  *   P4 write   message                           C4 load  tail (stalls only)          acquire
  *   P5 store   slot.sequence        release
  *
- *   P5 -> C1: a message is read whole. C3 -> P1: a slot is overwritten only after it was copied; a producer that knows
- *   `head` only from `head_seen` inherits the order, because head_seen is stored with release after `head` was loaded
+ *   P5 -> C1: a message is read whole.
+ *   C3 -> P1: a slot is overwritten only after it was copied. A producer that knows `head` only from
+ *   `head_seen` inherits this order, because head_seen is stored with release after `head` was loaded
  *   with acquire.
  *
- * A producer that stops for ever between P3 and P5 (thread cancelled, longjmp out of a signal) leaves a torn slot. After
- * a bound the consumer passes it by and puts it in quarantine: no ticket that falls on this slot is used by anyone, so
- * if the producer was only slow and publishes after all, it overwrites nothing, and its message is delivered late
- * instead of being lost. The slot is used again from the first pass after that.
- *   C3 -> P1 -> P2: a producer that may claim a slot sees whether it is in quarantine. An entry is removed only while passing a
- *   ticket on its slot (C4), and its claimer read the table before the claim (P2 before P3, and P3 -> C4), so both sides
- *   treat each ticket alike.
+ * A producer that stops for ever between P3 and P5 (thread cancelled, longjmp out of a signal handler)
+ * leaves a torn slot. After torn_slot_ns the consumer skips it and puts it in quarantine: no ticket that
+ * falls on this slot is used. If the producer was only slow and publishes after all, it overwrites
+ * nothing, and its message is delivered late instead of being lost. The slot is used again from the first
+ * pass after that.
  *
- * The consumer trusts nothing in the ring: `head`, the quarantine and all counts are its own (struct mfs_mpsc_reader); what
- * it stores in shared memory is for producers only. An absurd tail or too many torn slots are reported as -EPROTO.
+ *   C3 -> P1 -> P2: a producer that may claim a slot sees whether it is in quarantine. An entry is
+ *   removed only when the consumer skips a ticket on its slot (C4). The producer that claimed this
+ *   ticket read the table before its claim (P2 before P3, and P3 -> C4), so both sides treat each
+ *   ticket alike.
  *
- * SPMC. The producer fills slots, then moves `tail` (release). Consumers copy slots between `head` and `tail` (acquire),
- * then move `head` by compare-and-swap (release); the loser has copied in vain and takes nothing. The producer reuses a
- * slot only after it saw `head` beyond it (acquire), so a copy that was overwritten is never the one that wins.
- */
+ * The consumer trusts nothing in the ring. `head`, the quarantine and all counts are its own (struct
+ * mfs_mpsc_reader); it stores them in shared memory for producers only. An impossible tail or too many
+ * torn slots are reported as -EPROTO.
+ *
+ * SPMC. The producer fills slots, then moves `tail` (release). Consumers copy slots between `head` and
+ * `tail` (acquire), then move `head` by compare-and-swap (release). A consumer that loses the race throws
+ * its copy away and takes nothing. The producer reuses a slot only after it saw `head` beyond it
+ * (acquire), so a copy that was overwritten is never the one that wins. */
 #ifndef MFS_RING_H
 #define MFS_RING_H
 
@@ -43,19 +50,21 @@
 
 /* ---- MPSC, producer ---------------------------------------------------------------------------------------------- */
 
-#define MFS_TRIES_MAX 64      /* at a ring whose ends make no sense together, before it counts as full */
-#define MFS_PREFETCH_SLOTS 24 /* how far ahead a slot's line is asked for; measured: bench micro ring */
+#define MFS_TRIES_MAX 64      /* tries at a ring whose ends contradict each other, before it counts as full */
+#define MFS_PREFETCH_SLOTS 24 /* how many slots ahead to prefetch; measured: bench micro ring */
 
 typedef uint64_t mfs_two_words __attribute__((vector_size(16), aligned(8), may_alias));
 typedef uint64_t mfs_four_words __attribute__((vector_size(32), aligned(8), may_alias));
 
-/* Reads word by word and writes in few pieces. The caller has just written the message word by word: a wide load would
- * wait until those stores have left the store buffer, which cost more than all the rest of a push. */
+/* Reads word by word and writes in few large pieces. The caller has just written the message word by word.
+ * A wide load would have to wait until those stores have left the store buffer, which cost more than all
+ * the rest of a push. */
 static inline void mfs_message_store(struct mfs_message *to, const struct mfs_message *from)
 {
 	uint64_t *t = (uint64_t *)to;
 
-#define WORD(i) __atomic_load_n((const uint64_t *)from + (i), __ATOMIC_RELAXED) /* atomic: not to be merged */
+/* atomic, so the compiler does not merge them */
+#define WORD(i) __atomic_load_n((const uint64_t *)from + (i), __ATOMIC_RELAXED)
 	t[0] = WORD(0);
 	*(mfs_two_words *)&t[1] = (mfs_two_words){WORD(1), WORD(2)};
 	*(mfs_four_words *)&t[3] = (mfs_four_words){WORD(3), WORD(4), WORD(5), WORD(6)};
@@ -70,8 +79,8 @@ static inline bool mfs_mpsc_quarantine_has(const uint32_t *quarantine, uint32_t 
 	return false;
 }
 
-/* Claims up to n tickets and publishes as many messages, fewer if slots in quarantine lie between. Answers the number of
- * messages that were published, or -EAGAIN when the ring is full. */
+/* Claims up to n tickets and publishes one message in each, except in slots that are in quarantine.
+ * Returns the number of messages published, or -EAGAIN when the ring is full. */
 static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size,
 				     const struct mfs_message *messages, unsigned n)
 {
@@ -89,8 +98,8 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 			atomic_store_explicit(&ring->head_seen, head, memory_order_release);
 			ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 			room = size - (ticket - head);
-			if (room >
-			    size) { /* others claimed and the consumer passed them meanwhile: try again */
+			/* others claimed slots and the consumer took them meanwhile: try again */
+			if (room > size) {
 				if (++tries == MFS_TRIES_MAX) /* or a stray write has hit the ring */
 					return -EAGAIN;
 				continue;
@@ -125,7 +134,7 @@ static inline int mfs_mpsc_push_some(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 	return published;
 }
 
-/* Publishes up to n messages in order; answers how many before the ring was full. */
+/* Publishes up to n messages in order. Returns how many were published before the ring was full. */
 static inline unsigned mfs_mpsc_push(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size,
 				     const struct mfs_message *messages, unsigned n)
 {
@@ -141,9 +150,10 @@ static inline unsigned mfs_mpsc_push(struct mfs_mpsc *ring, struct mfs_mpsc_slot
 	return done;
 }
 
-/* Publishes up to n messages in order on a ring that this thread alone produces on; answers how many before the ring was
- * full. No read-modify-write: the same memory order without P3. There is no claim either, so no slot can be torn. `tail`
- * is stored last; if the thread ends before, mfs_mpsc_adopt finds what it published. */
+/* Publishes up to n messages in order on a ring of which this thread is the only producer. Returns how
+ * many were published before the ring was full. No read-modify-write is needed: the memory order is as
+ * above without P3. Nothing is claimed either, so no slot can be torn. `tail` is stored last; if the
+ * thread ends before that, mfs_mpsc_adopt finds what it published. */
 static inline unsigned mfs_mpsc_push_owned(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size,
 					   const struct mfs_message *messages, unsigned n)
 {
@@ -168,7 +178,7 @@ static inline unsigned mfs_mpsc_push_owned(struct mfs_mpsc *ring, struct mfs_mps
 	return n;
 }
 
-/* Whether half of the slots are in use: time that the consumer reads. */
+/* True when at least half of the slots are in use: it is time for the consumer to read. */
 static inline bool mfs_mpsc_crowded(struct mfs_mpsc *ring, uint64_t size)
 {
 	uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed), head;
@@ -181,7 +191,7 @@ static inline bool mfs_mpsc_crowded(struct mfs_mpsc *ring, uint64_t size)
 	return tail - head >= size / 2;
 }
 
-/* Makes the ring of a thread that has ended fit for its next owner. */
+/* Prepares the ring of a thread that has ended for its next owner: moves `tail` behind what was published. */
 static inline void mfs_mpsc_adopt(struct mfs_mpsc *ring, struct mfs_mpsc_slot *slots, uint64_t size)
 {
 	uint64_t ticket = atomic_load_explicit(&ring->tail, memory_order_relaxed);
@@ -196,18 +206,18 @@ static inline void mfs_mpsc_adopt(struct mfs_mpsc *ring, struct mfs_mpsc_slot *s
 struct mfs_mpsc_torn {
 	uint64_t ticket;
 	bool used;
-	bool delivered; /* published late and taken: free again at the next pass */
+	bool delivered; /* published late and taken: the slot is free again at the next pass */
 };
 
-/* The consumer's own truth about one ring. Zeroed for a new ring. */
+/* The consumer's own state of one ring. Zeroed for a new ring. */
 struct mfs_mpsc_reader {
 	uint64_t head;
-	uint64_t stalled_ns;  /* since when `head` has been found unpublished, 0: it has not */
-	bool claimed;         /* and it was claimed then */
+	uint64_t stalled_ns;  /* when `head` was first found unpublished; 0: it is not stalled */
+	bool claimed;         /* at that time, `head` was seen to be claimed */
 	bool backlog;         /* the last call left messages behind */
 	unsigned quarantined; /* entries in use below */
-	uint64_t torn_slots;  /* ever passed by */
-	uint64_t late;        /* of them, published and delivered after all */
+	uint64_t torn_slots;  /* slots ever skipped */
+	uint64_t late;        /* of those, published and delivered after all */
 	struct mfs_mpsc_torn torn[MFS_QUARANTINE_MAX];
 };
 
@@ -222,7 +232,7 @@ static inline void mfs_mpsc_quarantine_set(struct mfs_mpsc_reader *reader, struc
 	atomic_store_explicit(&ring->quarantined, reader->quarantined, memory_order_relaxed);
 }
 
-/* The entry of the slot that `head` is on, or -1. */
+/* Returns the quarantine entry of the slot that `head` is on, or -1. */
 static inline int mfs_mpsc_torn_find(const struct mfs_mpsc_reader *reader, uint64_t size)
 {
 	for (int i = 0; i < MFS_QUARANTINE_MAX; i++)
@@ -231,7 +241,7 @@ static inline int mfs_mpsc_torn_find(const struct mfs_mpsc_reader *reader, uint6
 	return -1;
 }
 
-/* Takes late messages out of quarantined slots; answers how many were put in `messages`. */
+/* Takes messages that were published late out of quarantined slots. Returns how many it put in `messages`. */
 static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct mfs_mpsc_slot *slots,
 					  uint64_t size, struct mfs_message *messages, unsigned n)
 {
@@ -251,8 +261,9 @@ static inline unsigned mfs_mpsc_take_late(struct mfs_mpsc_reader *reader, struct
 	return taken;
 }
 
-/* `head` is on a slot that is not published. Answers 1 when it was passed by, 0 when there is nothing to take yet,
- * -EPROTO when the ring is corrupt. Reads `tail` only when it must: each read takes the line from the producers. */
+/* `head` is on a slot that is not published. Returns 1 when the slot was skipped, 0 when there is nothing
+ * to take yet, -EPROTO when the ring is corrupt. Reads `tail` only when it must, because each read takes
+ * the cache line from the producers. */
 static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring, uint64_t size,
 				 uint64_t now_ns, uint64_t torn_slot_ns)
 {
@@ -268,7 +279,7 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 
 	uint64_t claimed = atomic_load_explicit(&ring->tail, memory_order_acquire) - reader->head;
 
-	/* Behind `head`: an owner that stopped after it had published. */
+	/* `tail` is behind `head`: the ring's owner ended after it had published and before it moved `tail`. */
 	if (claimed == 0 || -claimed <= size) {
 		reader->stalled_ns = 0;
 		return 0;
@@ -284,7 +295,7 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 		reader->head++;
 		return 1;
 	}
-	/* Unpublished for torn_slot_ns since a read that saw it claimed, not since the ring ran empty. */
+	/* Wait for torn_slot_ns from the first read that saw the slot claimed, not from when the ring ran empty. */
 	if (reader->stalled_ns == 0 || !reader->claimed) {
 		reader->stalled_ns = now_ns | 1;
 		reader->claimed = true;
@@ -303,7 +314,8 @@ static inline int mfs_mpsc_stall(struct mfs_mpsc_reader *reader, struct mfs_mpsc
 	return 1;
 }
 
-/* Copies up to n messages out; answers how many, or -EPROTO. `now_ns` only measures how long a slot has been torn. */
+/* Copies up to n messages out. Returns how many, or -EPROTO. `now_ns` is used only to measure how long a
+ * slot has been torn. */
 static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *ring,
 			       struct mfs_mpsc_slot *slots, uint64_t size, struct mfs_message *messages,
 			       unsigned n, uint64_t now_ns, uint64_t torn_slot_ns)
@@ -325,14 +337,15 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 				break;
 			continue;
 		}
-		if (reader->backlog) /* else these lines are being written right now, and not to be taken away */
+		/* otherwise producers are writing these lines right now: leave them there */
+		if (reader->backlog)
 			__builtin_prefetch(&slots[(reader->head + MFS_PREFETCH_SLOTS) & (size - 1)], 0);
 		messages[taken++] = slot->message;
 		reader->head++;
 	}
 	reader->backlog = taken == n;
-	atomic_signal_fence(
-		memory_order_seq_cst); /* the copies are what is checked: no second read of shared memory */
+	/* only the copies are checked and used: no second read of shared memory */
+	atomic_signal_fence(memory_order_seq_cst);
 	if (reader->head != first) {
 		reader->stalled_ns = 0;
 		atomic_store_explicit(&ring->head, reader->head, memory_order_release);
@@ -342,17 +355,18 @@ static inline int mfs_mpsc_pop(struct mfs_mpsc_reader *reader, struct mfs_mpsc *
 
 /* ---- submit rings: several MPSC rings side by side ---------------------------------------------------------------- */
 
-/* Producers that share a ring take its tail line from one another with every message. So a process has several,
- * and each thread has one to itself as long as there are enough (mfs_mpsc_push_owned). Order holds within a ring only. */
+/* Producers that share a ring take the cache line of its tail from one another with every message. A
+ * process therefore has several rings, and each thread has one to itself as long as there are enough
+ * (mfs_mpsc_push_owned). Order holds within a ring only. */
 struct mfs_submit_reader {
 	struct mfs_mpsc_reader ring[MFS_SUBMIT_RINGS];
-	unsigned first;   /* where the next call begins */
-	unsigned served;  /* messages that the ring `first` gave in a row */
-	uint32_t drained; /* rings that gave messages since the user has cleared it, one bit each */
+	unsigned first;   /* ring at which the next call begins */
+	unsigned served;  /* messages in a row taken from ring `first` */
+	uint32_t drained; /* rings that gave messages since the caller last cleared it, one bit each */
 };
 
-#define MFS_SUBMIT_TURN \
-	256 /* messages after which the next ring has its turn; long, since polling another one costs a miss */
+/* messages after which the next ring has its turn. Large, because polling another ring costs a cache miss */
+#define MFS_SUBMIT_TURN 256
 
 /* Polls only the rings whose bit is set in `mask`. */
 static inline int mfs_submit_pop_some(struct mfs_submit_reader *reader, uint32_t mask, struct mfs_mpsc *rings,
@@ -406,7 +420,8 @@ static inline void mfs_grant_copy(struct mfs_grant *to, struct mfs_grant *from)
 	atomic_store_explicit(&to->class_epoch, class_epoch, memory_order_relaxed);
 }
 
-/* `tail` is the producer's own copy. Answers how many of n grants found room, or -EPROTO if `head` is absurd. */
+/* `tail` is the producer's own copy. Returns how many of the n grants found room, or -EPROTO if `head` is
+ * impossible. */
 static inline int mfs_spmc_push(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size, uint64_t *tail,
 				struct mfs_grant *grants, unsigned n)
 {
@@ -425,9 +440,10 @@ static inline int mfs_spmc_push(struct mfs_spmc *ring, struct mfs_grant *slots, 
 	return (int)n;
 }
 
-/* Grants in the ring, the first of them at `*head`. 0 when there are more than it can hold: then a stray write has hit its
- * indices, the daemon finds the same at its next push, and a consumer that went through them would not come back.
- * -EBUSY when another thread took some between the two reads. */
+/* Returns the number of grants in the ring and writes the position of the first to *head. Returns 0 when
+ * the indices claim more than the ring can hold: a stray write has hit them. The daemon finds the same at
+ * its next push, and a consumer that walked through so many would never return. -EBUSY when another thread
+ * took grants between the two reads. */
 static inline int64_t mfs_spmc_used(struct mfs_spmc *ring, uint64_t size, uint64_t *head)
 {
 	*head = atomic_load_explicit(&ring->head, memory_order_acquire);
@@ -439,7 +455,7 @@ static inline int64_t mfs_spmc_used(struct mfs_spmc *ring, uint64_t size, uint64
 	return (int64_t)used;
 }
 
-/* Answers how many grants were taken, or -EBUSY when another thread took them at this moment. */
+/* Returns how many grants were taken, or -EBUSY when another thread took some at this moment. */
 static inline int mfs_spmc_pop(struct mfs_spmc *ring, struct mfs_grant *slots, uint64_t size,
 			       struct mfs_grant *grants, unsigned n)
 {

@@ -1,9 +1,8 @@
 /* Events of the arbiter for a recorder: a bounded ring between the arbiter's thread and one reader.
  *
- * The arbiter writes only while a ring is attached, and never waits for its reader: what finds the ring full is lost and
- * counted. The layout of an event is read outside of this process (mfsd/node/events.py): fields are only added in
- * reserved bytes, and MFS_EVENT_LAYOUT grows with each change of meaning.
- */
+ * The arbiter writes only while a ring is attached and never waits for the reader: an event that finds the ring
+ * full is lost and counted. The layout of an event is read outside of this process (mfsd/node/events.py): fields
+ * are only added in reserved bytes, and MFS_EVENT_LAYOUT grows with each change of meaning. */
 #ifndef MFS_TRACE_H
 #define MFS_TRACE_H
 
@@ -13,40 +12,41 @@
 #define MFS_EVENT_SLOTS_MAX (1u << 20)
 
 enum mfs_event_kind {
-	MFS_EVENT_SUBMIT =
-		1, /* a task asks for a permit; `time_ns` is the client's, where that is credible */
-	MFS_EVENT_PERMIT = 2,  /* wire_class, level and tier are those of the permit */
-	MFS_EVENT_PROMOTE = 3, /* the request of this waiting task moved to `level`, or is critical: tier 0 */
+	/* a task asks for a permit; `time_ns` is the client's time if it is plausible */
+	MFS_EVENT_SUBMIT = 1,
+	MFS_EVENT_PERMIT = 2, /* wire_class, level and tier are those of the permit */
+	/* the request of this waiting task moved to `level`, or is critical (tier 0) */
+	MFS_EVENT_PROMOTE = 3,
 	MFS_EVENT_COMPLETE = 4,
-	MFS_EVENT_CANCEL = 5,      /* it was not sent */
-	MFS_EVENT_BYPASS = 6,      /* it went out without a permit: failed open */
-	MFS_EVENT_DROP = 7,        /* its program ended, was given up, or has used its slot anew */
+	MFS_EVENT_CANCEL = 5,      /* the task was not sent */
+	MFS_EVENT_BYPASS = 6,      /* the task went out without a permit (failed open) */
+	MFS_EVENT_DROP = 7,        /* the program ended or was detached, or it reused the task's slot */
 	MFS_EVENT_BATCH_BEGIN = 8, /* layer: the current one; value: layers */
 	MFS_EVENT_BATCH_LAYER = 9, /* the batch has begun this layer, as the arbiter sees it */
 	MFS_EVENT_BATCH_END = 10,
-	MFS_EVENT_REQUEST_ANNOUNCED =
-		11,                    /* deadline_ns; value: the budget in microseconds, at most 2^32 - 1 */
-	MFS_EVENT_REQUEST_BATCH = 12,  /* it belongs to this batch */
+	/* deadline_ns; value: the budget in microseconds, at most 2^32 - 1 */
+	MFS_EVENT_REQUEST_ANNOUNCED = 11,
+	MFS_EVENT_REQUEST_BATCH = 12,  /* the request now belongs to this batch */
 	MFS_EVENT_REQUEST_PRUNED = 13, /* value: 1 pruned, 0 no longer */
 	MFS_EVENT_REQUEST_ENDED = 14,
-	MFS_EVENT_FAIL_OPEN =
-		15, /* value: enum mfs_open_reason; of a client or, for a full queue, of a task */
+	/* value: enum mfs_open_reason; about a client or, if the queue was full, about a task */
+	MFS_EVENT_FAIL_OPEN = 15,
 };
 
-/* Ways in which the arbiter lets flows go that it cannot keep in order. Those of a program itself are in its report. */
+/* Reasons for which the arbiter lets flows go out of order. What a program lets go by itself is in its own report. */
 enum mfs_open_reason {
-	MFS_OPEN_QUEUE_FULL = 0, /* tasks: permitted at once, since the queue had no room */
-	MFS_OPEN_GIVEN_UP = 1,   /* clients: detached because their segment made no sense */
-	MFS_OPEN_WRITTEN_OFF =
-		2, /* clients: finished nothing for so long that their bytes no longer fill the window */
+	MFS_OPEN_QUEUE_FULL = 0, /* tasks: permitted at once because the queue had no room */
+	MFS_OPEN_GIVEN_UP = 1,   /* clients: detached because their segment was corrupt */
+	/* clients: finished nothing for so long that their bytes no longer count in the window */
+	MFS_OPEN_WRITTEN_OFF = 2,
 	MFS_OPEN_BYPASS = 3, /* tasks: sent by their program without a permit */
 };
 #define MFS_OPEN_REASONS 4
 
 struct mfs_event {
 	uint64_t time_ns; /* CLOCK_MONOTONIC of this host */
-	uint64_t
-		task; /* slot and generation, with the client: one task; 0 where it is about something else */
+	/* slot and generation, unique together with the client; 0 if the event is not about a task */
+	uint64_t task;
 	uint64_t bytes;
 	uint64_t request_id;  /* 0: none */
 	uint64_t batch_id;    /* 0: none */
@@ -56,22 +56,24 @@ struct mfs_event {
 	uint16_t layer;
 	uint8_t kind; /* enum mfs_event_kind */
 	uint8_t stage;
-	uint8_t direction; /* of the task: number of its NIC times MFS_DIRECTIONS, plus enum mfs_direction */
+	/* direction of the task: index of its NIC times MFS_DIRECTIONS, plus enum mfs_direction */
+	uint8_t direction;
 	uint8_t wire_class;
-	uint8_t level; /* of last-stage flows, 1 the most urgent; 0: none */
+	uint8_t level; /* of last-stage flows, 1 is the most urgent; 0: none */
 	uint8_t tier;  /* enum mfs_tier */
 };
 _Static_assert(sizeof(struct mfs_event) == 64, "an event is a cache line");
 
-/* Attaches a ring of `slots` events, a power of two of at most MFS_EVENT_SLOTS_MAX. -EBUSY: one is attached; -EINVAL;
- * -ENOMEM. */
+/* Attaches a ring of `slots` events, a power of two of at most MFS_EVENT_SLOTS_MAX. -EBUSY: a ring is
+ * attached already; -EINVAL; -ENOMEM. */
 int mfs_arbiter_trace_attach(struct mfs_arbiter *arbiter, uint32_t slots);
 int mfs_arbiter_trace_detach(struct mfs_arbiter *arbiter); /* -ENOENT: none is attached */
-/* Takes up to n events out, oldest first, and answers how many; *lost: those since the attachment that found no room.
- * Does not involve the arbiter's thread. One reader at a time, which is also the one that detaches. -ENOENT. */
+/* Takes up to n events out, oldest first, and returns how many. *lost is the number of events since the
+ * attachment that found the ring full. Does not involve the arbiter's thread. There may be one reader at a
+ * time, and only that reader may detach. -ENOENT: no ring is attached. */
 int mfs_arbiter_trace_read(struct mfs_arbiter *arbiter, struct mfs_event *events, int n, uint64_t *lost);
 
-/* How often the arbiter has failed open, by reason, since it started. */
+/* Copies how often the arbiter has failed open since it started, by reason. */
 int mfs_arbiter_opened(struct mfs_arbiter *arbiter, uint64_t counts[MFS_OPEN_REASONS]);
 
 #endif

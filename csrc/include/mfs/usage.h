@@ -1,7 +1,7 @@
-/* What a client has posted: in the counters that all its threads share, and in those that threads have alone.
+/* What a client has posted. It is the sum of the counters that all its threads share and of the shards that
+ * single threads own.
  *
- * The shards are memory of zeros where the client or the daemon is older than minor 4, so the sum is right there, too.
- */
+ * Where the client or the daemon is older than minor 4 the shards are zero, so the sum is right there, too. */
 #ifndef MFS_USAGE_H
 #define MFS_USAGE_H
 

@@ -1,4 +1,4 @@
-"""``mfsctl bugreport``: all that helps to understand a problem, in one archive, without secrets."""
+"""``mfsctl bugreport``: collects what helps to understand a problem in one archive, without secrets."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def bugreport(path: Path, output: Path | None, address: str | None, config_file:
 
 
 def redacted(text: str) -> str:
-    """Without users and passwords in URLs."""
+    """Removes users and passwords from URLs."""
     return URL_USER.sub(rf"\1{HIDDEN}@", text)
 
 
 def variables(environment: dict[str, str]) -> str:
-    """NAME=VALUE lines of variables that steer what MFS knows."""
+    """Returns NAME=VALUE lines of the variables that affect software known to MFS."""
     return "".join(
         f"{name}={HIDDEN if SECRET.search(name) else value}\n"
         for name, value in sorted(environment.items())
@@ -147,7 +147,7 @@ def _everything(
     for file, make in makers.items():
         try:
             yield file, make()
-        except Exception as error:  # a corner that fails must not cost the rest
+        except Exception as error:  # a part that fails must not prevent the others
             problems.append(f"{file}: {error}")
 
 

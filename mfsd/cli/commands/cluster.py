@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 EXIT_NOT_WELL = 1
 ATTAINMENT_LEAST = 0.9
-"""As the alert MfsDeadlinesMissed has it."""
+"""The limit of the alert MfsDeadlinesMissed."""
 REQUESTS_LEAST = 20
-"""A share of fewer says little."""
+"""A share of fewer requests means little."""
 SILENT_S = 5.0
 LOAD_FULL = 0.95
 HEALTH_S = 10.0
@@ -52,16 +52,16 @@ class NodeLine(Struct, frozen=True):
     batches: int
     silent_s: float
     load: float
-    """Share of the rate that is used of its busiest port."""
+    """Used share of the rate of its busiest port."""
     bypass: float = 0.0
-    """Share of the rate that passes MFS by, of the port that has most of it. It is not in `load`."""
+    """Share of the rate that bypasses MFS, at the port with the most of it. Not part of `load`."""
     mode: str = ""
     doctor: str = ""
-    """Its verdict: scheduled, not scheduled or cannot tell. Empty: there was no answer."""
+    """The doctor's verdict: scheduled, not scheduled or cannot tell. Empty: there was no answer."""
     clock_s: float | None = None
-    """Its wall clock less the one of this machine."""
+    """Its wall clock minus that of this machine."""
     tiers: list[TierLine] = []
-    """Of its engines' requests."""
+    """Its engines' requests."""
 
 
 class Health(NamedTuple):
@@ -75,7 +75,7 @@ class ClusterReply(Struct, frozen=True):
     points: list[Point]
     nodes: list[NodeLine]
     tiers: list[TierLine] = []
-    """Of all nodes together."""
+    """Sums over all nodes."""
 
 
 @click.command(
@@ -123,7 +123,7 @@ def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
 
 
 def _health(leader: str, tls: TlsFiles | None) -> dict[str, Health]:
-    """Of each node that answers. One whose daemon is too old says so."""
+    """Returns the answer of each node that answers. A daemon that is too old for this says so."""
     from mfsd.cli.ask_nodes import CannotAsk, asking, read
 
     found = dict[str, Health]()
@@ -141,7 +141,8 @@ def _health(leader: str, tls: TlsFiles | None) -> dict[str, Health]:
 def verdict_of(
     leader: pb.StatusReply | None, asked: int, silent: dict[str, str], remedy: str, health: dict[str, Health]
 ) -> ClusterReply:
-    """The verdict. `silent`: coordinators that did not answer, and why; `health`: of nodes that were asked."""
+    """Returns the verdict. `silent`: coordinators that did not answer, with the reason; `health`: of the nodes that
+    were asked."""
     points = [
         Point("warn" if len(silent) < asked else "fail", one, f"does not answer: {problem}", remedy)
         for one, problem in silent.items()
@@ -194,7 +195,8 @@ def _of_node(node: pb.Node) -> list[Point]:
 
 
 def _of_doctors(health: dict[str, Health]) -> list[Point]:
-    """What is wrong, once for all nodes that have it. Programs there run as if MFS were not; others are well."""
+    """Findings of the doctors, each once for all nodes that have it. Programs on those nodes run as if MFS were not
+    there."""
     where = defaultdict[str, list[str]](list)
     first = dict[str, HealthFinding]()
     for node, one in health.items():
@@ -217,7 +219,7 @@ def _of_doctors(health: dict[str, Health]) -> list[Point]:
 
 
 def _of_differences(leader: pb.StatusReply, health: dict[str, Health]) -> list[Point]:
-    """Nodes that run something else than others, or in another time."""
+    """Nodes that run another version or mode than others, or whose clocks are off."""
     found = []
     connected = [node for node in leader.nodes if node.connected]
     for what, of, remedy in (

@@ -1,4 +1,4 @@
-"""``mfsctl completion``: the script that teaches a shell to complete a program of ours."""
+"""``mfsctl completion``: prints the script by which a shell completes one of our programs."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _show(reply: pb.StatusReply, form: Form) -> None:
 
 
 def _attainment(seen: pb.Attainment) -> list[str]:
-    """Nothing, before a request with a deadline has ended."""
+    """Returns nothing before a request with a deadline has ended."""
     if not seen.met + seen.missed + seen.recent_met + seen.recent_missed:
         return []
     ended = seen.met + seen.missed

@@ -1,4 +1,4 @@
-"""``mfsctl debug``: what is inside, for those who look for a fault of MFS itself."""
+"""``mfsctl debug``: shows internals, for finding faults of MFS itself."""
 
 from __future__ import annotations
 

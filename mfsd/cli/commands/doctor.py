@@ -121,7 +121,7 @@ def doctor(
 
 
 def _daemons_profile(control: Path) -> tuple[str, Profile]:
-    """The profile that the daemon's configuration names, and its name; the default where there is none to be had."""
+    """Returns the profile in the daemon's configuration and its name; the default if there is none."""
     from mfsd.fabric.policy import PolicyError
     from mfsd.node.config import WireConfig
     from mfsd.node.control import ConfigReply, ConfigRequest

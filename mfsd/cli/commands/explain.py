@@ -1,4 +1,4 @@
-"""``mfsctl explain``: what a request or a program waits for, or waited for, and by which rule."""
+"""``mfsctl explain``: what a request or a program waits or waited for, and by which rule."""
 
 from __future__ import annotations
 

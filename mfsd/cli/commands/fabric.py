@@ -1,4 +1,4 @@
-"""`mfsctl fabric`: what a path really does with the classes."""
+"""`mfsctl fabric`: tests what a path really does with the classes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def probe(
 
 
 def probe_pairs(peer: tuple[str, int], profile: Profile, seconds: float) -> list[PairResult]:
-    """Neighbouring classes; what the lower one is owed by the policy is not held against the path."""
+    """Tests neighbouring classes. The share that the policy guarantees to the lower class is not counted against the
+    path."""
     results = []
     for higher, lower in itertools.pairwise(profile.classes):
         owed = lower.floor_percent

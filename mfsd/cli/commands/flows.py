@@ -44,7 +44,7 @@ COLUMNS = (
     Column("LAYER", right=True, wide=True),
 )
 WIDTHS = (12, 10, 12, 10, 12, 10, 8, 5, 8, 8, 9, 12, 12, 5)
-"""Rows come one after the other, so that no later one may move the columns of an earlier."""
+"""Fixed, because rows come one after the other and a later one must not move the columns of an earlier one."""
 
 
 @click.command(
@@ -157,7 +157,8 @@ def _conclude(shown: int, lost: int, form: Form, follow: bool) -> None:
 def _of_cluster(
     wanted: Filter, form: Form, seconds: float | None, address: str | None, config_file: Path | None
 ) -> tuple[int, int]:
-    """Prints what all nodes tell until the time has come, or Ctrl-C; how many flows, and how many events were lost."""
+    """Prints the flows of all nodes until the time is over or Ctrl-C. Returns how many flows there were, and how many
+    events were lost."""
     from mfsd.cli.ask_nodes import CannotAsk, NodeAnswers
     from mfsd.node.config_file import ConfigError
 
@@ -194,13 +195,13 @@ def _of_cluster(
 
 
 def _stream(recordings: Recordings, wanted: Filter, form: Form, end_s: float | None) -> int:
-    """Prints until the time has come; how many."""
+    """Prints flows until the time is over; returns how many."""
     pairings = [Pairing(recorded.started.node) for recorded in recordings.found]
     shown = 0
     while True:
         over = end_s is not None and time.monotonic() >= end_s
         for pairing, recorded in zip(pairings, recordings.found, strict=True):
-            count = len(recorded.events)  # the thread that reads appends meanwhile
+            count = len(recorded.events)  # the reading thread appends meanwhile
             events = recorded.events[:count]
             del recorded.events[:count]
             real_ns = recorded.started.realtime_ns - recorded.started.monotonic_ns

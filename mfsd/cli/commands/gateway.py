@@ -1,5 +1,4 @@
-"""``mfsctl gateway``: what a gateway knows of its replicas. Asks the address of its `[metrics]`; needs no
-daemon."""
+"""``mfsctl gateway``: what a gateway knows of its replicas. Asks the address in its `[metrics]`; needs no daemon."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def gateway() -> None:
 
 
 def _asked(url: str) -> GatewayStatus:
-    """Ends the program where none answers."""
+    """Ends the program if no gateway answers."""
     try:
         with urllib.request.urlopen(url.rstrip("/") + "/status.json", timeout=TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=GatewayStatus)

@@ -93,7 +93,7 @@ def _values(r: Result) -> str:
 
 
 def _short(value: Any, other: Any) -> str:
-    """A map shows only where it differs from the other side."""
+    """Shows of a map only where it differs from the other side."""
     if isinstance(value, dict) and isinstance(other, dict):
         parts = [f"{k}={v}" for k, v in value.items() if other.get(k) != v]
         return ", ".join(parts[:8]) + (f" and {len(parts) - 8} more" if len(parts) > 8 else "") or "(nothing)"
@@ -227,7 +227,8 @@ def pasted(values: Mapping[str, str], target: str) -> str:
 
 
 def _unless_set(values: Mapping[str, str]) -> Iterator[str]:
-    """For a shell. First those that a library takes in place of another's: only while neither is set."""
+    """Lines for a shell that set each variable unless it is set. Variables that a library uses in place of another one
+    come first, and are set only while neither is."""
     others = {one.traffic_class: one.otherwise for one in LIBRARIES if one.otherwise}
     for name in sorted(values, key=lambda name: name not in others):
         found = "".join(f"${{{one}:-}}" for one in (name, others.get(name)) if one)
@@ -236,13 +237,13 @@ def _unless_set(values: Mapping[str, str]) -> Iterator[str]:
 
 
 def _set_from_here(names: Sequence[str]) -> dict[str, str | bool]:
-    """For adapters that know better, and for mfs-run: no operator has chosen these."""
+    """Tells adapters and mfs-run which variables no operator has chosen, so that they may replace them."""
     every = {"class": "each", "stage": "each", "library": "NIXL's adapter"}
     return {"variable": SET_BY_US, "value": " ".join(names), **every, "seen": True}
 
 
 def _of_queue_pairs(levels: str) -> dict[str, str | bool]:
-    """Of the preloaded library, which tells each queue pair's class by rules."""
+    """The variable by which the preloaded library finds the service level of each queue pair's class."""
     every = {"class": "each", "stage": "each", "library": "any, under mfs-run"}
     return {"variable": SERVICE_LEVELS, "value": levels, **every, "seen": True}
 

@@ -1,4 +1,4 @@
-"""``mfsctl install``: makes services of the programs of this environment."""
+"""``mfsctl install``: makes services of this environment's programs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Installed(msgspec.Struct):
     file: str
     outcome: units.Outcome
     program: str
-    """That the unit starts; empty when it is taken away."""
+    """The program that the unit starts; empty when the unit is removed."""
     ran: list[list[str]]
     """Commands that were run, or would be."""
     text: str
-    """The unit; empty when it is taken away."""
+    """The unit; empty when it is removed."""
 
 
 @click.group(epilog="\b\nExamples:\n  mfsctl install systemd --dry-run\n  sudo /opt/mfs/bin/mfsctl install systemd\n")

@@ -1,4 +1,4 @@
-"""``mfsctl learn``: a model of tool use and output lengths from recorded requests. Asks no daemon."""
+"""``mfsctl learn``: makes a model of tool use and output lengths from recorded requests. Asks no daemon."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _refused(problem: str) -> NoReturn:
 
 
 def text(report: dict[str, Any]) -> str:
-    """The report in lines."""
+    """Formats the report as lines."""
     lines = [f"{report['model']}: from {report['learned_from']} requests; measured on {report['requests']} others"]
     if report["auc"] is None:
         lines.append("tool use    not learned")

@@ -1,4 +1,4 @@
-"""``mfsctl mode``: shows the mode, and switches between observing and enforcing while the daemon runs."""
+"""``mfsctl mode``: shows the mode, or switches between observing and enforcing while the daemon runs."""
 
 from __future__ import annotations
 

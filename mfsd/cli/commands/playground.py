@@ -1,4 +1,4 @@
-"""``mfsctl playground``: a cluster on this machine, to try things on."""
+"""``mfsctl playground``: runs a cluster on this machine, for experiments."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _welcome(state: State, rate: str, load: bool) -> str:
 
 
 def _doings(state: State) -> list[str]:
-    """What each node does under the load."""
+    """Returns what each node does under the load."""
     from mfsd.playground.load import roles
 
     place = roles([node.address for node in state.nodes])

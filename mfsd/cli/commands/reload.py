@@ -1,4 +1,4 @@
-"""``mfsctl reload``: has the daemon read its configuration again, and says what came of it."""
+"""``mfsctl reload``: makes the daemon read its configuration again, and prints the result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``mfsctl serve``: what the request tier of this node's engines decides. Reads what they publish; only
-`queue` asks the daemon."""
+"""``mfsctl serve``: what the request tier of this node's engines decides. Reads what the engines publish; only `queue`
+asks the daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def serve() -> None:
 
 
 def _engines(folder: Path | None) -> list[EngineStatus]:
-    """Ends the program where there is none."""
+    """Ends the program if there is no engine."""
     where = [folder] if folder else folders()
     engines, complaints = read_all(where)
     for complaint in complaints:

@@ -124,7 +124,7 @@ def _print_again(path: Path, form: Form, interval_s: float | None) -> None:
 
 
 def _watch(path: Path, form: Form, interval_s: float) -> None:
-    """A daemon that stops meanwhile is waited for."""
+    """Shows the status again and again. Waits for a daemon that stops meanwhile."""
 
     def drawn(reply: StatusReply) -> Text:
         return Text.from_ansi("\n".join(_view(reply, form)), no_wrap=True, overflow="ellipsis")
@@ -237,7 +237,7 @@ CLASS_COLUMNS = (
 
 
 def _class_rows(nic: NicStatus) -> list[list[str]]:
-    """Of classes that were used; `-` is what never waits or went without a permit."""
+    """Rows of the classes that were used; `-` is what never waits or went without a permit."""
     rows = [
         [
             nic.name,
@@ -336,7 +336,7 @@ def _show_requests(reply: RequestsReply, form: Form) -> None:
 
 
 def _request_rows(request: RequestStatus) -> list[list[str | Cell]]:
-    """One for each stage and layer, each with all that is known of the request."""
+    """One row for each stage and layer, each with all that is known of the request."""
     rows: list[list[str | Cell]] = []
     stages: list[StageBytes | None] = [*request.stages] or [None]
     for stage in stages:

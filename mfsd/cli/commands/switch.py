@@ -1,4 +1,4 @@
-"""`mfsctl switch`: one policy file to the configuration of every switch."""
+"""`mfsctl switch`: turns one policy file into the configuration of every switch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_json(value: Any) -> None:
 
 
 def policy_options(command: Command) -> Command:
-    """`--profile` and `--policy-file`, which every command of the fabric takes."""
+    """Adds `--profile` and `--policy-file`, which every command of the fabric takes."""
     command = click.option(
         "--policy-file", type=PATH, help="Policy file with your own profiles; the shipped one if left out."
     )(command)
@@ -61,7 +61,7 @@ def plan_options(command: Command) -> Command:
 
 
 def fail_clearly(command: Command) -> Command:
-    """Turns mistakes in policies, ports and files, and packages that are missing, into one-line errors."""
+    """Turns mistakes in policies, ports and files, and missing packages, into one-line errors."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:

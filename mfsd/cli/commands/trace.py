@@ -1,4 +1,4 @@
-"""``mfsctl trace``: the tasks that wait or are in flight, why one of them has its place, and recordings."""
+"""``mfsctl trace``: waiting and in-flight tasks, the reason for one task's place, and recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mfsctl trace record`` and ``merge``: what daemons do, as a picture over time."""
+"""``mfsctl trace record`` and ``merge``: a picture over time of what daemons do."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _warn(recorded: Recorded) -> None:
 
 
 def _try_to_write(output: Path) -> None:
-    """Before anything is recorded that could not be kept."""
+    """Checks that the file can be written before anything is recorded."""
     try:
         output.open("ab").close()
     except OSError as error:

@@ -1,5 +1,5 @@
 """``mfsctl doctor``: will programs on this node really be scheduled?
 
-One check is one file in :mod:`mfsd.observe.doctor.checks`; ``docs/doctor.md`` is written from them
-(:mod:`mfsd.observe.doctor.document`).
+Each check is a file in :mod:`mfsd.observe.doctor.checks`; :mod:`mfsd.observe.doctor.document` writes ``docs/doctor.md``
+from them.
 """

@@ -29,7 +29,7 @@ def text() -> str:
 
 
 def _schema() -> Any:
-    """The report's, by whichever msgspec: since 0.23 it also lists the keys of `counts`."""
+    """The report's schema, the same for any msgspec: since 0.23 it also lists the keys of `counts`."""
     schema = msgspec.json.schema(Report)
     schema["$defs"][Report.__name__]["properties"]["counts"].pop("propertyNames", None)
     return schema
@@ -45,7 +45,7 @@ def _cell(value: str) -> str:
 
 
 def updated(page: str) -> str:
-    """The page with its generated part made anew. ValueError when it has none."""
+    """The page with a new generated part. Raises ValueError if it has none."""
     return with_part(page, BEGIN, text(), END)
 
 

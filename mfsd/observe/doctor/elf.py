@@ -1,4 +1,4 @@
-"""As much of an ELF file as the doctor needs: is it dynamic, what does it need, does it carry libibverbs itself."""
+"""Reads what the doctor needs from an ELF file: is it dynamic, what does it need, does it contain libibverbs itself."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _PT_DYNAMIC, _PT_INTERP, _PT_LOAD = 2, 3, 1
 _SHT_DYNSYM, _SHN_UNDEF = 11, 0
 _DT_NEEDED, _DT_STRTAB = 1, 5
 _STATIC_VERBS = (b"libibverbs: Warning: couldn't", b"libibverbs: Warning: no userspace device-specific driver")
-"""Messages of libibverbs' device discovery: only the library itself, or a static copy of it, contains them."""
+"""Messages of libibverbs' device discovery, which only the library itself, or a static copy of it, contains."""
 
 
 class Elf(Struct, frozen=True):
     dynamic: bool
-    """The loader starts it (a program) or maps it (a library), so that LD_PRELOAD and symbols apply."""
+    """The loader starts it (a program) or maps it (a library), so LD_PRELOAD and symbols apply."""
     needed: tuple[str, ...]
     loads_verbs: bool
     """Names libibverbs.so for dlopen."""
     defines: frozenset[str]
     """Symbols that other objects can bind to."""
     carries_verbs: bool
-    """Contains a copy of libibverbs' own code; a shim cannot get between."""
+    """Contains a copy of libibverbs' own code, which a shim cannot interpose."""
 
 
 def read_elf(path: Path) -> Elf | None:
-    """None when the file is no 64-bit little-endian ELF file. Raises OSError."""
+    """Returns None if the file is no 64-bit little-endian ELF file. Raises OSError."""
     with path.open("rb") as file:
         head = file.read(64)
         if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":

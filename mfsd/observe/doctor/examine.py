@@ -15,7 +15,7 @@ BROKEN = Kind(
 
 
 def examine(host: Host, checks: tuple[Check, ...] = CHECKS) -> Report:
-    """Every check, one after the other. A check that fails is a finding and keeps none of the others from running."""
+    """Runs the checks one after the other. A check that fails becomes a finding and does not stop the others."""
     findings: list[Finding] = []
     for check in checks:
         try:

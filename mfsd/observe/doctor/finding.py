@@ -1,4 +1,4 @@
-"""What a check can find, and what it found."""
+"""What a check can find, and what it has found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity = Literal["fail", "warn", "unknown", "info", "ok"]
 Verdict = Literal["scheduled", "not scheduled", "cannot tell"]
 
 SCHEMA = 1
-"""Version of the JSON report; a change that breaks readers raises it."""
+"""Version of the JSON report. A change that breaks readers raises it."""
 
 
 class Finding(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Kind(Struct, frozen=True):
     id: str
     severity: Severity
     meaning: str
-    """What it means for scheduling, one sentence."""
+    """What it means for scheduling, in one sentence."""
     remedy: str = ""
 
     @property
@@ -39,7 +39,7 @@ class Kind(Struct, frozen=True):
         return self.id.partition(".")[0]
 
     def __call__(self, reason: str, subject: str = "", remedy: str = "") -> Finding:
-        """``remedy`` replaces the documented one where the finding knows better."""
+        """Makes a finding. ``remedy`` replaces the documented one where the finding knows better."""
         return Finding(self.id, self.check, self.severity, subject, reason, remedy or self.remedy)
 
 
@@ -56,7 +56,7 @@ ORDER: tuple[Severity, ...] = ("fail", "warn", "unknown", "info", "ok")
 
 
 def make_report(findings: list[Finding]) -> Report:
-    """Findings of all checks, the gravest first, in the order of the checks otherwise."""
+    """Sorts findings of all checks by gravity, equal ones in the order of the checks."""
     counts = {severity: sum(f.severity == severity for f in findings) for severity in ORDER}
     verdict: Verdict = "not scheduled" if counts["fail"] else "cannot tell" if counts["unknown"] else "scheduled"
     return Report(SCHEMA, verdict, counts, sorted(findings, key=lambda f: ORDER.index(f.severity)))

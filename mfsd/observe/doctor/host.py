@@ -1,4 +1,4 @@
-"""How a check reads this host. Tests give other roots and answers."""
+"""How checks read this host. Tests give other roots and answers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 class NoAnswer(Exception):
-    """A program that a check asks is missing, failed, or took too long; the text says which."""
+    """A program that a check runs is missing, failed, or took too long. The text says which."""
 
 
 def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Standard output of a program. Raises NoAnswer."""
+    """Returns a program's standard output. Raises NoAnswer."""
     try:
         result = subprocess.run(
             argv,
@@ -51,9 +51,9 @@ def run_program(argv: list[str], environment: Mapping[str, str] | None = None) -
 class Host:
     """What is examined, and where it is read.
 
-    Given: ``socket`` where programs attach, ``control`` where the daemon is asked, ``policy_name`` and ``profile`` of
-    the fabric, ``pid`` of a running program, ``command`` that is to run, ``peer`` address, ``interfaces`` (none: those
-    of the RDMA devices) and ``coordinators`` as HOST:PORT.
+    Given are: ``socket`` where programs attach, ``control`` where the daemon is asked, ``policy_name`` and ``profile``
+    of the fabric, ``pid`` of a running program, ``command`` that is to run, ``peer`` address, ``interfaces`` (none:
+    those of the RDMA devices) and ``coordinators`` as HOST:PORT.
     """
 
     socket: Path
@@ -76,16 +76,16 @@ class Host:
     """DCB netlink; None: the kernel's."""
     run: Callable[[list[str]], str] = run_program
     try_verbs: bool = False
-    """Move a message over each port."""
+    """Whether to move a message over each port."""
     verbs: Callable[[], Devices] = ask_devices
     verbs_message: Callable[[str, int, int, int], Message] = ask_message
-    """Of a device, port, GID index and DSCP."""
+    """Takes a device, port, GID index and DSCP."""
     probed: dict[tuple[str, ...], object] = field(default_factory=dict)
-    """What the probe answered (:mod:`mfsd.observe.doctor.launching`), by the libraries it loaded."""
+    """The probe's answers (:mod:`mfsd.observe.doctor.launching`), by the libraries that it loaded."""
 
     @functools.cached_property
     def status(self) -> StatusReply:
-        """What the daemon says of itself. Raises Unreachable or Refused, each time again."""
+        """The daemon's status. Raises Unreachable or Refused, anew each time."""
         reply = ask(self.control, StatusRequest())
         if not isinstance(reply, StatusReply):
             raise Unreachable(f"mfsd at {self.control} answered {type(reply).__name__}: is this another version?")
@@ -113,11 +113,11 @@ class Host:
 
     @functools.cached_property
     def verbs_devices(self) -> Devices:
-        """The devices by libibverbs. Raises VerbsMissing or VerbsFailed, each time again."""
+        """The devices by libibverbs. Raises VerbsMissing or VerbsFailed, anew each time."""
         return self.verbs()
 
     def port(self, device: str, number: int) -> Port:
-        """By libibverbs, or by sysfs where that cannot be asked."""
+        """A port by libibverbs, or by sysfs if libibverbs cannot be asked."""
         try:
             found = self.verbs_devices.devices.get(device)
         except (VerbsMissing, VerbsFailed):
@@ -136,13 +136,13 @@ class Host:
 
     @functools.cached_property
     def links(self) -> list[str]:
-        """The interfaces to examine: those asked for, else those behind RDMA devices. Loopback is no NIC."""
+        """The interfaces to examine: those given, else those behind RDMA devices. Loopback is no NIC."""
         found = self.interfaces or [n for device in self.devices for n in self.netdevs(device) if n != "lo"]
         return list(dict.fromkeys(found))
 
     @functools.cached_property
     def program_environ(self) -> tuple[str, Mapping[str, str]]:
-        """The environment programs get, and whose it is: that of ``pid`` as it was started, else this shell's."""
+        """The environment that programs get, and whose it is: that of ``pid`` at its start, else this shell's."""
         if self.pid is None:
             return "this shell", self.environ
         try:
@@ -166,7 +166,7 @@ class Host:
 
 
 def port_in_sysfs(sysfs: Path, device: str, number: int) -> Port:
-    """What sysfs shows of a port; the MTU in use is not there (0)."""
+    """A port as sysfs shows it. The MTU in use is not there (0)."""
     folder = sysfs / "class/infiniband" / device / "ports" / str(number)
     indices = sorted(int(name) for name in names_in(folder / "gid_attrs/types") if name.isdigit())
     gids = {
@@ -180,12 +180,12 @@ def port_in_sysfs(sysfs: Path, device: str, number: int) -> Port:
 
 
 def version() -> str:
-    """Of this installation."""
+    """The version of this installation."""
     return importlib.metadata.version("mfsd")
 
 
 def read_line(path: Path) -> str:
-    """The stripped text of a small file; empty when it cannot be read, as sysfs does for what is not there."""
+    """The stripped text of a small file; empty if it cannot be read, as with missing files of sysfs."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""How a program would be started under the shim: the file the kernel runs, its interpreter, the probe in its place."""
+"""How a program would start under the shim: the file that the kernel runs, its interpreter, the probe in its place."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from mfsd.observe.doctor.host import Host, NoAnswer, run_program
 from nccl_shim.run import LIBRARY, preload
 
 INTERPOSED = ("dlsym", "dlvsym", "ibv_open_device", "ibv_create_qp", "ibv_modify_qp", "ibv_destroy_qp", "ibv_create_cq")
-"""Symbols by which the shim gets between; it defines more."""
+"""Symbols that the shim interposes; it defines more."""
 BINDING = re.compile(r"binding file (?P<user>\S+) \[\d+\] to (?P<target>\S+) \[\d+\]: normal symbol `(?P<symbol>\w+)'")
 """A line of LD_DEBUG=bindings."""
 
 
 class Answer(Struct, frozen=True):
-    """What the probe printed."""
+    """The probe's output."""
 
     packages: dict[str, str]
     loaded: dict[str, str]
-    """Library -> why it could not be loaded, empty when it was."""
+    """Library -> why it could not be loaded; empty if it was."""
     python: str
     shim: list[str]
     before: list[str] = []
-    """Files in which the loader looks for symbols before it looks in the shim."""
+    """Files that the loader searches for symbols before the shim."""
     homes: dict[str, str] = {}
     """Way of finding ibv_open_device -> file in which it was found."""
     homes_error: str = ""
     bindings: dict[str, dict[str, str]] = {}
-    """Library file name -> symbol that the shim defines, too -> file that the loader bound it to."""
+    """Library file name -> symbol that the shim also defines -> file that the loader bound it to."""
 
 
 def executable(host: Host) -> Path | None:
@@ -46,7 +46,7 @@ def executable(host: Host) -> Path | None:
 
 
 def interpreter(script: Path) -> Path | None:
-    """The program that the first line of a script names; None for anything else."""
+    """The program that the first line of a script names; None for any other file."""
     try:
         with script.open("rb") as file:
             line = file.read(256).split(b"\n")[0]
@@ -74,7 +74,7 @@ def python(host: Host) -> str:
 def ask_probe(host: Host, libraries: tuple[str, ...] = ()) -> Answer:
     """Runs the probe with the shim preloaded, once for each set of libraries. Raises NoAnswer.
 
-    With libraries to load, the loader itself tells which of their symbols it bound to the shim (LD_DEBUG, ld.so(8)).
+    With libraries to load, the loader itself reports which of their symbols it bound to the shim (LD_DEBUG, ld.so(8)).
     """
     if libraries not in host.probed:
         host.probed[libraries] = _run_probe(host, libraries)

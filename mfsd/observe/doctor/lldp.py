@@ -1,4 +1,4 @@
-"""What the switch at the other end of the cable says about itself, as lldpd has heard it (`lldpctl -f json0`)."""
+"""What the switch at the other end of the cable says about itself, as lldpd received it (`lldpctl -f json0`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Neighbour(Struct, frozen=True):
 
 
 def parse_neighbours(text: str) -> list[Neighbour]:
-    """Reads the output of ``lldpctl -f json0``. ValueError when it is something else."""
+    """Reads the output of ``lldpctl -f json0``. Raises ValueError for anything else."""
     try:
         root = msgspec.json.decode(text)
         entries = [i for lldp in root["lldp"] for i in lldp.get("interface", [])]
@@ -44,7 +44,7 @@ def _value(values: Any) -> str:
 
 
 def _pfc(entry: dict[str, Any]) -> tuple[int, ...] | None:
-    """Two bytes: willing, MACsec bypass and how many classes; then one bit a priority."""
+    """The value has two bytes: willing, MACsec bypass and number of classes; then one bit for each priority."""
     for tlv in _unknown_tlvs(entry):
         if str(tlv.get("oui", "")).upper() == OUI_8021 and int(tlv.get("subtype", -1)) == SUBTYPE_PFC:
             data = bytes.fromhex(str(tlv.get("value", "")).replace(",", ""))

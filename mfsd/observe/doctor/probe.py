@@ -1,7 +1,7 @@
-"""Runs under the shim and says what the loader made of it: one JSON object on standard output.
+"""Runs under the shim and reports what the loader made of it: one JSON object on standard output.
 
-It is started with any Python that programs here use, so it needs nothing but the standard library:
-``python probe.py [LIBRARY...]``. The libraries are loaded, not used.
+Any Python that programs here use may run it, so it needs only the standard library: ``python probe.py [LIBRARY...]``.
+The libraries are loaded, not used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAPS = Path("/proc/self/maps")
 
 
 def mapped_at(address: int) -> str:
-    """The file whose mapping holds the address."""
+    """The file whose mapping contains the address."""
     for line in MAPS.read_text().splitlines():
         fields = line.split(None, 5)
         low, high = (int(part, 16) for part in fields[0].split("-"))
@@ -29,7 +29,7 @@ def mapped_at(address: int) -> str:
 
 
 def symbol_homes() -> dict[str, str]:
-    """The file in which each way of asking finds ibv_open_device, "" for none. OSError without libibverbs."""
+    """For each way of asking, the file where it finds ibv_open_device, or "". Raises OSError without libibverbs."""
     everywhere = ctypes.CDLL(None)
     verbs = ctypes.c_void_p(ctypes.CDLL(VERBS)._handle)
     everywhere.dlsym.restype = everywhere.dlvsym.restype = ctypes.c_void_p
@@ -47,7 +47,7 @@ class Object(ctypes.Structure):
 
 
 def loaded_before(part: str) -> list[str]:
-    """Objects in which the loader looks for a symbol before that whose name contains ``part``."""
+    """Objects that the loader searches for a symbol before the one whose name contains ``part``."""
     names: list[str] = []
 
     def each(found: Any, _size: int, _data: None) -> int:
@@ -60,7 +60,7 @@ def loaded_before(part: str) -> list[str]:
 
 
 def packages() -> dict[str, str]:
-    """Folders of the packages of interest that this Python finds; none of them is imported."""
+    """Folders of the packages of interest that this Python finds. None of them is imported."""
     found = {}
     for name in LOOKED_FOR:
         try:

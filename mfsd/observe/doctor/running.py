@@ -1,4 +1,4 @@
-"""What /proc tells of running programs."""
+"""Reads what /proc tells about running programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Mapped(Struct, frozen=True):
 
 
 def mapped_files(folder: Path) -> list[Mapped]:
-    """The files that the process at ``/proc/PID`` has mapped, each once. Raises OSError."""
+    """The files that the process at ``/proc/PID`` has mapped, without duplicates. Raises OSError."""
     found: dict[str, None] = {}
     for line in (folder / "maps").read_text(errors="replace").splitlines():
         fields = line.split(None, 5)
@@ -26,7 +26,7 @@ def mapped_files(folder: Path) -> list[Mapped]:
 
 
 def device_files(folder: Path) -> list[str]:
-    """RDMA device files that the process has open; empty when that may not be read."""
+    """RDMA device files that the process has open; empty if that may not be read."""
     found = set()
     try:
         for entry in (folder / "fd").iterdir():

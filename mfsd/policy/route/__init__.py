@@ -1,7 +1,7 @@
-"""Routers: which replica of an engine gets a request. Pure, as the rest of mfsd.policy: the gateway and the simulated
-cluster call the same `choose`. Times are nanoseconds from now, sizes bytes.
+"""Routers: choose the replica of an engine that gets a request.
 
-Read in this order: view, config, cost, choose, queue. What each router is for: docs/gateway.md.
+Pure, as the rest of mfsd.policy: the gateway and the simulated cluster call the same `choose`. Times are nanoseconds
+from now, sizes bytes. Read in this order: view, config, cost, choose, queue. What each router is for: docs/gateway.md.
 """
 
 from mfsd.policy.route.choose import choose, eligible

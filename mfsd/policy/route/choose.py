@@ -1,4 +1,4 @@
-"""One call, one replica: first who may have it, then the router's rule."""
+"""Chooses a replica for a call: first finds who may have it, then applies the router's rule."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def choose(
     config: RouteConfig = _DEFAULT,
     role: Role = Role.BOTH,
 ) -> Choice:
-    """The answer depends on the arguments alone, and not on the order of `replicas`. role: what is to be done; replicas
-    for both may do either, and where both is to be done only they can."""
+    """Chooses a replica. The result depends on the arguments alone, and not on the order of `replicas`.
+
+    `role`: what is to be done. Replicas for both may do either; where both are to be done, only they can.
+    """
     usable = eligible(call, replicas, role)
     if isinstance(usable, Choice):
         return usable
@@ -32,15 +34,18 @@ def choose(
 
 
 def _homes(router: Router, config: RouteConfig, call: Call, homes: Homes) -> frozenset[str]:
-    """Where the program stays. Short prompts go anywhere under locality: they make no home beside that of long ones,
-    or every replica would soon be one."""
+    """Where the program stays.
+
+    Under locality short prompts go anywhere. They make no home beside that of long ones, or every replica would soon be
+    one.
+    """
     if router is Router.LOCALITY and (long := homes.engines(call.program, config.locality_tokens)):
         return long
     return homes.engines(call.program)
 
 
 def eligible(call: Call, replicas: Sequence[Replica], role: Role = Role.BOTH) -> list[Replica] | Choice:
-    """Those that may have the call, at least one; else why there is none."""
+    """The replicas that may have the call, at least one; else a choice that says why there is none."""
     left = [
         replica
         for replica in replicas

@@ -1,4 +1,4 @@
-"""What routers compare. The least is taken; parts of one tuple are compared in order, the replica's name last."""
+"""What routers compare. The least wins. Parts of a tuple are compared in order, then the replica's name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mfsd.policy.route.config import Load
 from mfsd.policy.route.view import Call, Replica
 
 OWED_STEP_NS: Final = 1_000_000
-"""Ports that differ by less than that are equal: a decode step takes several times as long, so load decides."""
+"""Ports that differ by less count as equal. A decode step takes several times as long, so load decides then."""
 
 Cost = tuple[float, ...]
 
 
 def load_cost(load: Load, replica: Replica) -> Cost:
-    """All measures agree to prefer fewer requests where they say the same otherwise."""
+    """Every measure prefers fewer requests where it is equal."""
     if load is Load.TOKENS:
         return replica.waiting_tokens, replica.requests
     if load is Load.KV:
@@ -27,15 +27,16 @@ def load_cost(load: Load, replica: Replica) -> Cost:
 
 
 def prefix_cost(call: Call, replica: Replica) -> Cost:
-    """Prompt tokens until this one is computed; the same number of replicas of the same speed is the same time."""
+    """Prompt tokens until this prompt is computed. Replicas of the same speed take the same time for as many."""
     return replica.waiting_tokens + max(0, call.prompt_tokens - replica.cached_tokens), replica.requests
 
 
 def ports_ns(replicas: Sequence[Replica], size_bytes: Mapping[str, int]) -> dict[str, int]:
-    """Until the port of each has received what it owes and so many bytes more.
+    """The time until each replica's port has received what it owes and so many bytes more.
 
-    A port of which nothing is known counts as the median of the others, so that it is neither preferred nor avoided;
-    where nothing is known of any, all are 0."""
+    A port about which nothing is known counts as the median of the others, so that it is neither preferred nor avoided.
+    If nothing is known about any, all are 0.
+    """
     known = {
         replica.name: transfer_ns(
             max(0, replica.owed_bytes) + max(0, size_bytes[replica.name]), replica.port_rate_bytes_per_s
@@ -48,8 +49,8 @@ def ports_ns(replicas: Sequence[Replica], size_bytes: Mapping[str, int]) -> dict
 
 
 def transfer_cost(call: Call, replica: Replica, port_ns: int) -> Cost:
-    """Wait, port and fetch are added, although a fetch goes on while the prompt waits: bytes that are not fetched leave
-    the port to others, too."""
+    """Adds wait, port and fetch, although a fetch goes on while the prompt waits: bytes that are not fetched also leave
+    the port to others."""
     rest_tokens = max(0, call.prompt_tokens - replica.cached_tokens - replica.fetch_tokens)
     return replica.wait_ns + port_ns + rest_tokens * replica.token_ns, replica.requests
 

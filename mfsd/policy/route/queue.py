@@ -1,4 +1,4 @@
-"""In which order calls leave the router's own queue, where every replica has as many as it may have."""
+"""The order in which calls leave the router's own queue, where every replica has as many as it may have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QueueOrder(str, Enum):
 
 
 def queue_key(order: QueueOrder, call: Call) -> tuple[int, int, int, int]:
-    """The smallest goes first; of equals the one that came first."""
+    """The smallest key goes first. Of equals the call that came first goes first."""
     if order is QueueOrder.FCFS:
         return 0, 0, 0, call.arrival_ns
     importance = -call.importance if order is QueueOrder.PRIORITY else 0

@@ -1,4 +1,4 @@
-"""What a router sees and what it answers."""
+"""What a router sees and what it returns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Role(str, Enum):
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine at one moment, for one call: what is cached of it here and what would have to be fetched."""
+    """One engine at one moment, for one call: what it has cached of that, and what it would have to fetch."""
 
     name: str
-    """Unique; equal replicas are chosen in the order of their names."""
+    """Unique. Equal replicas are chosen in the order of their names."""
     role: Role = Role.BOTH
     models: tuple[str, ...] = ()
-    """That it serves; empty: any."""
+    """The models that it serves. Empty: any."""
     tiers: tuple[str, ...] = ()
-    """That it is reserved for; empty: all."""
+    """The tiers that it is reserved for. Empty: all."""
     healthy: bool = True
     waiting: int = 0
     """Requests that wait there."""
@@ -33,24 +33,24 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     waiting_tokens: int = 0
     """Prompt tokens that are still to compute there."""
     wait_ns: int = 0
-    """Until it could begin another prompt, as far as is known."""
+    """Time until it could begin another prompt, as far as is known."""
     token_ns: int = 0
-    """To compute a prompt token; 0: unknown, or not to be counted."""
+    """Time to compute a prompt token. 0: unknown, or not to be counted."""
     kv_free_share: float = 1.0
     kv_tokens: int | None = None
-    """Tokens that its KV memory holds in all; None: unknown."""
+    """Capacity of its KV memory in tokens. None: unknown."""
     requests_max: int | None = None
-    """Requests that it may be given at a time; None: no limit."""
+    """Most requests that it may have at a time. None: no limit."""
     cached_tokens: int = 0
-    """Of the call's prompt, in its own cache."""
+    """Tokens of the call's prompt in its own cache."""
     fetch_tokens: int = 0
-    """Of the call's prompt that it would fetch from elsewhere."""
+    """Tokens of the call's prompt that it would fetch from elsewhere."""
     fetch_bytes: int = 0
-    """Of those."""
+    """Size of their KV."""
     port_rate_bytes_per_s: int = 0
-    """Of the port that its fetches come in by (or a decode worker's KV); 0: unknown."""
+    """Rate of the port that its fetches (or a decode worker's KV) come in by. 0: unknown."""
     owed_bytes: int | None = None
-    """What that port has still to receive; None: unknown."""
+    """What that port has yet to receive. None: unknown."""
 
     @property
     def requests(self) -> int:
@@ -64,24 +64,24 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     """Empty: any."""
     program: str = ""
-    """The session that it belongs to, or the one that began it; empty: none."""
+    """The session that it belongs to, or the one that began it. Empty: none."""
     tier: str = ""
     importance: int = 0
     """Greater is more important."""
     arrival_ns: int = 0
     deadline_ns: int | None = None
-    """When its first token is due, on the same clock as its arrival."""
+    """When its first token is due, on the clock of its arrival."""
     kv_bytes: int = 0
-    """Of its prompt, that a decode worker will receive."""
+    """KV of its prompt that a decode worker will receive."""
 
 
 class Refusal(str, Enum):
-    """Why there is no replica. The first one that applies."""
+    """Why there is no replica. The first reason that applies."""
 
     MODEL = "model"
     """None serves the model in this role."""
     TIER = "tier"
-    """All that do are reserved for other tiers."""
+    """All that serve it are reserved for other tiers."""
     TOO_LONG = "too-long"
     """The prompt exceeds the KV memory of each."""
     UNHEALTHY = "unhealthy"
@@ -98,11 +98,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     refused: Refusal | None = None
     """Set where there is no replica."""
     limit: int | None = None
-    """Of a prompt that is too long: the most tokens that a replica takes."""
+    """If the prompt is too long: the most tokens that a replica takes."""
 
 
 class Homes(Protocol):
-    """The part of the process table that routers read (mfsd.policy.serve.ProgramTable)."""
+    """The part of the program table that routers read (mfsd.policy.serve.ProgramTable)."""
 
     def engines(self, program: str, prompt_tokens: int = 0) -> frozenset[str]:
-        """Names of the replicas on which its calls with prompts of at least so many tokens ran."""
+        """Names of the replicas that ran its calls with prompts of at least so many tokens."""

@@ -1,8 +1,9 @@
-"""The request tier: which requests an engine computes in its next step, and how many tokens of each. Pure, as the rest
-of mfsd.policy: no I/O, no clock, no global state. Times are seconds as floats on the engine's clock.
+"""The request tier: which requests an engine computes in its next step, and how many tokens of each.
+
+Pure, as the rest of mfsd.policy: no I/O, no clock, no global state. Times are seconds as floats on the engine's clock.
 
 Read in this order: config, view, deadlines, pace, chunk, keys, relegate, fit, pool, programs, lanes, conformal, fence,
-regulate, plan; gaps and keep stand beside them. What each decides, in which order, and what always holds:
+regulate, plan. gaps and keep stand beside them. What each decides, in which order, and what always holds:
 docs/internals/serve.md.
 """
 

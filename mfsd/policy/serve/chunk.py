@@ -1,5 +1,4 @@
-"""How many prompt tokens the step takes on: the most whose time fits the least slack of a decode (QoServe 3.3,
-3.6.1)."""
+"""How many prompt tokens a step takes: the most whose time fits the least slack of a decode (QoServe 3.3, 3.6.1)."""
 
 from __future__ import annotations
 
@@ -15,9 +14,11 @@ def chunk_tokens(
     free_kv_tokens: int | None,
     step_s: Callable[[int], float],
 ) -> int:
-    """The largest chunk whose step ends within `slack_s`, by bisection over blocks; never below chunk_min, or prompts
-    would starve behind decodes that are late already. slack_s None: no decode has a deadline. `step_s` estimates the
-    step with so many prompt tokens; it is taken to grow."""
+    """The largest chunk whose step ends within `slack_s`, by bisection over blocks.
+
+    Never below chunk_min, or prompts would starve behind decodes that are late already. `slack_s` None: no decode has a
+    deadline. `step_s` estimates a step with so many prompt tokens; it must not fall with their number.
+    """
     most = min(room_tokens, config.chunk_max)
     if free_kv_tokens is not None and free_kv_tokens < config.kv_tight_tokens:
         most = min(most, config.chunk_tight)
@@ -26,7 +27,7 @@ def chunk_tokens(
         return max(0, most)
     block = config.chunk_block
     low, high = 0, (most - least + block - 1) // block
-    while high - low > 1:  # `largest`, without a call in between
+    while high - low > 1:  # `largest`, inlined to save the calls
         middle = (low + high) // 2
         if step_s(least + middle * block) <= slack_s:
             low = middle
@@ -36,7 +37,7 @@ def chunk_tokens(
 
 
 def largest(least: int, most: int, block: int, fits: Callable[[int], bool]) -> int:
-    """`least` plus as many blocks as fit, below `most`, which does not."""
+    """`least` plus as many blocks as fit. `most` itself must not fit."""
     low, high = 0, (most - least + block - 1) // block
     while high - low > 1:
         middle = (low + high) // 2

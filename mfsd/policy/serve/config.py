@@ -1,8 +1,7 @@
-"""Every number the request tier depends on, with its range and default.
+"""Every number that the request tier depends on, with its range and default.
 
-Times in this package are seconds as floats on the engine's own clock, as engines stamp them; mfsd.policy's network side
-counts nanoseconds. No field is ever infinite or NaN, so that everything can be written as JSON and read back to the
-bit.
+Times in this package are seconds as floats on the engine's own clock, as engines stamp them. (mfsd.policy's network
+side counts nanoseconds.) No field is ever infinite or NaN, so everything can be written as JSON and read back exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ DAY_S = 86_400.0
 
 
 class Policy(str, Enum):
-    """The pool: in which order waiting prompts are considered (H-MAS appendix C.2; hybrid is QoServe's, fit ours)."""
+    """The pool: orders in which waiting prompts are considered (H-MAS appendix C.2; hybrid: QoServe's, fit: ours)."""
 
     FCFS = "fcfs"
     EDF = "edf"
@@ -41,97 +40,100 @@ class Relegation(str, Enum):
 
     NONE = "none"
     LOST = "lost"
-    """What cannot be in time even alone (QoServe algorithm 1, WILL_VIOLATE)."""
+    """Requests that would be late even alone (QoServe algorithm 1, WILL_VIOLATE)."""
     PROJECTION = "projection"
-    """Those, and as few others as let the rest of the queue be in time (Moore and Hodgson)."""
+    """Lost ones, and as few others as let the rest of the queue be in time (Moore and Hodgson)."""
 
 
 class Preemption(str, Enum):
-    """Whether a prompt that has begun may be passed over for a step; decodes never are for a prompt."""
+    """Whether a step may pass over a prompt that has begun. Decodes are never passed over for a prompt."""
 
     OFF = "off"
     SELECTIVE = "selective"
-    """When its slack outlasts the step (QoServe 3.4)."""
+    """Only if the prompt's slack outlasts the step (QoServe 3.4)."""
     ALWAYS = "always"
 
 
 class TokenDeadline(str, Enum):
-    """When the next token of a request is due whose first one came late."""
+    """When the next token is due for a request whose first one was late."""
 
     PAPER = "paper"
     """QoServe Eq 2 as written: it stays late for ever."""
     RENEWED = "renewed"
-    """Counted from the end of its prefill, as QoServe's artifact does."""
+    """Counted from the end of its prefill, as in QoServe's artifact."""
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Raises ValueError on construction (msgspec.ValidationError with the field's path when decoded) naming the field,
-    its value and what is allowed."""
+    """Numbers of the request tier.
+
+    Raises ValueError on construction (msgspec.ValidationError with the field's path when decoded) naming the field, its
+    value and what is allowed.
+    """
 
     policy: Policy = Policy.FIT
     cut_prompts: bool = True
-    """Whether a prompt may be cut where the budget ends; otherwise only one that alone exceeds it is."""
+    """Whether a prompt may be cut where the budget ends. If not, only a prompt that alone exceeds the budget is cut."""
     step_tokens: int = 8192
-    """Tokens of one step at most, decodes included (vLLM: max_num_batched_tokens)."""
+    """Most tokens of one step, decodes included (vLLM: max_num_batched_tokens)."""
     requests_max: int = 1024
-    """Requests that hold KV at once (vLLM: max_num_seqs)."""
+    """Most requests that hold KV at once (vLLM: max_num_seqs)."""
     ranks: int = 1
-    """Data-parallel attention ranks that step together; a request lives on one of them."""
+    """Data-parallel attention ranks that step together. A request lives on one of them."""
 
     ttft_unknown_s: float = 600.0
-    """When the first token of a request without any SLO is due after its arrival."""
+    """Time from arrival to the first token's deadline for a request without any SLO."""
     decode_step_s: float = 0.03
-    """Time of one decode step where nothing is measured yet."""
+    """Time of one decode step until one is measured."""
     token_deadline: TokenDeadline = TokenDeadline.RENEWED
 
     pace_margin: float = 1.1
-    """Estimates of step times are multiplied by it: too long costs little, too short costs deadlines."""
+    """Factor on estimates of step times. Too long costs little, too short costs deadlines."""
     pace_forget: float = 0.98
-    """Weight of the past in the step-time fit, per step: an engine is slower while its machine has other work. Nothing
-    is lost by forgetting where it is always as fast, even with noisy times."""
+    """Weight of the past in the step-time fit, per step: an engine is slower while its machine has other work. On an
+    engine that is always as fast, forgetting loses nothing, even with noisy times."""
 
     chunk_min: int = 128
     chunk_max: int = 8192
     chunk_block: int = 64
-    """Chunks are multiples of it, unless they end the prompt."""
+    """Chunks are multiples of this, unless they end the prompt."""
     chunk_tight: int = 512
-    """A chunk at most, while little KV is free."""
+    """Largest chunk while little KV is free."""
     kv_tight_tokens: int = 32_000
-    """Free KV below which that holds (QoServe's artifact: free tokens / 32 below 1,000)."""
+    """Free KV below which `chunk_tight` holds (QoServe's artifact: free tokens / 32 below 1,000)."""
 
     alpha_low_s: float = 0.001
-    """Seconds that each token still to compute counts in the hybrid key, at low load (QoServe 3.6)."""
+    """Seconds that each token still to compute adds to the hybrid key at low load (QoServe 3.6)."""
     alpha_high_s: float = 0.008
     load_low: float = 0.5
-    """Queued seconds over the tightest budget up to which alpha is low; from load_high on it is high."""
+    """Load is queued seconds over the tightest budget. Up to load_low alpha is low, from load_high on it is high."""
     load_high: float = 1.5
 
     relegation: Relegation = Relegation.LOST
     drop_budget: float = 0.05
-    """Share of the active requests that may be set aside at once, by requests and network together."""
+    """Share of active requests that may be set aside at once, by the request tier and the network together."""
     readmission_margin: float = 0.05
     """Share of its remaining time that a relegated request must have to spare before it comes back."""
     overdue_budgets: float = 4.0
-    """Budgets after its deadline from which a request is overdue."""
+    """A request is overdue this many budgets after its deadline."""
     overdue_every: int = 100
-    """Each so many steps begin with those that are overdue, so that none starves."""
+    """Every so many steps the overdue requests go first, so that none starves."""
     preemption: Preemption = Preemption.SELECTIVE
     skips_max: int = 64
-    """Requests that a step passes over for want of time or memory before it stops looking."""
+    """Requests that a step passes over for want of time or memory before it stops searching."""
 
     queue_first_s: float = 2.0
-    """Attained service up to which a program is in the first of the queues; each further one doubles it."""
+    """Attained service up to which a program is in the first queue. Each further queue doubles it."""
     queues: int = 8
     starvation_ratio: float = 8.0
-    """Waiting over service from which a call goes to the first queue (Agentix: beta)."""
+    """Ratio of waiting to service from which a call goes to the first queue (Agentix: beta)."""
     lane_weight: float = 4.0
-    """Tokens of the fast lane for each of the slow one."""
+    """Tokens of the fast lane for each token of the slow one."""
     lottery_seed: int = 1
 
     kv_margin: float = 0.1
-    """Share of the KV memory that admissions leave free (H-MAS: delta)."""
+    """Share of KV memory that admissions leave free (H-MAS: delta)."""
     regulate: bool = False
-    """Whether decode tokens and concurrency follow utilisation; they stay at their maxima otherwise."""
+    """Whether decode tokens and concurrency follow utilisation. If not, they stay at their maxima."""
     band_low: float = 0.75
     band_high: float = 0.92
     step_target_s: float = 0.15

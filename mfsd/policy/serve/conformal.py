@@ -1,8 +1,7 @@
-"""A bound on the output of a request that holds for all but a share of them: split conformal prediction by prompt
-length (H-MAS Eq 4 and algorithm 2; Maestro's bounds for memory are the same thing).
+"""A bound on the output of a request that holds for all but a small share: split conformal prediction by prompt length.
 
-Points predict lengths badly, bounds hold whatever the predictor is worth: the (1 - epsilon) quantile of its recent
-errors, kept apart for short and long prompts, is added to the prediction.
+H-MAS Eq 4 and algorithm 2; Maestro's bounds for memory are the same. Lengths are predicted badly, but a bound holds
+however badly: it adds the (1 - epsilon) quantile of the latest errors, kept apart for short and long prompts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ BUCKETS: Final = 8
 WINDOW: Final = 512
 EPSILON: Final = 0.05
 SHORTEST_TOKENS: Final = 256
-"""Prompts up to it are the first bucket; each further one doubles."""
+"""Longest prompt of the first bucket. Each further bucket doubles it."""
 
 
 def bucket_of(num_prompt_tokens: int, buckets: int = BUCKETS) -> int:
@@ -24,7 +23,7 @@ def bucket_of(num_prompt_tokens: int, buckets: int = BUCKETS) -> int:
 
 
 class LengthBounds:
-    """Errors of the latest requests, by bucket, in the order of time and of size."""
+    """Errors of the latest requests by bucket, each by time and by size."""
 
     def __init__(self, epsilon: float = EPSILON, window: int = WINDOW, buckets: int = BUCKETS) -> None:
         if not 0 < epsilon < 1:
@@ -34,8 +33,7 @@ class LengthBounds:
         self._sorted: list[list[float]] = [[] for _ in range(buckets)]
 
     def ended(self, num_prompt_tokens: int, predicted: float, produced: int) -> None:
-        """A request has ended; one whose end was forced (cancelled, cut by its own limit) teaches nothing and is not
-        given."""
+        """Records the end of a request. Do not call it for a forced end (cancelled, cut by its own limit)."""
         error = produced - predicted
         if not math.isfinite(error):
             return
@@ -47,8 +45,11 @@ class LengthBounds:
         insort(ordered, error)
 
     def bound(self, num_prompt_tokens: int, predicted: float, limit: float) -> float:
-        """Upper bound, at least 1 and at most `limit`, the request's own. The limit itself while too little was seen
-        for the share that may exceed it: ceil((n + 1)(1 - epsilon)) of n."""
+        """Upper bound on the output: at least 1, at most `limit`, the request's own.
+
+        It is the limit itself while too little was seen for the share that may exceed it: ceil((n + 1)(1 - epsilon)) of
+        n.
+        """
         ordered = self._sorted[bucket_of(num_prompt_tokens, len(self._sorted))]
         rank = math.ceil((len(ordered) + 1) * (1 - self._epsilon))
         if rank > len(ordered):

@@ -1,4 +1,4 @@
-"""When the tokens of a request are due (QoServe 3.2, Eq 1-3), and how what a user asked for is read."""
+"""When the tokens of a request are due (QoServe 3.2, Eq 1-3), and how a user's SLOs are read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from mfsd.policy.serve.view import Request
 
 
 class Slo(NamedTuple):
-    """What is left of an SLO after it was read, and what was wrong with it."""
+    """A valid SLO, or None, and what was wrong with the one given."""
 
     seconds: float | None
     complaint: str = ""
 
 
 def read_slo(name: str, value: object, at_least_s: float = 0.0) -> Slo:
-    """An SLO from outside: anything but a number of seconds above 0 and below a day counts as none, and says why. One
-    below `at_least_s`, such as a decode step for the time between tokens, is taken as that."""
+    """Reads an SLO from outside. Anything but seconds above 0 and below a day counts as none, with a complaint.
+
+    An SLO below `at_least_s`, such as a decode step for the time between tokens, is raised to that.
+    """
     if value is None:
         return Slo(None)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -40,8 +42,11 @@ def prefill_due_s(
     output_tokens: float = 0.0,
     decode_step_s: float | None = None,
 ) -> float:
-    """When the prefill must have ended: Eq 1 for interactive requests; for those with a deadline for the whole, Eq 3
-    less what decoding the expected output takes; the earlier of both."""
+    """When the prefill must have ended.
+
+    Eq 1 for interactive requests. For those with a deadline for the whole answer: Eq 3 less the time to decode the
+    expected output. The earlier of both if a request has both.
+    """
     due = []
     if ttft_s is not None:
         due.append(arrival_s + ttft_s)
@@ -52,10 +57,12 @@ def prefill_due_s(
 
 
 def again_due_s(first_due_s: float, arrival_s: float, now_s: float) -> float:
-    """When the prefill must have ended again of a request whose KV was dropped after a part of its answer. QoServe has
-    no such thing; where an engine must, the request is in the prefill queue once more, with its whole budget: by its
-    first deadline, which has mostly passed, it would count as lost behind all others. Only its place in the queue goes
-    by this: its tokens stay due by Eq 2."""
+    """When the prefill must end again if the KV was dropped after a part of the answer.
+
+    QoServe has no such thing. The request is in the prefill queue once more, with its whole budget: by its first
+    deadline, which has mostly passed, it would count as lost behind all others. Only its place in the queue goes by
+    this; its tokens stay due by Eq 2.
+    """
     return max(first_due_s, now_s + first_due_s - arrival_s)
 
 
@@ -65,10 +72,11 @@ def first_due_s(request: Request) -> float:
 
 
 def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) -> float | None:
-    """When the next token of a decode is due: Eq 2, or counted from the end of a prefill that was late. With a deadline
-    for the whole, each token has its even share of what is left; one that has passed, or had when the first token came,
-    binds no longer: hurrying for it would keep chunks small for as long as the request lasts. None: no deadline
-    at all."""
+    """When the next token of a decode is due: by Eq 2, or counted from the end of a late prefill. None: no deadline.
+
+    With a deadline for the whole, each token has an even share of the time left. Such a deadline does not count once it
+    has passed, or if it had when the first token came: hurrying for it would keep chunks small until the request ends.
+    """
     produced = request.num_output_tokens
     due: float | None = None
     if request.tbt_s is not None:
@@ -87,5 +95,5 @@ def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) 
 
 
 def overdue_s(config: ServeConfig, request: Request) -> float:
-    """From when on a request is overdue: some of its budgets after its deadline."""
+    """When a request becomes overdue: some of its budgets after its deadline."""
     return request.due_s + config.overdue_budgets * max(0.0, first_due_s(request) - request.arrival_s)

@@ -1,4 +1,4 @@
-"""The KV fence: requests are admitted only while the bounds on what they will hold fit the memory (H-MAS Eq 2)."""
+"""The KV fence: admits requests only while the bounds on the KV that they will hold fit the memory (H-MAS Eq 2)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from mfsd.policy.serve.config import Policy, ServeConfig
 from mfsd.policy.serve.view import Request
 
 REST_STEPS = 19
-"""Steps in which no memory is kept, for each in which it was: in the long run it is kept in a twentieth at most."""
+"""Steps without a reservation after each step with one: in the long run at most a twentieth of steps reserve memory."""
 
 
 def held_tokens(request: Request) -> float:
-    """What it holds at most: its prompt and the bound on its output, of which its prompt may have a part by now."""
+    """The most that a request holds: its prompt and the bound on its output, less any output that its prompt has."""
     outputs = max(request.output_tokens_max, float(request.num_output_tokens))
     return request.num_prompt_tokens + outputs - request.num_folded_tokens
 
 
 class Fence:
-    """Admissions of one step, in order. Requests that run already are in, and memory that is promised to others is
-    taken; slots are counted beside memory. None takes
-    what a request needs that has waited for too long (`reserved`): smaller ones would pass it for ever. First come,
-    first served, none passes one that does not fit."""
+    """Admissions of one step, in order.
+
+    Running requests are in already, and memory that is promised to others is taken. Slots are counted beside memory. No
+    request takes what `reserved` needs, a request that has waited too long: smaller ones would pass it for ever. With
+    first come first served, none passes a request that does not fit.
+    """
 
     def __init__(
         self,
@@ -43,8 +45,8 @@ class Fence:
         self.refused: list[int] = []
 
     def admit(self, request: Request) -> bool:
-        """Whether the request may compute; the answer holds its place. An empty engine takes any request whose prompt
-        fits the memory as it is: bounds that are too wide must not stop everything."""
+        """Whether the request may compute. If so, it holds its place from then on. An empty engine takes any request
+        whose prompt alone fits the memory: bounds that are too wide must not stop everything."""
         number = request.request_id
         if number in self._in:
             return True
@@ -60,8 +62,8 @@ class Fence:
         return True
 
     def kept_for(self, overdue: Iterable[Request], rest_steps: int) -> int | None:
-        """For whom the next step keeps memory and a slot: the one for whom this did, if it is still not in, else,
-        where no steps of rest are left, the first of these that was refused and could ever fit."""
+        """The request for which the next step keeps memory and a slot. It is the present one, if that is still not in.
+        Else, with no rest steps left, it is the first of `overdue` that was refused and could ever fit."""
         if self._reserved is not None:
             return self._reserved.request_id
         if rest_steps:

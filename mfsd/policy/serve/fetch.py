@@ -1,8 +1,8 @@
-"""Whether a request's reused KV is fetched or computed again.
+"""Decides whether a request's reused KV is fetched or computed again.
 
-Reuse saves computing where the network brings it in time. Where it does not, the request is quicker without: a port
-that many read from owes more than a deadline leaves. What decides is the backlog: the bytes of the request over the
-rate of the port, which is all that an engine knows by itself, say next to nothing (docs/results/outlook.md).
+Reuse saves computing where the network brings it in time. Where it does not, the request is faster without: a port that
+many read from owes more than a deadline leaves. The backlog decides. The request's bytes over the port's rate, which is
+all that an engine knows by itself, say next to nothing (docs/results/outlook.md).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import Enum
 from typing import NamedTuple
 
 EXTRA_SHARE = 0.25
-"""Of a request's time limit, that computing again may take at most. The engine has that much less for those that come
-later: without a bound an engine near its limit computes again until all are late (docs/results/outlook.md)."""
+"""The most of a request's time limit that computing again may take. That time is lost to later requests: without a
+bound an engine near its limit computes again until all are late (docs/results/outlook.md)."""
 
 
 class ReuseRule(Enum):
@@ -22,23 +22,23 @@ class ReuseRule(Enum):
     ALWAYS = "always"
     """Never: it is always fetched."""
     SLO = "slo"
-    """If the request would be late with it and in time without, and computing again is short beside its time limit."""
+    """If the request would be late with it and in time without, and computing again takes little of its time limit."""
     COST = "cost"
-    """If the request gains more time than computing again takes of all requests that wait for the engine."""
+    """If the request gains more time than computing again takes from all requests that wait for the engine."""
 
 
 class Choice(Enum):
     FETCH = "fetch"
     RECOMPUTE = "recompute"
     PART = "part"
-    """The first of it is fetched, what is here before the engine could begin; the rest is computed again."""
+    """Fetch the first part, which arrives before the engine could begin, and compute the rest again."""
     WAIT = "wait"
-    """Ask again: the engine is busy for that long, so that computing again would begin no later. Simulated alone: it
+    """Ask again later. The engine is busy for that long, so computing again would begin no later. Only simulated: it
     lost points, and no live engine waits."""
 
 
 class Reason(Enum):
-    """Why, as a short clause. A closed set: a metric has them as labels."""
+    """Why, as a short clause. A closed set, since a metric has them as labels."""
 
     NO_RULE = "reuse is always fetched"
     KEPT_ELSEWHERE = "another instance keeps it until it is read"
@@ -61,31 +61,30 @@ class Reason(Enum):
 
 
 REASONS_AGAIN = (Reason.LATE_WITH_IT, Reason.GAINS_MORE, Reason.OUTLIVES_LEASE)
-"""For which reuse is computed again, all of it or a part. Of the others ENGINE_BUSY has it decided later."""
+"""Reasons to compute reuse, or a part of it, again. ENGINE_BUSY decides later; for all others it is fetched."""
 
 
 class ReuseView(NamedTuple):
-    """What is known when it is decided. Times are seconds from now."""
+    """What is known at the decision. Times are seconds from now."""
 
     fetch_s: float | None
-    """Until all of the KV would be here, with the bytes that go before it; None: unknown."""
+    """Until all of the KV would be here, including the bytes that go before it. None: unknown."""
     queue_s: float
     """Until the engine could begin the prompt."""
     rest_s: float
-    """The prefill takes with the reuse."""
+    """Duration of the prefill with the reuse."""
     whole_s: float
-    """The prefill takes without it."""
+    """Duration of the prefill without it."""
     left_s: float | None
-    """Until the first token is due, negative when that is past; None: no deadline."""
+    """Until the first token is due; negative when that is past. None: no deadline."""
     limit_s: float | None = None
-    """From the request's arrival until its first token is due; None: no deadline."""
+    """From the request's arrival until its first token is due. None: no deadline."""
     waiting: int = 0
-    """Other requests that wait for the engine: a longer prefill delays each of them."""
+    """Number of other requests that wait for the engine. A longer prefill delays each of them."""
     before_s: float | None = None
-    """Of `fetch_s`, until the first bytes of the KV would be here; None: it is fetched whole or not at all."""
+    """Until the first bytes of the KV would be here, as part of `fetch_s`. None: it is fetched whole or not at all."""
     lease_s: float | None = None
-    """For which the store keeps the KV for its reader: a load that takes longer fails, and its request may fail with
-    it; None: for as long as it takes."""
+    """How long the store keeps the KV for its reader: a longer load fails, maybe with its request. None: no limit."""
 
 
 class Decision(NamedTuple):
@@ -94,14 +93,17 @@ class Decision(NamedTuple):
     fetched_s: float | None = None
     """When the prefill would end with the reuse."""
     recomputed_s: float | None = None
-    """When it would end without, or with the part of it that is here before the engine could begin."""
+    """When it would end without the reuse, or with the part that is here before the engine could begin."""
     share: float = 0.0
-    """Of the reuse, that part. PART alone fetches it."""
+    """That part, as a share of the reuse. Only PART fetches it."""
 
 
 def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share: float = EXTRA_SHARE) -> Decision:
-    """Unknown or impossible times count as no knowledge: then reuse is fetched, as without this rule. recheck_s: how
-    long a request may wait for a later answer while its engine is busy; 0: it never does, as in a live engine."""
+    """Applies the rule.
+
+    Unknown or impossible times count as no knowledge: then reuse is fetched, as without a rule. `recheck_s` is how long
+    a request may wait for a later answer while its engine is busy. 0: it never waits, as in a live engine.
+    """
     if rule is ReuseRule.ALWAYS:
         return Decision(Choice.FETCH, Reason.NO_RULE)
     if view.fetch_s is None:
@@ -126,8 +128,10 @@ def decide(rule: ReuseRule, view: ReuseView, recheck_s: float = 0.0, extra_share
 
 
 def _share_in_the_queue(view: ReuseView, fetch_s: float) -> float:
-    """Of the reuse, what is here before the engine could begin: it costs no time at all. More of it would be waited
-    for, which gains only where all of it is fetched."""
+    """The share of the reuse that is here before the engine could begin: it costs no time.
+
+    The prompt would have to wait for more, which pays only where all of it is fetched.
+    """
     until_s = view.queue_s if view.lease_s is None else min(view.queue_s, view.lease_s)
     if view.before_s is None or not view.before_s < until_s < fetch_s:
         return 0.0
@@ -166,6 +170,6 @@ def _by_cost(fetched_s: float, recomputed_s: float, extra_s: float, view: ReuseV
 
 
 def _may_wait(view: ReuseView, recomputed_s: float, recheck_s: float) -> bool:
-    """Nothing is lost by a later answer: the engine is busy until then, and without the reuse the request is as much in
-    time as now."""
+    """Whether a later answer loses nothing: the engine is busy until then, and without the reuse the request would
+    still be as much in time as now."""
     return 0 < recheck_s <= view.queue_s and (view.left_s is None or recomputed_s <= view.left_s)

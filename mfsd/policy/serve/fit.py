@@ -1,8 +1,9 @@
-"""Filling a step: requests in order, as long as none that is in it already becomes late.
+"""Fills a step with requests in order, as long as none that is in it becomes late.
 
-QoServe's algorithm 1 (lines 10-23) fills up to a chunk that minds the decodes' slack. `fit` minds in the same walk the
-deadlines of the prompts that end in this step: a request, or a piece of it, joins only while none of them becomes late,
-by the step's own estimate. Orders alone change little where a queue fits one budget; who shares a step does not.
+QoServe's algorithm 1 (lines 10-23) fills up to a chunk that respects the decodes' slack. `fit` also respects, in the
+same walk, the deadlines of prompts that end in this step: a request, or a piece of it, joins only while none of them
+becomes late, by the step's own estimate. Where a queue fits one budget, order alone changes little, but who shares a
+step changes much.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Chosen(NamedTuple):
 
 
 class Step:
-    """The step so far: what is in it, and how long it would take with one chunk more."""
+    """The step so far: what is in it, and how long it would take with one more chunk."""
 
     def __init__(self, pace: Pace, ranks: int, margin: float, decodes: int = 0, context: int = 0) -> None:
         self._pace, self._margin = pace, margin
@@ -37,7 +38,7 @@ class Step:
         self._most_pairs = 0.0
         self._pieces = [self._constants(piece) for piece in self._ordered()]
         self.full = False
-        """No other prompt is computed in it. `fill` still asks for each whether there is memory."""
+        """Whether no other prompt can join. `fill` still asks for each whether there is memory."""
 
     def _ordered(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         small, large = self._pace.small, self._pace.large
@@ -54,12 +55,14 @@ class Step:
         return (fixed, terms[1] * SCALE[1], terms[2] * SCALE[2], terms[5] * SCALE[5])
 
     def rank_for(self, request: Request) -> int:
-        """Where it is; the one with the fewest tokens where that is open."""
+        """The request's rank. If it has none, the rank with the fewest tokens."""
         return request.rank if request.rank >= 0 else self._tokens.index(min(self._tokens))
 
     def seconds_with(self, tokens: int, context: int, rank: int) -> float:
-        """Estimate with a chunk of so many tokens after so many, margin included. Asked several times a step, so
-        without max()."""
+        """Estimated time with a further chunk of `tokens` that follow `context`, margin included.
+
+        Runs several times a step, so it avoids max().
+        """
         prefill = self._prefill + tokens
         busiest, pairs = self._tokens[rank] + tokens, self._pairs[rank] + tokens * (context + tokens / 2)
         if busiest < self._busiest:
@@ -71,8 +74,10 @@ class Step:
         return self._margin * (seconds if seconds > SHORTEST_S else SHORTEST_S)
 
     def exceeds(self, tokens: int, limit_s: float, now_s: float) -> bool:
-        """Whether any chunk of at least so many tokens, whatever its context, makes the step end after limit_s; False
-        where that is not known. The second piece of the estimate may begin below where the first ends."""
+        """Whether every chunk of at least so many tokens, whatever its context, would make the step end after limit_s.
+
+        False where that is not known. The second piece of the estimate may begin below where the first ends.
+        """
         if len(self._tokens) > 1 or not self._grows():
             return False
         least_s, until_split = self.seconds_with(tokens, 0, 0), SPLIT_TOKENS - self._prefill - self._decodes
@@ -81,7 +86,7 @@ class Step:
         return now_s + least_s > limit_s and least_s > limit_s - now_s
 
     def _grows(self) -> bool:
-        """Whether no token makes the step shorter, by either piece of the estimate. Few steps ask."""
+        """Whether no token makes the step shorter, by either piece of the estimate. Needed by few steps."""
         return all(term >= 0 for piece in self._pieces for term in piece[1:])
 
     def add(self, tokens: int, context: int, rank: int) -> None:
@@ -109,11 +114,14 @@ def fill(
     minds: bool,
     shortest_tokens: int = 1,
 ) -> list[Chosen]:
-    """Chosen prompts, first in order first. limit_s: when the step must have ended for the decodes in it; minds:
-    whether deadlines limit who joins. The first one always gets chunk_min tokens, whatever becomes late by it. No
-    prompt in the order has fewer than shortest_tokens left: only that makes sure of a full step sooner."""
+    """Chooses prompts, in order.
+
+    `limit_s`: when the step must have ended for its decodes. `minds`: whether deadlines limit who joins. The first
+    prompt always gets chunk_min tokens, whatever becomes late by that. No prompt in the order has fewer than
+    shortest_tokens left; that only serves to find out sooner that a step is full.
+    """
     chosen: list[Chosen] = []
-    left, skipped, tried, refused = budget_tokens, 0, False, _UNKNOWN  # so many tokens and more do not fit
+    left, skipped, tried, refused = budget_tokens, 0, False, _UNKNOWN  # refused: so many tokens do not fit
     for request in order:
         if left <= 0 or skipped > config.skips_max:
             break
@@ -132,7 +140,7 @@ def fill(
             take = _piece(config, step, request, take, rank, limit_s - now_s, first=not chosen)
             if take == 0:
                 skipped += 1
-                if not tried:  # else the step is as it was when that was asked
+                if not tried:  # else the step has not changed since
                     tried, block = True, min(config.chunk_block, left)
                     if step.exceeds(block, limit_s, now_s):
                         refused = block
@@ -148,7 +156,7 @@ def fill(
 
 
 def _piece(config: ServeConfig, step: Step, request: Request, most: int, rank: int, room_s: float, first: bool) -> int:
-    """The largest piece that fits the time; 0 when not even a block does."""
+    """The largest piece that fits the time, or 0 if not even a block fits."""
     context = request.num_computed_tokens
 
     def fits(tokens: int) -> bool:

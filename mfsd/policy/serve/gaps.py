@@ -1,8 +1,8 @@
-"""How long until a program's next turn: from how long what it waits for took before, and how long it has waited.
+"""Predicts the time until a program's next turn, from earlier gaps of the same kind and the time waited so far.
 
-The name of what runs is read from the output that asked for it (a tool); how long it takes is not known. What is
-predicted is a quantile of what is left, given that it has not come yet: a script that takes twenty seconds is due soon
-after nineteen, a person who has not answered for a minute will hardly do so in the next.
+The name of what runs (a tool) is read from the output that asked for it; its duration is not known. The prediction is a
+quantile of the time left, given that the gap has not ended yet. A script that takes twenty seconds is due soon after
+nineteen; a person who has not answered for a minute will hardly do so in the next.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections import deque
 from typing import Final
 
 WINDOW: Final = 256
-"""Gaps remembered of each name, the latest."""
+"""Latest gaps that are remembered for each name."""
 FEWEST: Final = 8
-"""Of a name, from which on they say more than all gaps together."""
+"""Gaps of a name from which on they say more than all gaps together."""
 QUANTILE: Final = 0.5
 NAMES_MAX: Final = 1024
 
 
 class GapHistory:
-    """Gaps by name, each in the order of time and of size. Names beyond NAMES_MAX count among all alone."""
+    """Gaps by name, each by time and by size. Names beyond NAMES_MAX only count among all gaps."""
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[deque[float], list[float]]] = {}
         self._all: tuple[deque[float], list[float]] = (deque(), [])
 
     def ended(self, name: str, gap_s: float) -> None:
-        """A gap has ended; infinite: the program was forgotten without coming back."""
+        """Records a gap. Infinite: the program was forgotten without coming back."""
         if math.isnan(gap_s) or gap_s < 0:
             return
         if name not in self._of and len(self._of) < NAMES_MAX:
@@ -41,8 +41,10 @@ class GapHistory:
             insort(ordered, gap_s)
 
     def remaining_s(self, name: str, age_s: float, quantile: float = QUANTILE) -> float:
-        """Until it ends, now that it has lasted for age_s; infinite when none has lasted as long. With nothing seen, as
-        long as it has lasted: what has just begun ends first, which is least recently used."""
+        """Time until the gap ends, now that it has lasted for age_s. Infinite if none has lasted as long.
+
+        With nothing seen it is age_s: what has just begun ends first, which is least recently used.
+        """
         ordered = self._of[name][1] if name in self._of else []
         if len(ordered) < FEWEST:
             ordered = self._all[1]

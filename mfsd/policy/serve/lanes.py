@@ -1,5 +1,8 @@
-"""Two lanes: short requests do not wait behind long ones (H-MAS 3.5). The cut is the median service time of the latest
-requests; four tokens of the fast lane for each of the slow one; a lane with nothing to do lends its share."""
+"""Two lanes, so that short requests do not wait behind long ones (H-MAS 3.5).
+
+The cut is the median service time of the latest requests. The fast lane gets four tokens for each of the slow one. A
+lane with nothing to do lends its share.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class LaneCut:
 def merge(
     fast: Sequence[Request], slow: Sequence[Request], weight: float, fast_tokens: float, slow_tokens: float
 ) -> Iterator[Request]:
-    """Both lanes in turn, by what each has been served: the fast one counts a token as 1 / weight."""
+    """Merges both lanes by what each was served. A token of the fast lane counts as 1 / weight."""
     i = j = 0
     while i < len(fast) and j < len(slow):
         if fast_tokens / weight <= slow_tokens:
@@ -53,8 +56,10 @@ def merge(
 def charged(
     weight: float, served: tuple[float, float], step: tuple[float, float], waits: tuple[bool, bool]
 ) -> tuple[float, float]:
-    """What both lanes, fast and slow, have been served after a step of so many tokens. A lane where nothing waited lent
-    its share: it does not get it back in one go."""
+    """What the fast and the slow lane were served after a step of so many tokens.
+
+    A lane where nothing waited has lent its share: it does not get it back all at once.
+    """
     fast_tokens, slow_tokens = served[0] + step[0], served[1] + step[1]
     if not waits[0]:
         fast_tokens = max(fast_tokens, slow_tokens * weight)

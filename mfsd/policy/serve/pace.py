@@ -1,8 +1,8 @@
 """How long a step takes: two linear pieces, fitted by recursive least squares as steps end.
 
-QoServe 3.6.1 predicts with a random forest trained on a profile; its artifact with two linear pieces, split at 512
+QoServe 3.6.1 predicts with a random forest trained on a profile. Its artifact has two linear pieces, split at 512
 tokens, in (tokens, prefill tokens, decodes, decode context, prefill context). Here prefill context is the number of
-token pairs that attention computes, which its time is proportional to, and prefill tokens are those of the busiest
+token pairs that attention computes, since its time is proportional to that, and prefill tokens are those of the busiest
 rank.
 """
 
@@ -19,9 +19,9 @@ from mfsd.policy.serve.view import Observed, StepLoad
 SPLIT_TOKENS: Final = 512
 TERMS: Final = 6
 SCALE: Final = (1.0, 1e-3, 1e-3, 1e-2, 1e-5, 1e-6)
-"""Brings all terms near 1, so that the fit is well conditioned."""
+"""Scales all terms to about 1, so that the fit is well conditioned."""
 _SPREAD: Final = 1e4
-"""Variance of a coefficient before anything was seen: all is learned from the first steps."""
+"""Initial variance of a coefficient: so large that everything is learned from the first steps."""
 _LEAST: Final = 1e-12
 _LENGTHS: Final = (600, 2000)
 SHORTEST_S: Final = 1e-6
@@ -36,13 +36,13 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The fit. Before the first step every estimate is next to 0: no request is taken for late without evidence."""
+    """The fit. Before the first step every estimate is next to 0: without evidence no request counts as late."""
 
     small: Piece = Piece()
     large: Piece = Piece()
 
     def step_s(self, load: StepLoad) -> float:
-        """Estimate, without any margin."""
+        """Estimated time of a step, without a margin."""
         return self._estimate(load.tokens, features(load))
 
     def _estimate(self, tokens: int, x: tuple[float, ...]) -> float:
@@ -52,7 +52,7 @@ class Pace(msgspec.Struct, frozen=True):
         return max(SHORTEST_S, _dot(piece.terms, x))
 
     def prompts_s(self, tokens: int, busiest: int, pairs: float) -> float:
-        """Estimate of a step of prompts alone: `step_s` for loads that are asked about again and again."""
+        """Estimated time of a step of prompts alone. `step_s` for loads that are asked about again and again."""
         return self._estimate(tokens, _prompts(tokens, busiest, pairs))
 
 
@@ -73,7 +73,7 @@ def _prompts(tokens: int, busiest: int, pairs: float) -> tuple[float, ...]:
 
 
 def learn(pace: Pace, observed: Iterable[Observed], forget: float = 1.0) -> Pace:
-    """The fit after these steps. Times that cannot be (not above 0, not finite, over an hour) teach nothing."""
+    """Returns the fit after these steps. Ignores impossible times (not above 0, not finite, over an hour)."""
     small, large = pace.small, pace.large
     for step in observed:
         if not 0 < step.seconds < 3600:
@@ -86,9 +86,11 @@ def learn(pace: Pace, observed: Iterable[Observed], forget: float = 1.0) -> Pace
 
 
 def _learn(piece: Piece, x: tuple[float, ...], seconds: float, forget: float) -> Piece:
-    """One step of recursive least squares, weighted by 1 / seconds: relative errors count, as margins are shares. The
-    past is forgotten only in the direction that this step says something about (directional forgetting): engines see
-    the same kind of step for hours, and what they knew of others must not fade."""
+    """One step of recursive least squares, weighted by 1 / seconds: relative errors count, as margins are shares.
+
+    The past is forgotten only in the direction that this step says something about (directional forgetting). Engines
+    see the same kind of step for hours, and what they knew about others must not fade.
+    """
     x0, x1, x2, x3, x4, x5 = x
     x = x0, x1, x2, x3, x4, x5 = x0 / seconds, x1 / seconds, x2 / seconds, x3 / seconds, x4 / seconds, x5 / seconds
     inverse = piece.inverse
@@ -117,27 +119,27 @@ def _learn(piece: Piece, x: tuple[float, ...], seconds: float, forget: float) ->
 
 
 def _dot(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    """Written out: it is asked a dozen times a step, and sum() of floats differs between versions of Python."""
+    """Written out, because it runs a dozen times a step and sum() of floats differs between versions of Python."""
     a0, a1, a2, a3, a4, a5 = a
     b0, b1, b2, b3, b4, b5 = b
     return a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3 + a4 * b4 + a5 * b5
 
 
 class Alone(NamedTuple):
-    """Time of a prompt that has the engine to itself: a step's fixed part, and what each token takes on one rank."""
+    """Time of a prompt that has the engine to itself: a step's fixed part, and the time of each token on a rank."""
 
     fixed_s: float
     per_token_s: float
 
 
 def alone(pace: Pace) -> Alone:
-    """The line through two prompts of some length."""
+    """The line through prompts of two lengths."""
     short, long = [pace.prompts_s(n, n, n * n / 2) for n in _LENGTHS]
     each = max(0.0, (long - short) / (_LENGTHS[1] - _LENGTHS[0]))
     return Alone(max(0.0, short - each * _LENGTHS[0]), each)
 
 
 def prefill_s_per_token(pace: Pace, tokens: int, ranks: int) -> float:
-    """Of a step full of prompts of a thousand tokens, evenly spread."""
+    """Time per token of a step full of prompts of a thousand tokens, spread evenly over ranks."""
     each = -(-tokens // ranks)
     return pace.prompts_s(tokens, each, 500.0 * each) / tokens

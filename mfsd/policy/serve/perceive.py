@@ -1,8 +1,8 @@
-"""What is known of a request when it arrives, and what it will cost (H-MAS 3.2, Eq 5).
+"""What is known about a request when it arrives, and what it will cost (H-MAS 3.2, Eq 5).
 
-Three sources, the first that answers counts: the request itself, the history of its tenant and application, a prior.
-What cannot be read makes the request unknown. An unknown request gets the statistics of all requests and is never
-specialised: nothing that was guessed from its application decides about it.
+There are three sources, and the first with an answer counts: the request itself, the history of its tenant and
+application, a prior. Unreadable data makes the request unknown. An unknown request gets the statistics of all requests
+and is never specialised: no guess from its application decides about it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Perceived(NamedTuple):
     output_tokens: float
     source: Source
     known: bool
-    """Whether the request may be specialised by its application."""
+    """Whether its application may specialise the request."""
 
 
 class Outputs:
@@ -49,8 +49,10 @@ class Outputs:
         self._mean[key] = mean + NEW * (produced - mean)
 
     def perceive(self, tenant: str, application: str, announced_tokens: float | None, prior_tokens: float) -> Perceived:
-        """announced_tokens: what the request says of its output; None where it says nothing, and no number from 1 where
-        what it says cannot be used."""
+        """Predicts the output of a request.
+
+        `announced_tokens` is what the request says about it: None if nothing, no number from 1 if it cannot be used.
+        """
         if announced_tokens is None and application:
             mean = self._mean.get((tenant, application))
             if mean is not None:
@@ -80,8 +82,10 @@ def cost_of(
     decode_step_s: float,
     delay_s: float = 0.0,
 ) -> Cost:
-    """T_tot = prefill + output x decode step; D = arrival + TTFT + TBT x output; S = D - V_sys - T_tot, with V_sys the
-    engine's present time plus its delay (`delay_s` names both)."""
+    """T_tot = prefill + output x decode step; D = arrival + TTFT + TBT x output; S = D - V_sys - T_tot.
+
+    V_sys is the engine's present time plus its delay; `delay_s` is both together.
+    """
     total_s = prompt_tokens * prefill_s_per_token + output_tokens * decode_step_s
     due_s = arrival_s + ttft_s + tbt_s * output_tokens
     return Cost(total_s, due_s, due_s - delay_s - total_s)

@@ -1,7 +1,7 @@
-"""The one entry: what an engine computes in its next step, from what it sees, remembers, is given and the time.
+"""The entry point: what an engine computes in its next step, from what it sees, remembers, is given, and the time.
 
-`plan_step` asks in this order: pace, regulate, deadlines and decodes, pool, relegate, preemption and overdue ones,
-fence, chunk, fit. Equal arguments give an equal plan, on any machine: a recorded view can be replayed.
+`plan_step` runs in this order: pace, regulate, deadlines and decodes, pool, relegate, preemption and overdue requests,
+fence, chunk, fit. Equal arguments give an equal plan on any machine, so a recorded view can be replayed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _number = attrgetter("request_id")
 
 
 class ServeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes from step to step. A fresh one is right for an engine that just started; `pace` may be a
-    profile's."""
+    """What changes from step to step. A fresh one suits an engine that just started; `pace` may be a profile's."""
 
     step: int = 0
     pace: Pace = Pace()
@@ -36,20 +35,20 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     regulation: Regulation | None = None
     relegated: tuple[int, ...] = ()
     reserved: int | None = None
-    """The request that memory is kept for: it has waited for too long, and did not fit."""
+    """The request that memory is kept for: it has waited too long and did not fit."""
     rest_steps: int = 0
-    """So many steps keep none for another, from when it is in."""
+    """Steps left, after the reserved request is in, in which no memory is kept for another."""
 
 
 class _Decodes(NamedTuple):
     kept: list[Request]
     paused: list[Request]
     limit_s: float | None
-    """When the first token among the kept ones is due."""
+    """When the first token of the kept ones is due."""
 
 
 def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: float) -> tuple[StepPlan, ServeState]:
-    """The plan of the next step, and the state to give with the view after it."""
+    """Returns the plan of the next step, and the state to pass with the view after it."""
     pace = learn(state.pace, view.observed, config.pace_forget)
     regulation = _regulation(view, state, config)
     running = sorted(view.running, key=_number)
@@ -79,7 +78,7 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
     slots = int(regulation.requests) if regulation else config.requests_max
     fence = Fence(config, running, view.kv_tokens, slots, reserved, view.kv_promised_tokens)
     chosen = fill(config, _arranged(first, order, aside), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
-    if not chosen and begun:  # those that were refused must not stop prompts that have their memory
+    if not chosen and begun:  # refused requests must not stop prompts that have their memory already
         chosen = fill(config, by_deadline(begun), step, chunk, now_s, fence.admit, decodes.limit_s, minds)
 
     computing = {c.request.request_id for c in chosen}
@@ -113,8 +112,10 @@ def plan_step(view: StepView, state: ServeState, config: ServeConfig, now_s: flo
 
 
 def queue_order(view: StepView, plan: StepPlan, after: ServeState, config: ServeConfig) -> list[int]:
-    """All that wait in this view, by number, in the order in which the policy goes through them after this plan: those
-    that were set aside come last. Unlike the plan it names all of them, so it is for those who report the queue."""
+    """All requests that wait in this view, by number, in the order in which the policy would take them after this plan.
+
+    Those that were set aside come last. The plan does not name all of them; this does, for reports on the queue.
+    """
     queue = sorted(view.waiting, key=_number)
     each = prefill_s_per_token(after.pace, config.step_tokens, config.ranks)
     now = pool.Now(after.step, each, _decode_step_s(config, after.pace), view.lane_cut_s)
@@ -138,8 +139,10 @@ def _regulation(view: StepView, state: ServeState, config: ServeConfig) -> Regul
 def _decodes(
     config: ServeConfig, decodes: list[Request], regulation: Regulation | None, now_s: float, number: int
 ) -> _Decodes:
-    """All decodes run; under a cap those with the most slack pause, their KV kept. Of those without a deadline the ones
-    with the most tokens pause, and at the steps of those overdue they come first."""
+    """Runs all decodes. Under a cap those with the most slack pause and keep their KV.
+
+    Of those without a deadline, the ones with the most tokens pause. In steps for overdue requests they come first.
+    """
     if not decodes:
         return _Decodes([], [], None)
     due = {r.request_id: next_token_due_s(config, r, now_s) for r in decodes}
@@ -186,8 +189,11 @@ def _overdue(
     now_s: float,
     reserved: Request | None,
 ) -> list[Request]:
-    """Who goes before all others since it waits for too long: at some steps all that are overdue, by deadline, and
-    before them at every step the one that memory is kept for. First come first served alone starves none."""
+    """Requests that go before all others because they have waited too long.
+
+    At some steps these are all that are overdue, by deadline. At every step the one that memory is kept for comes
+    before them. First come first served alone starves none.
+    """
     late: list[Request] = []
     if number % config.overdue_every == 0 and (config.policy is not Policy.FCFS or aside.lost or aside.relegated):
         late = by_deadline(r for r in queue if r.due_s < now_s and overdue_s(config, r) < now_s)
@@ -203,7 +209,7 @@ def _first(
     now: pool.Now,
     now_s: float,
 ) -> list[Request]:
-    """Who goes before the order: what is overdue, and prompts that may not be passed over."""
+    """Requests that go before the order: overdue ones, and prompts that may not be passed over."""
     first = list(overdue)
     if config.preemption is Preemption.ALWAYS or not begun:
         return first
@@ -227,7 +233,8 @@ def _chunk(
     minds: bool,
     now_s: float,
 ) -> int:
-    """`fit` holds each request against the decodes' deadlines itself, with its own context; others share a chunk."""
+    """The chunk that all requests share. `fit` itself checks each request, with its own context, against the decodes'
+    deadlines, so its chunk has no such limit."""
     free = None if view.kv_tokens is None else view.kv_tokens - view.kv_used_tokens
     slack_s = None if minds or decodes.limit_s is None else decodes.limit_s - now_s
     context = max((r.num_computed_tokens for r in queue), default=0) if slack_s is not None else 0
@@ -235,7 +242,7 @@ def _chunk(
 
 
 def _arranged(first: list[Request], order: Iterable[Request], aside: SetAside) -> Iterator[Request]:
-    """The walk: those first, then the order without those set aside, then these."""
+    """The order of the walk: `first`, then the others, then those set aside."""
     done = {r.request_id for r in first}
     last = aside.lost | aside.relegated
     later: list[Request] = []

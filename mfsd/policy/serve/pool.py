@@ -1,7 +1,7 @@
-"""The pool of orders (H-MAS 3.5, appendix C.2): any of them can take over between two steps.
+"""The pool of orders (H-MAS 3.5, appendix C.2). Any of them can take over between two steps.
 
-An order is rebuilt in place from the requests that wait: nothing is lost, and what an order remembers beyond them
-(whom a fair share has served) is in the Book, which begins afresh with each change and counts it as an epoch.
+An order is rebuilt from the requests that wait, so nothing is lost. What it remembers beyond them (whom a fair share
+has served) is in the Book. The Book starts afresh with each change of the order, as a new epoch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Book(msgspec.Struct, frozen=True):
     policy: Policy | None = None
     epoch: int = 0
     served: dict[str, float] = {}
-    """Tenant -> where its next request starts in virtual time: of tenants that wait, and of those that are ahead."""
+    """Tenant -> where its next request starts in virtual time. Has tenants that wait, and those that are ahead."""
     virtual: float = 0.0
-    """Virtual time: where the latest request started. A tenant that comes starts there, and has no credit."""
+    """Virtual time: where the latest request started. A new tenant starts there, without credit."""
     fast_tokens: float = 0.0
     slow_tokens: float = 0.0
 
@@ -47,7 +47,7 @@ def rebuilt(book: Book, policy: Policy) -> Book:
 
 
 def order(config: ServeConfig, book: Book, requests: Sequence[Request], now: Now) -> Iterable[Request]:
-    """The requests, which come in the order of their numbers, in that of the policy; equal ones stay so."""
+    """Sorts requests, which come in the order of their numbers, by the policy. Equal ones keep their order."""
     policy = config.policy
     if policy in FAIR:
         return _shared(config, book, requests, now)
@@ -88,8 +88,11 @@ def _keys(config: ServeConfig, requests: Sequence[Request], now: Now) -> list[fl
 
 
 def _split(config: ServeConfig, requests: Sequence[Request], now: Now) -> tuple[list[Request], list[Request]]:
-    """Fast and slow lane, each by the hybrid key. H-MAS' urgency (Eq 5) alone serves under overload what is about to be
-    late anyway, and one request after the other ends a little late."""
+    """Fast and slow lane, each by the hybrid key.
+
+    H-MAS' urgency (Eq 5) alone would under overload serve what is about to be late anyway, so that one request after
+    the other ends a little late.
+    """
     queued_s = now.prefill_s_per_token * sum(r.prefill_left for r in requests)
     alpha = keys.alpha_s(config, queued_s, keys.tightest_budget_s(requests))
     fast = [r for r in requests if _is_fast(r, now)]
@@ -103,7 +106,7 @@ def _is_fast(request: Request, now: Now) -> bool:
 
 
 def _shared(config: ServeConfig, book: Book, requests: Sequence[Request], now: Now) -> Iterator[Request]:
-    """Fair shares between tenants; first come first served inside each."""
+    """Fair shares between tenants, first come first served within each."""
     queues: dict[str, list[Request]] = {}
     for r in requests:
         queues.setdefault(r.tenant, []).append(r)
@@ -134,12 +137,12 @@ def _price(config: ServeConfig, request: Request, tokens: int, now: Now) -> floa
 
 
 def _tag(config: ServeConfig, start: float, head: Request, now: Now) -> float:
-    """wfq goes by where the request would end, the others by where it begins."""
+    """wfq goes by where the request would end, all others by where it starts."""
     return start + _price(config, head, head.prefill_left, now) if config.policy is Policy.WFQ else start
 
 
 def _mixed(seed: int, step: int, draw: int) -> float:
-    """A share in [0, 1) that depends on nothing else: splitmix64's finaliser."""
+    """A share in [0, 1) that depends only on the arguments: splitmix64's finaliser."""
     x = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + draw * 0x94D049BB133111EB) & (2**64 - 1)
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
@@ -147,7 +150,7 @@ def _mixed(seed: int, step: int, draw: int) -> float:
 
 
 def _drawn(queues: dict[str, list[Request]], at: dict[str, int], share: float) -> str:
-    """The tenant that holds the drawn ticket; as many tickets as weight."""
+    """The tenant with the drawn ticket. A tenant has as many tickets as weight."""
     tenants = sorted(queues)
     left = share * sum(queues[t][at[t]].weight for t in tenants)
     for tenant in tenants:
@@ -158,7 +161,7 @@ def _drawn(queues: dict[str, list[Request]], at: dict[str, int], share: float) -
 
 
 def charged(config: ServeConfig, book: Book, requests: Sequence[Request], chosen: Sequence[Chosen], now: Now) -> Book:
-    """The book after a step: what was really served counts, not what was considered. requests: all that waited."""
+    """The book after a step. Counts what was really served, not what was considered. `requests`: all that waited."""
     if config.policy is Policy.TWO_LANE:
         fast = sum(c.tokens for c in chosen if _is_fast(c.request, now))
         slow = sum(c.tokens for c in chosen) - fast

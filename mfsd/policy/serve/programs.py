@@ -1,7 +1,7 @@
-"""Programs of several calls: whose call goes first follows from what the whole program has had (Agentix 4.2).
+"""Programs of several calls: the service that a whole program has had decides whose call goes first (Agentix 4.2).
 
-The table is the engine's (or the gateway's, for several engines); what it says of a call is written on the request
-when it arrives. A program never says that it has ended: the one that was idle the longest is forgotten first.
+The table belongs to the engine (or to the gateway, for several engines). What it says about a call is written on the
+request when it arrives. A program never says that it has ended, so the one that was idle longest is forgotten first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Service(str, Enum):
     """What a program's priority counts."""
 
     PLAS = "plas"
-    """The sum of its finished calls' time on the executor (Eq 1): one call at a time."""
+    """The sum of its finished calls' time on the executor (Eq 1). For programs with one call at a time."""
     ATLAS = "atlas"
-    """The longest chain of calls seen so far (Eq 2), one number per program: each call inherits it and updates it when
+    """The longest chain of calls seen so far (Eq 2), one number per program. Each call inherits it, and updates it when
     its own chain is longer. For programs with calls side by side."""
 
 
 class Inherited(NamedTuple):
-    """What a call gets on arrival."""
+    """What a call inherits on arrival."""
 
     service_s: float = 0.0
     wait_s: float = 0.0
@@ -42,7 +42,7 @@ class _Program:
         self.service_s = self.wait_s = self.last_s = 0.0
         self.active = 0
         self.engines: dict[str, int] = {}
-        """The longest prompt that each was given."""
+        """Engine -> the longest prompt that it was given."""
 
 
 class ProgramTable:
@@ -53,13 +53,13 @@ class ProgramTable:
     ) -> None:
         self._service, self._idle_s, self._max = service, idle_s, programs_max
         self._programs: OrderedDict[str, _Program] = OrderedDict()
-        """In the order of their last arrival or end."""
+        """Ordered by their last arrival or end."""
 
     def __len__(self) -> int:
         return len(self._programs)
 
     def call_arrived(self, program: str, engine: str, now_s: float, prompt_tokens: int = 0) -> Inherited:
-        """Counts the call; its priority and its program's waiting."""
+        """Counts the call. Returns its priority and its program's waiting."""
         self._forget(now_s)
         entry = self._programs.get(program)
         if entry is None:
@@ -72,7 +72,7 @@ class ProgramTable:
         return Inherited(entry.service_s, entry.wait_s)
 
     def call_ended(self, program: str, inherited: Inherited, service_s: float, wait_s: float, now_s: float) -> None:
-        """service_s, wait_s: the call's own."""
+        """Updates its program with the call's own `service_s` and `wait_s`."""
         entry = self._programs.get(program)
         if entry is None:
             return
@@ -85,14 +85,14 @@ class ProgramTable:
             entry.service_s = max(entry.service_s, inherited.service_s + max(0.0, service_s))
 
     def so_far_s(self, calls: Iterable[tuple[Inherited, float]]) -> float:
-        """What a program has had with its calls that are not over, each with the service that it has had itself."""
+        """The service of a program including its unfinished calls, each given with its own service so far."""
         calls = list(calls)
         if self._service is Service.PLAS:
             return max(inherited.service_s for inherited, _ in calls) + sum(own_s for _, own_s in calls)
         return max(inherited.service_s + own_s for inherited, own_s in calls)
 
     def engines(self, program: str, prompt_tokens: int = 0) -> frozenset[str]:
-        """Where a prompt of at least so many tokens has run: the router's locality (Agentix 4.3)."""
+        """Engines where a prompt of at least so many tokens has run: the router's locality (Agentix 4.3)."""
         entry = self._programs.get(program)
         if entry is None:
             return frozenset()
@@ -107,13 +107,13 @@ class ProgramTable:
             program, entry = next(iter(self._programs.items()))
             if now_s - entry.last_s <= self._idle_s:
                 return
-            if entry.active:  # it is not idle, however long its call takes
+            if entry.active:  # not idle, however long its call takes
                 self._touch(program, entry, now_s)
             else:
                 del self._programs[program]
 
     def _forget_one(self, now_s: float) -> None:
-        """The one that was idle the longest. Where all have calls, the table has one more."""
+        """Forgets the program that was idle longest. If all have active calls, the table grows by one."""
         for _ in range(len(self._programs)):
             program, entry = next(iter(self._programs.items()))
             if not entry.active:
@@ -123,21 +123,25 @@ class ProgramTable:
 
 
 def attained_s(request: Request) -> float:
-    """The call's place: what it inherited and what it has had itself."""
+    """Attained service of a call: what it inherited plus its own."""
     return request.program_service_s + request.service_s
 
 
 def starving(config: ServeConfig, request: Request) -> bool:
-    """(W_p + W_c) / (T_p + T_c) >= beta: the call goes to the first queue. Agentix zeroes the
-    call's own windows then (4.2, anti-starvation); no engine does that here."""
+    """(W_p + W_c) / (T_p + T_c) >= beta: the call goes to the first queue.
+
+    Agentix then zeroes the call's own windows (4.2, anti-starvation); no engine does that here.
+    """
     served = request.program_service_s + request.service_s
     waited = request.program_wait_s + request.wait_s
     return waited > 0 and waited >= config.starvation_ratio * served
 
 
 def queue_of(config: ServeConfig, request: Request) -> int:
-    """0 first. Queue i holds what has had less than queue_first_s 2^i; a call falls as its own service grows, which is
-    the demotion by quantum."""
+    """The queue of a call, 0 first. Queue i holds calls with less than queue_first_s 2^i.
+
+    A call falls as its own service grows, which is the demotion by quantum.
+    """
     if starving(config, request):
         return 0
     had, bound = attained_s(request), config.queue_first_s

@@ -1,7 +1,7 @@
-"""Dual regulation: decode tokens of a step follow utilisation at once, concurrency follows it in the mean (H-MAS 3.4.2,
-algorithm 2 (C)).
+"""Dual regulation (H-MAS 3.4.2, algorithm 2 (C)).
 
-Utilisation is the worse of KV use and step time over its target. Inside the band nothing moves.
+A step's decode tokens follow utilisation at once, concurrency follows its mean. Utilisation is the worse of KV use and
+step time over its target. Inside the band nothing moves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mfsd.policy.serve.config import ServeConfig
 
 
 class Regulation(msgspec.Struct, frozen=True):
-    """decode_tokens and requests: the two caps; errors: of the latest steps, oldest first."""
+    """decode_tokens and requests: the two caps. errors: those of the latest steps, oldest first."""
 
     decode_tokens: float
     requests: float
@@ -29,8 +29,10 @@ def utilisation(config: ServeConfig, kv_used_tokens: int, kv_tokens: int | None,
 
 
 def regulated(config: ServeConfig, before: Regulation, used: float) -> Regulation:
-    """e = u - clip(u, band); B -= eta_B e, clipped to its range; N -= eta_N times the mean of the last W errors, once
-    there are so many, so that only what persists changes concurrency."""
+    """e = u - clip(u, band); B -= eta_B e, clipped to its range; N -= eta_N times the mean of the last W errors.
+
+    N only changes once there are W errors, so that only what persists changes concurrency.
+    """
     error = used - min(max(used, config.band_low), config.band_high)
     errors = (*before.errors, error)[-config.regulate_window :]
     decode_tokens = _clip(before.decode_tokens - config.decode_tokens_gain * error, config.decode_tokens_min, config)

@@ -1,9 +1,9 @@
-"""Who is set aside: requests that are lost in any case, and as few others as let the rest be in time.
+"""Sets requests aside: those that are lost in any case, and as few others as let the rest be in time.
 
-QoServe 3.4 relegates what will be late itself. The projection asks the queue in the order of deadlines instead:
-where a request would be late, the longest request of the least important ones so far goes (Moore and Hodgson's rule,
-which leaves the fewest late), while the drop budget lasts. With it, and only then, the network's pruned requests are
-of the same budget.
+QoServe 3.4 relegates what will be late itself. The projection walks the queue by deadline instead. Where a request
+would be late, it relegates the longest of the least important requests so far (Moore and Hodgson's rule, which leaves
+the fewest late), while the drop budget lasts. Only with the projection do the network's pruned requests count against
+the same budget.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PPM = 1_000_000
 
 class SetAside(NamedTuple):
     lost: frozenset[int]
-    """Cannot be in time even alone, and with all KV loaded that may be loaded: cost no budget."""
+    """Requests that would be late even alone, with all KV loaded that may be loaded. They cost no budget."""
     relegated: frozenset[int]
     drop_budget: int
 
@@ -30,7 +30,7 @@ NONE = SetAside(frozenset(), frozenset(), 0)
 
 
 def drop_budget(config: ServeConfig, active_requests: int) -> int:
-    """The share of the active ones, rounded up: as for the network's pruning (mfsd.policy.pruning)."""
+    """The share of active requests, rounded up, as for the network's pruning (mfsd.policy.pruning)."""
     return -(-active_requests * round(config.drop_budget * _PPM) // _PPM)
 
 
@@ -44,8 +44,11 @@ def set_aside(
     before: Collection[int] = (),
     pruned: Collection[int] = (),
 ) -> SetAside:
-    """waiting: those that may be set aside, by deadline (equal ones by number). A prompt that has begun is not: what
-    was spent on it would be lost."""
+    """Decides which of `waiting` to set aside.
+
+    `waiting` has those that may be, sorted by deadline (equal ones by number). A prompt that has begun may not: what
+    was spent on it would be lost.
+    """
     if config.relegation is Relegation.NONE:
         return NONE
     budget = drop_budget(config, active_requests)
@@ -79,7 +82,7 @@ def _project(
 ) -> None:
     """Adds to `relegated`."""
     skip = lost | relegated
-    pool: list[tuple[int, int, int]] = []  # importance, -tokens, -number: whom to take first
+    pool: list[tuple[int, int, int]] = []  # importance, -tokens, -number: the smallest is relegated first
     end_s = now_s
     push, pop = heapq.heappush, heapq.heappop
     for r in waiting:

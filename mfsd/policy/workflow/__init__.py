@@ -1,6 +1,7 @@
-"""Workflows of several models on nodes with little GPU memory, after Maestro: where a stage runs, in which order jobs
-are served, which models stay in memory. Pure, as the rest of mfsd.policy: no I/O, no clock, no global state. Times are
-seconds as floats on the caller's clock, sizes bytes.
+"""Workflows of several models on nodes with little GPU memory, after Maestro.
+
+They decide where a stage runs, in which order jobs are served, and which models stay in memory. Pure, as the rest of
+mfsd.policy: no I/O, no clock, no global state. Times are seconds as floats on the caller's clock, sizes bytes.
 
 Read in this order: config, profile, margin, residency, hold, degrade, fitness, remaining, preempt, flows. What each
 decides: docs/internals/workflow.md.

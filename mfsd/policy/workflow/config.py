@@ -1,4 +1,4 @@
-"""Every number that the rules of workflows depend on, with its range and default: Maestro's where it names one."""
+"""Every number that the rules of workflows depend on, with its range and default (Maestro's where it names one)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Raises ValueError on construction naming the field, its value and what is allowed."""
 
     margin_quantile: float = 0.95
-    """Share of the latest ends whose KV memory stays within the margin."""
+    """Share of the latest stages whose KV memory stays within the margin."""
     margin_window: int = 512
     margin_min: float = 0.05
     margin_max: float = 1.0
-    """Also the margin while too few ends were seen for the quantile."""
+    """Also the margin while too few stages have ended for the quantile."""
 
     ready_weight: float = 1.0
     """Lambda of Eq 5."""
     disruption_weight: float = 1.0
     """Mu of Eq 5."""
     network_share: float = 0.25
-    """Gamma: share of the network in the affinity, the rest is how well the KV memory fits."""
+    """Gamma: share of the network in the affinity. The rest is how well the KV memory fits."""
     network_share_interactive: float = 0.5
     normalise_window: int = 256
     """Candidates over which each measure is normalised."""
@@ -28,17 +28,17 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     normalise_high: float = 0.95
 
     profile_window: int = 64
-    """Ends of which the median of the remaining time is taken, for each key."""
+    """For each key: the number of latest ends of which the median remaining time is taken."""
     profile_least: int = 5
-    """Ends below which a coarser key is asked."""
+    """With fewer ends a coarser key is asked."""
     intent_bins: int = 4
 
     preempt_gain: float = 0.2
-    """Share of its own remaining time by which a job must be behind another to give way at a stage's end."""
+    """A job gives way at a stage's end if it is behind another by more than this share of its own remaining time."""
     preempt_cooldown_s: float = 5.0
     aging_s: float = 60.0
-    """Of waiting that count as one second less of remaining time; 0: no aging. Less lets what has waited go before what
-    is short as soon as the queue is longer than a few minutes."""
+    """Waiting time that counts as one second less of remaining time. 0: no aging. A smaller value lets what has waited
+    go before what is short as soon as the queue is longer than a few minutes."""
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:

@@ -10,18 +10,18 @@ import msgspec
 
 
 class EngineState(IntEnum):
-    """In the order in which engines are asked."""
+    """In the order in which engines are asked to give way."""
 
     IDLE = 1
     """Running, without a stage."""
     SLEEPING = 2
     FALLING_ASLEEP = 3
-    """On its way from idle to sleeping."""
+    """Changing from idle to sleeping."""
     ACTIVE = 4
 
 
 class Action(str, Enum):
-    """The five levels, the least disruption first."""
+    """The five levels, least disruption first."""
 
     SLEEP = "sleep"
     EVICT = "evict"
@@ -31,26 +31,26 @@ class Action(str, Enum):
 
 
 INTERRUPTS = frozenset({Action.SWAP, Action.ABORT})
-"""Actions that stages in progress suffer."""
+"""Actions that interrupt stages in progress."""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's engine on the node, and what undoing each action would take."""
+    """A model's engine on the node, and the time to undo each action."""
 
     model: str
     state: EngineState
     weights_bytes: int
     context_bytes: int
     kv_bytes: int = 0
-    """Of its active stages."""
+    """KV of its active stages."""
     reload_s: float = 0.0
-    """Weights from host memory to the GPU."""
+    """To load weights from host memory to the GPU."""
     restart_s: float = 0.0
-    """A new context."""
+    """To make a new context."""
     swap_s: float = 0.0
-    """KV to host memory and back."""
+    """To move KV to host memory and back."""
     recompute_s: float = 0.0
-    """Its stages' tokens computed again."""
+    """To compute its stages' tokens again."""
 
 
 class Step(NamedTuple):
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Degradation(NamedTuple):
-    """The plan; `cost_s` is C_deg of Eq 4 (the score takes it in ms)."""
+    """The plan. `cost_s` is C_deg of Eq 4 (the score takes it in ms)."""
 
     steps: tuple[Step, ...]
     interrupts: bool
@@ -78,8 +78,11 @@ NOTHING = Degradation((), False, 0.0)
 def plan_degradation(
     required_bytes: int, engines: Iterable[Engine], host_free_bytes: int, interrupt_s: float
 ) -> Degradation | None:
-    """Algorithm 2: by state, engines of one state in the order given (the least recently used first). None where all of
-    it would not free enough. interrupt_s: c_int, the SLO of those that are interrupted."""
+    """Algorithm 2. Returns None if all of it would not free enough.
+
+    Goes by state; engines of one state in the order given (least recently used first). `interrupt_s` is c_int, the SLO
+    of those that are interrupted.
+    """
     steps: list[Step] = []
     freed = 0
     for engine in sorted(engines, key=lambda e: e.state):

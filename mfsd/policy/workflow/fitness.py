@@ -1,7 +1,7 @@
-"""Which node a stage runs on (Maestro algorithm 3, Eq 5 and 6).
+"""Chooses the node that a stage runs on (Maestro algorithm 3, Eq 5 and 6).
 
-Network distance, fit of the KV memory, time until the stage starts and disruption have different units and tails; each
-is normalised between the 5th and the 95th percentile of the latest candidates before they are weighed.
+Network distance, fit of the KV memory, time until the stage starts and disruption have different units and tails. So
+each is normalised between the 5th and 95th percentile of the latest candidates before they are weighed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RobustRange:
         insort(self._sorted, value)
 
     def normalised(self, value: float) -> float:
-        """0 to 1, clipped. Where all values are the same, what is above them is 1."""
+        """The value scaled to 0..1 and clipped. If all values are the same, greater ones count as 1."""
         if not self._sorted:
             return 0.0
         last = len(self._sorted) - 1
@@ -40,12 +40,12 @@ class RobustRange:
 
 
 class Candidate(NamedTuple):
-    """A node as its runtime reports it, for one stage."""
+    """A node as its runtime reports it for one stage."""
 
     node: int
     rtt_ms: float
     headroom_bytes: int
-    """For KV, once the model runs there and the degradation, if there is one, was carried out."""
+    """For KV, with the model running there and after the degradation, if there is one."""
     queue_ms: float
     """T_q of Eq 6, smoothed by the caller."""
     activation_ms: float
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
     disruption_ms: float = 0.0
     """C_deg of Eq 4."""
     allowed: bool = True
-    """By placement rules."""
+    """Whether placement rules allow it."""
 
 
 class Choice(NamedTuple):
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
 
 class Fitness:
-    """Scores candidates and remembers what their measures range over."""
+    """Scores candidates, and remembers the ranges of their measures."""
 
     def __init__(self, config: WorkflowConfig) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class Fitness:
         )
 
     def choose(self, candidates: Sequence[Candidate], need_bytes: int, interactive: bool) -> Choice | None:
-        """The node with the highest score among those that can hold R_need; the first of equal ones. None: none can."""
+        """Returns the best-scored node among those that can hold R_need, the first of equals. None: none can."""
         feasible = [c for c in candidates if c.allowed and c.headroom_bytes >= need_bytes]
         for c in feasible:
             self._rtt.add(c.rtt_ms)

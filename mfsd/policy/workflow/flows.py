@@ -1,5 +1,5 @@
-"""Weights that move are transfers like any other: flows of the background class with a deadline, so that collectives
-and KV of requests go first and the network can say whether a model will be there in time."""
+"""Weights that move, as flows of the background class with a deadline: collectives and KV of requests go first, and the
+network can say whether a model will be there in time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class WeightFlow(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     size_bytes: int
     deadline_s: float | None
-    """When the stage that waits for the model wants to start; None: nothing waits for it."""
+    """When the stage that waits for the model wants to start. None: nothing waits for it."""
     over_network: bool
-    """From remote storage; else within the node."""
+    """From remote storage; if not, within the node."""
     stage: Stage = Stage.BACKGROUND
 
 
 def weight_flows(moves: Iterable[Move], due_s: float) -> list[WeightFlow]:
-    """Of an activation's moves: loads are due when the stage wants to start, what makes room for them has the same
-    deadline since the load waits for it; moves without bytes are no flows."""
+    """The flows of an activation's moves; moves without bytes are none. Loads are due when the stage wants to start.
+    What makes room for them has the same deadline, since the load waits for it; moves to disk have none."""
     return [
         WeightFlow(
             model=move.model,

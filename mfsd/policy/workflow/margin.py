@@ -10,7 +10,7 @@ from mfsd.policy.workflow.config import WorkflowConfig
 
 
 class MemoryMargin:
-    """A high quantile of the relative underestimation e = max(0, R / R^ - 1) of the latest ends."""
+    """A high quantile of the latest relative underestimations e = max(0, R / R^ - 1)."""
 
     def __init__(self, config: WorkflowConfig) -> None:
         self._config = config
@@ -18,7 +18,7 @@ class MemoryMargin:
         self._sorted: list[float] = []
 
     def ended(self, predicted_bytes: float, needed_bytes: float) -> None:
-        """A stage has ended of its own accord. A prediction that is no number above 0 teaches nothing."""
+        """Records a stage that ended of its own accord. Ignores a prediction that is no number above 0."""
         if not (math.isfinite(predicted_bytes) and predicted_bytes > 0 and math.isfinite(needed_bytes)):
             return
         error = max(0.0, needed_bytes / predicted_bytes - 1)

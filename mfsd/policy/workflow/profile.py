@@ -1,4 +1,4 @@
-"""What a stage takes of a model, from its prompt and its expected output (Maestro Eq 2 and 3)."""
+"""Time and memory of a stage by its model, prompt and expected output (Maestro Eq 2 and 3)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as measured once on the hardware that it runs on."""
+    """A model, as measured once on its hardware."""
 
     name: str
     weights_bytes: int
     context_bytes: int
-    """GPU memory of the runtime context (CUDA graphs, kernels, buffers), which a sleeping model keeps."""
+    """GPU memory of the runtime context (CUDA graphs, kernels, buffers). A sleeping model keeps it."""
     kv_bytes_per_token: int
     """Alpha of Eq 3."""
     prefill_fixed_s: float

@@ -1,4 +1,4 @@
-"""How long a job still takes: its stage, and the median of what jobs took after it from there (Maestro Eq 7, 8)."""
+"""How long a job still takes: its stage, and the median time of jobs after that stage (Maestro Eq 7, 8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StageKey(NamedTuple):
     role: str
     stage: str
     invocation: int
-    """Which call of that role in the job, from 0: tells rounds of a loop apart."""
+    """The number of the job's call of that role, from 0. Distinguishes rounds of a loop."""
     intent: int = 0
     """`intent_bin` of the probability that the stage calls a tool."""
 
@@ -27,15 +27,18 @@ def intent_bin(probability: float, bins: int) -> int:
 
 
 class RemainingTimes:
-    """Rolling profile by key. A key seen too seldom is answered by a coarser one: without intent, without invocation,
-    the workflow, all; then 0, which is what is known."""
+    """Rolling profile by key.
+
+    A key that was seen too seldom is answered by a coarser one: without intent, without invocation, the workflow, all;
+    then by 0.
+    """
 
     def __init__(self, config: WorkflowConfig) -> None:
         self._config = config
         self._windows: dict[tuple[object, ...], deque[float]] = {}
 
     def ended(self, key: StageKey, future_s: float) -> None:
-        """A job has ended that was at `key`; future_s: what its later stages took, waiting left out."""
+        """Records the end of a job that was at `key`. `future_s`: the time of its later stages, without waiting."""
         if not (math.isfinite(future_s) and future_s >= 0):
             return
         for coarse in _keys(key):
@@ -55,7 +58,7 @@ class RemainingTimes:
 
 
 def _keys(key: StageKey) -> tuple[tuple[object, ...], ...]:
-    """Finest first."""
+    """The key and its coarser forms, finest first."""
     return (tuple(key), tuple(key[:4]), tuple(key[:3]), (key.workflow,), ())
 
 

@@ -1,7 +1,7 @@
-"""Which models of a node stay where: GPU, host memory, disk, or only in remote storage (Maestro III-C, algorithm 1).
+"""Which models of a node stay where: GPU, host memory, disk, or only remote storage (Maestro III-C, algorithm 1).
 
-Weights cascade: what gives way on the GPU goes to host memory, what gives way there to disk, and what finds no room on
-disk is dropped, since remote storage has every model. Each tier gives up what was used the longest ago.
+Weights cascade. What gives way on the GPU goes to host memory, from there to disk. What finds no room on disk is
+dropped, since remote storage has every model. Each tier gives up what was used the longest ago.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class Residence(str, Enum):
 
 
 class TierSpeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What an activation takes: bytes over the tier's bandwidth, and a fixed part, both measured."""
+    """What an activation takes: bytes over the tier's bandwidth, and a fixed part. Both are measured."""
 
     host_bytes_per_s: int = 20_000_000_000
     """Host memory to GPU."""
     disk_bytes_per_s: int = 3_000_000_000
     """Disk to host memory."""
     remote_bytes_per_s: int = 1_000_000_000
-    """Remote storage to host memory; live, the outlook of the node's NICs says it."""
+    """Remote storage to host memory. On live nodes the outlook of the NICs gives it."""
     wake_s: float = 0.3
-    """Fixed part where the context is still there."""
+    """Fixed part if the context is still there."""
     start_s: float = 20.0
-    """Fixed part where it is not: a process and its graphs."""
+    """Fixed part if it is not: a process and its graphs."""
 
 
 def activation_s(model: ModelProfile, state: Residence, speeds: TierSpeeds) -> float:
-    """T_act: until the model computes, its node being idle. Loads of tiers follow one another, as in algorithm 1."""
+    """T_act: the time until the model computes on an idle node. Tiers load one after the other, as in algorithm 1."""
     if state is Residence.RUNNING:
         return 0.0
     took_s = speeds.wake_s if state is Residence.SLEEPING else speeds.start_s
@@ -64,7 +64,7 @@ def _seconds(size_bytes: int, bytes_per_s: int) -> float:
 
 
 class Move(NamedTuple):
-    """A change of state; size_bytes: weights that travel for it (0: a copy is there already, or nothing is kept)."""
+    """A change of state. `size_bytes`: weights that move for it; 0 if a copy is there already, or nothing is kept."""
 
     model: str
     source: Residence
@@ -73,8 +73,10 @@ class Move(NamedTuple):
 
 
 class Residency:
-    """The models of one node. `gpu_bytes` is what weights, contexts and KV share; the caller says how much of it KV
-    has."""
+    """The models of one node.
+
+    Weights, contexts and KV share `gpu_bytes`. The caller says how much of it KV has.
+    """
 
     def __init__(
         self, models: Mapping[str, ModelProfile], gpu_bytes: int, host_bytes: int, disk_bytes: int,
@@ -124,12 +126,14 @@ class Residency:
         return self.gpu_bytes - self.gpu_used_bytes - kv_used_bytes
 
     def used(self, model: str) -> None:
-        """A stage of it runs: it is the last to give way."""
+        """Records that a stage of the model runs, so that it gives way last."""
         self._state.move_to_end(model)
 
     def activate(self, model: str, kv_bytes: int, busy: Collection[str] = ()) -> list[Move] | None:
-        """Algorithm 1: makes the model run beside `kv_bytes` of KV memory, in use or about to be. `busy` models are not
-        moved. None, and nothing has changed, where it cannot be."""
+        """Algorithm 1: makes the model run beside `kv_bytes` of KV memory, in use or about to be.
+
+        `busy` models are not moved. Returns None, and changes nothing, if that is impossible.
+        """
         before, disk = OrderedDict(self._state), set(self._on_disk)
         moves: list[Move] = []
         busy = {*busy, model}
@@ -145,21 +149,21 @@ class Residency:
         return moves
 
     def sleep(self, model: str) -> list[Move]:
-        """Level 1 of a degradation: an idle running model gives its weights' memory."""
+        """Level 1 of a degradation: an idle running model gives up its weights' memory."""
         moves: list[Move] = []
         if self._state[model] is Residence.RUNNING:
             self._to_host(model, Residence.SLEEPING, moves)
         return moves
 
     def evict_context(self, model: str) -> list[Move]:
-        """Level 2: a sleeping model gives its context's memory, too."""
+        """Level 2: a sleeping model also gives up its context's memory."""
         if self._state[model] is not Residence.SLEEPING:
             return []
         self._state[model] = Residence.CPU
         return [Move(model, Residence.SLEEPING, Residence.CPU, 0)]
 
     def _make_room(self, kv_bytes: int, busy: set[str], moves: list[Move]) -> bool:
-        """Running models go to sleep first, then contexts of sleeping ones go."""
+        """Puts running models to sleep first, then evicts contexts of sleeping ones."""
         for victim in [n for n, s in self._state.items() if s is Residence.RUNNING and n not in busy]:
             if self.headroom_bytes(kv_bytes) >= 0:
                 return True
@@ -171,7 +175,7 @@ class Residency:
         return self.headroom_bytes(kv_bytes) >= 0
 
     def _to_host(self, model: str, target: Residence, moves: list[Move]) -> None:
-        """From the GPU to host memory, or below where host memory cannot hold it."""
+        """Moves a model from the GPU to host memory, or below if host memory cannot hold it."""
         size = self._models[model].weights_bytes
         for victim in [n for n, s in self._state.items() if s in (Residence.SLEEPING, Residence.CPU)]:
             if self.host_used_bytes + size <= self.host_bytes:
@@ -184,7 +188,7 @@ class Residency:
             self._to_disk(model, moves)
 
     def _to_disk(self, model: str, moves: list[Move]) -> None:
-        """To disk where it fits or is already, else dropped; its context goes as well."""
+        """Moves a model to disk if it fits or is there already, else drops it. Its context goes as well."""
         size, source = self._models[model].weights_bytes, self._state[model]
         if model in self._on_disk:
             moves.append(Move(model, source, Residence.DISK, 0))

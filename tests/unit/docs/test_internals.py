@@ -51,6 +51,24 @@ def test_tests_that_are_named_exist(page: Path) -> None:
         assert f"def {name}(" in TESTS, f"{page.name} names {name}"
 
 
+BUILT = {"mfsd/_headers.pxi", "mfsd/capi.c"}
+SOURCES = {
+    parts[at:]
+    for top in ("csrc", "mfsd", "nccl_shim", "mooncake_adapter", "bench", "tests", "tools", "deploy")
+    for path in (ROOT / top).rglob("*.*")
+    for parts in (path.relative_to(ROOT).parts,)
+    for at in range(len(parts))
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.name))
+def test_files_that_are_named_exist(page: Path) -> None:
+    """Links have a test of their own, and headers of a diff (a/..., b/...) are no names."""
+    for name in re.findall(r"(?<![\w/.-])((?:\w+/)*\w+\.(?:py|pxi|pyx|c|h|pml|proto))(?![\w/.])", page.read_text()):
+        if not name.startswith(("a/", "b/")) and name not in BUILT:
+            assert tuple(name.split("/")) in SOURCES, f"{page.name} names {name}"
+
+
 def test_functions_that_a_transfer_and_a_batch_pass_are_in_the_files_that_are_linked() -> None:
     text = ARCHITECTURE.read_text()
     linked = re.findall(r"\[`([\w.]+)\(\)`\]\(([^)]+)\)", text)

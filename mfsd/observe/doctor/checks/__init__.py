@@ -1,4 +1,4 @@
-"""Every check of the doctor, in the order in which they run."""
+"""All checks of the doctor, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mfsd.observe.doctor.host import Host
 
 
 class Check(Protocol):
-    """A module of this package: its docstring says what it examines, its constants of type Kind what it can find."""
+    """A module of this package. Its docstring says what it examines, its constants of type Kind what it can find."""
 
     __name__: str
     __doc__: str | None
@@ -70,5 +70,5 @@ def name_of(check: Check) -> str:
 
 
 def kinds_of(check: Check) -> list[Kind]:
-    """What the check can find, in the order of its file."""
+    """The kinds that the check can find, in the order of its file."""
     return [value for value in vars(check).values() if isinstance(value, Kind)]

@@ -26,7 +26,7 @@ UCX_SRD = {"srd"}
 UCX_TCP = {"tcp"}
 UCX_WITHIN = {"sm", "shm", "mm", "posix", "sysv", "self", "cma", "knem", "xpmem"}
 UCX_WITHIN |= {"cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc"}
-"""Of one host: they pass no NIC."""
+"""Transports within one host, which pass no NIC."""
 CLASS_OF_COLLECTIVES = "give it the class of collectives (mfs-run --policy NAME, or mfsctl host env)"
 FOR_NIXL = (
     "for NIXL's transfers from Python: MFS_NIXL=1 (docs/nixl.md); from C++ and Rust: mfs-run --nixl-backend UCX; "
@@ -144,7 +144,7 @@ NONE = Kind("bypass.none", "ok", "Nothing was seen that drives the NIC past the 
 NIXL_PLUGIN = "libplugin_MFS.so"
 NIXL_LIBRARY = "/libnixl.so"
 ADAPTER = "/mfsd/_native."
-"""A part of what is mapped where the adapter, or another client of MFS, is in a Python program."""
+"""Part of a mapped file's name if a Python program has the adapter, or another client of MFS."""
 MAPPED_DIRECT = ("nvshmem_transport_ibgda", "libdoca_gpunetio", "deep_ep_cpp")
 
 
@@ -173,8 +173,11 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def bypassing(host: Host) -> frozenset[Library]:
-    """Libraries of collectives that drive the NIC past the shim: those that the environment turns on, that the process
-    has mapped, or, where no process is examined, that are installed and do nothing else."""
+    """Libraries of collectives that drive the NIC past the shim.
+
+    They are turned on by the environment, mapped by the process, or, if no process is examined, installed with no other
+    use.
+    """
     _, environ = host.program_environ
     try:
         mapped = _mapped(host)
@@ -200,7 +203,7 @@ def _under_deepep(nvshmem: bool) -> str:
 
 
 def _needs_nvshmem(package: Path) -> bool:
-    """By what DeepEP's extension, beside or in its package, is linked with."""
+    """Whether DeepEP's extension, beside or in its package, is linked with NVSHMEM."""
     for file in sorted({*package.parent.glob("deep_ep_cpp*.so"), *package.rglob("*.so")}):
         try:
             elf = read_elf(file)
@@ -212,13 +215,13 @@ def _needs_nvshmem(package: Path) -> bool:
 
 
 def _installed(host: Host, package: str) -> str:
-    """The package's folder for the Python of the command; empty without it, and for a process, which has its own."""
+    """The package's folder for the command's Python. Empty if there is none, and for a process, which has its own."""
     if host.pid is not None or not LIBRARY.is_file():
         return ""
     try:
         return ask_probe(host).packages.get(package, "")
     except NoAnswer:
-        return ""  # preload.probe-failed says it
+        return ""  # preload.probe-failed reports it
 
 
 def _mapped(host: Host) -> list[str]:

@@ -110,7 +110,7 @@ def _time_namespace(folder: Path) -> str:
 
 
 def _wall_clock() -> Finding:
-    """adjtimex(2) with nothing to set: its status word says what NTP thinks."""
+    """Calls adjtimex(2) with nothing to set: its status word says what NTP thinks."""
     libc = ctypes.CDLL(None, use_errno=True)
     state = (ctypes.c_char * 512)()
     code = libc.adjtimex(state)
@@ -121,4 +121,4 @@ def _wall_clock() -> Finding:
 
 
 _STATUS_INT = 10 if ctypes.sizeof(ctypes.c_long) == 8 else 5
-"""Where `status` is in struct timex, counted in ints: after modes (padded) and four longs."""
+"""Position of `status` in struct timex, counted in ints: after modes (padded) and four longs."""

@@ -74,12 +74,12 @@ LEADS = Kind("coordinator.leads", "ok", "A coordinator leads, and this node reac
 
 
 class Cluster(Struct, frozen=True):
-    """Where the coordinators are, and how this node's daemon would talk to them."""
+    """The coordinators' addresses, and how this node's daemon would connect to them."""
 
     addresses: tuple[str, ...] = ()
     tls: wire.TlsFiles | None = None
     node: str = ""
-    """Name of this node; empty: the addresses were given by hand, and no daemon need be linked."""
+    """Name of this node. Empty: the addresses were given by hand, and no daemon has to be linked."""
 
 
 def run(host: Host) -> Iterator[Finding]:
@@ -117,7 +117,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def find_cluster(host: Host) -> Cluster:
-    """Coordinators and certificates. ConfigError or OSError when the daemon's configuration cannot be read."""
+    """Coordinators and certificates. Raises ConfigError or OSError if the daemon's configuration cannot be read."""
     daemon = host.daemon()
     file = daemon.daemon.config_file if daemon else None
     config = load(Path(file)).cluster if file else None
@@ -133,7 +133,7 @@ def find_cluster(host: Host) -> Cluster:
 
 
 def _option(folder: Path) -> tuple[str, ...] | None:
-    """The coordinators of the daemon's command line, which go before its file; None where it names none."""
+    """The coordinators on the daemon's command line, which override its file; None if it names none."""
     try:
         words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -147,7 +147,7 @@ def _option(folder: Path) -> tuple[str, ...] | None:
 
 
 class Unusable(Exception):
-    """No answer from a coordinator: the finding that says why, and its reason."""
+    """A coordinator does not answer: the finding that says why, and its reason."""
 
     def __init__(self, kind: Kind, reason: str) -> None:
         self.kind, self.reason = kind, reason

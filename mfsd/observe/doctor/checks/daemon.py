@@ -18,7 +18,7 @@ from mfsd.observe.doctor.host import Host, names_in, read_line, version
 TITLE = "Daemon"
 ATTACH_S = 2.0
 POLICY_FIELD = 38
-"""Of /proc/PID/task/TID/stat, counted behind the name."""
+"""Field of /proc/PID/task/TID/stat, counted after the name."""
 REAL_TIME = ("1", "2")
 """SCHED_FIFO, SCHED_RR."""
 
@@ -127,7 +127,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _attach(host: Host) -> Iterator[Finding]:
-    """Attaches as a program would, with this installation's own greeting, and lets go at once."""
+    """Attaches as a program would, with this installation's own greeting, and detaches at once."""
     hello = _native.hello_encode(_native.HelloKind.ATTACH, pid=os.getpid(), mode=1, process="mfsctl-doctor")
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -146,7 +146,7 @@ def _attach(host: Host) -> Iterator[Finding]:
         yield ABI(f"mfsd's welcome cannot be read: {error}")
         return
     ours = (_native.ABI_MAJOR, _native.SEGMENT_BYTES)
-    same_minor = welcome.minor == _native.ABI_MINOR  # another one may have a longer or shorter segment
+    same_minor = welcome.minor == _native.ABI_MINOR  # the segment of another minor may be longer or shorter
     if (welcome.major, (same_minor and welcome.segment_bytes) or _native.SEGMENT_BYTES) != ours:
         yield ABI(
             f"mfsd speaks ABI {welcome.major}.{welcome.minor} with {welcome.segment_bytes} bytes a program, this "
@@ -193,7 +193,7 @@ def one_cpu(host: Host, pid: int) -> Iterator[Finding]:
 
 
 def _threads(tasks: Path) -> Iterator[tuple[str, str, bool]]:
-    """Name, CPUs that it may use as Linux writes them, whether it is a real-time thread; of those that run."""
+    """Running threads: name, CPUs that it may use as Linux writes them, whether it is a real-time thread."""
     for thread in names_in(tasks):
         stat = read_line(tasks / thread / "stat").rpartition(")")[2].split()
         try:

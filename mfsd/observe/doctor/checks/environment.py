@@ -134,7 +134,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _files(host: Host, environ: Mapping[str, str]) -> dict[str, Setting]:
-    """What NCCL's and UCX's own files set for the program."""
+    """Settings for the program from NCCL's and UCX's own files."""
     if host.pid is None:
         return set_in_files(environ, root=host.root)
     process = host.proc / str(host.pid)
@@ -166,7 +166,7 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
     for library in (one for one in LIBRARIES if one not in broken):
         name = library.traffic_class
         if name == TRAFFIC_CLASS and asked_for(environ):
-            continue  # with lanes no value is right: lanes.overridden
+            continue  # with lanes any value is wrong, see lanes.overridden
         value = _number(environ, name)
         wanted = of_stage[library.stage]
         if value is not None:
@@ -181,7 +181,7 @@ def _classes(host: Host, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _levels(host: Host, environ: Mapping[str, str], ports: list[str]) -> Iterator[Finding]:
-    """Of libraries that post past the shim, where there is InfiniBand."""
+    """Service levels of libraries that post past the shim, where there is InfiniBand."""
     for library in bypassing(host) if ports else ():
         name = library.service_level or library.level_otherwise
         if name and not environ.get(name):
@@ -190,7 +190,7 @@ def _levels(host: Host, environ: Mapping[str, str], ports: list[str]) -> Iterato
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """A class that the variable names; None where the library takes its own default."""
+    """The class that the variable names; None where the library takes its own default."""
     try:
         number = int(environ.get(name, ""), 0)
     except ValueError:

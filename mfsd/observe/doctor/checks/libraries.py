@@ -68,7 +68,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def verbs_users(folder: Path) -> Iterator[Path]:
-    """Shared objects of a package that use or carry libibverbs; wheels keep the bundled ones in NAME.libs."""
+    """Shared objects of a package that use or contain libibverbs. Wheels keep bundled ones in NAME.libs."""
     places = [folder, *folder.parent.glob(f"{folder.name}*.libs")]
     for file in sorted({f for place in places for f in place.rglob("*.so*") if f.is_file() and not f.is_symlink()}):
         try:

@@ -93,7 +93,7 @@ def read_limits(folder: Path) -> dict[str, int]:
 
 
 def _may_lock(folder: Path) -> bool:
-    """CAP_IPC_LOCK lifts the limit, as root has it on the host and not in most containers."""
+    """Whether CAP_IPC_LOCK lifts the limit. Root has it on the host, but not in most containers."""
     try:
         lines = (folder / "status").read_text().splitlines()
     except OSError:

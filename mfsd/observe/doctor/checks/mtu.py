@@ -71,7 +71,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _active(host: Host, device: str) -> Iterator[Finding]:
-    """Without pyverbs and ibv_devinfo nothing is said: the link's MTU is checked anyway."""
+    """Reports nothing without pyverbs and ibv_devinfo; the link's MTU is checked anyway."""
     links = [int(t) for i in host.netdevs(device) if (t := read_line(host.sys / "class/net" / i / "mtu")).isdigit()]
     carried = max((roce_mtu(mtu) for mtu in links), default=0)
     for active in _active_mtus(host, device):
@@ -80,7 +80,7 @@ def _active(host: Host, device: str) -> Iterator[Finding]:
 
 
 def _active_mtus(host: Host, device: str) -> list[int]:
-    """Of the device's ports, by libibverbs."""
+    """MTUs of the device's ports, by libibverbs."""
     numbers = [int(name) for name in names_in(host.sys / "class/infiniband" / device / "ports") if name.isdigit()]
     if known := [mtu for number in numbers if (mtu := host.port(device, number).mtu_bytes)]:
         return known

@@ -11,7 +11,7 @@ from nccl_shim.run import LIBRARY
 
 TITLE = "Other programs"
 SOFT_ROCE = "libmfs-rdmav"
-"""The soft RoCE device has no device file of its own: every program that looks for devices loads its provider."""
+"""The soft RoCE device has no device file. Every program that looks for devices loads its provider."""
 
 UNSCHEDULED = Kind(
     "others.unscheduled",
@@ -40,7 +40,7 @@ def run(host: Host) -> Iterator[Finding]:
             hidden += 1
             continue
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         examined += 1
         opened = device_files(folder)
         soft = sorted(name for name in names if name.startswith(SOFT_ROCE))

@@ -57,7 +57,7 @@ def _forced(host: Host, device: str) -> Iterator[Finding]:
 
 
 def _cm_default(host: Host, device: str) -> Iterator[Finding]:
-    """configfs lists a device only while a folder has been made for it."""
+    """configfs lists a device only after a folder was made for it."""
     wanted = class_dscps(host.profile)[-2] << 2
     for port in names_in(host.configfs / "rdma_cm" / device / "ports"):
         value = read_line(host.configfs / "rdma_cm" / device / "ports" / port / "default_roce_tos")

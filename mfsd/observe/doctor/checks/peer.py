@@ -68,7 +68,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _wanted_bytes(host: Host) -> int:
-    """IP packet size to try: the largest that RDMA over the examined links sends, or that of a 4096-byte RoCE MTU."""
+    """IP packet size to try: the largest that RDMA sends over the examined links, or that of a 4096-byte RoCE MTU."""
     mtus = [int(t) for i in host.links if (t := read_line(host.sys / "class/net" / i / "mtu")).isdigit()]
     return max((roce_mtu(m) for m in mtus), default=ROCE_WANTED) + ROCE_OVERHEAD_BYTES
 
@@ -94,8 +94,10 @@ def _path_mtu(host: Host, address: str) -> Iterator[Finding]:
 
 
 def echo(address: str, size_bytes: int) -> bool:
-    """Whether an echo request of ``size_bytes`` (IP header included), not to be fragmented, is answered. Raises OSError
-    when it cannot be sent: EMSGSIZE when this host's own link is too small."""
+    """Whether an echo request of ``size_bytes`` (IP header included), which must not be fragmented, is answered.
+
+    Raises OSError if it cannot be sent: EMSGSIZE if this host's own link is too small.
+    """
     try:
         channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
         own_header = 0

@@ -163,7 +163,7 @@ def _copies(mapped: list[Mapped], subject: str) -> Iterator[Finding]:
 def _attached(host: Host, folder: Path, subject: str) -> Iterator[Finding]:
     daemon = host.daemon()
     if daemon is None:
-        return  # daemon.unreachable says it
+        return  # daemon.unreachable reports it
     assert host.pid is not None
     clients = {c.pid: c for c in daemon.clients}
     client = clients.get(host.pid)

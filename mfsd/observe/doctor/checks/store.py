@@ -78,7 +78,7 @@ def run(host: Host) -> Iterator[Finding]:
 
 
 def _masters(host: Host) -> Iterator[tuple[str, str, float | None]]:
-    """Of each master that runs here: its name, what was read or cannot be, and its lease in milliseconds."""
+    """For each master that runs here: its name, what was read or why not, and its lease in milliseconds."""
     for pid in filter(str.isdigit, names_in(host.proc)):
         try:
             data = (host.proc / pid / "cmdline").read_bytes()
@@ -99,7 +99,7 @@ def _masters(host: Host) -> Iterator[tuple[str, str, float | None]]:
 
 
 def _setting(host: Host, pid: str, argv: list[str]) -> tuple[str | None, str]:
-    """The lease as the master was given it, by its command line or else by its file; and why it cannot be read."""
+    """The lease given to the master by its command line or else by its file, and why it cannot be read."""
     if (flag := _option(argv, "default_kv_lease_ttl")) is not None:
         return flag, ""
     if not (file := _option(argv, "config_path")):
@@ -113,7 +113,7 @@ def _setting(host: Host, pid: str, argv: list[str]) -> tuple[str | None, str]:
 
 
 def _option(argv: list[str], name: str) -> str | None:
-    """The last value of a flag, as gflags reads them: with one dash or two, after `=` or as the next word."""
+    """The last value of a flag, as gflags reads them: one dash or two, after `=` or as the next word."""
     value = None
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
         flag, equals, rest = word.partition("=")

@@ -121,7 +121,7 @@ def _moved(host: Host, name: str, device: Device) -> Iterator[Finding]:
         subject = f"{name} port {number}"
         index = _address(port)
         if port.state != "ACTIVE" or index is None:
-            continue  # devices.* says so
+            continue  # devices.* reports it
         try:
             message = host.verbs_message(name, number, index, dscp)
         except (VerbsMissing, VerbsFailed) as error:
@@ -141,6 +141,6 @@ def _moved(host: Host, name: str, device: Device) -> Iterator[Finding]:
 
 
 def _address(port: Port) -> int | None:
-    """The GID index to use: one of RoCE v2 on Ethernet, which is the last where a port has several."""
+    """The GID index to use: on Ethernet one of RoCE v2, the last if a port has several."""
     fitting = [index for index, gid in port.gids.items() if port.link != "Ethernet" or gid.type == ROCE_V2]
     return max(fitting, default=None)

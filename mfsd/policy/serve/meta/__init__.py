@@ -1,8 +1,8 @@
-"""The meta controller: which order of the pool holds, decided every 30 s from what the engine's requests experienced
-(H-MAS 3.3, 3.4.1, appendix C). Pure: the caller reports events to `Qos`, asks for its views, and calls `decide`.
+"""The meta controller: chooses an order of the pool every 30 s from what the engine's requests experienced.
 
-One strategy a file: rules (default), drift, classifier, bandit; llm reads the answer of a model that the caller asks.
-`guard` has the bypass and the rollback, which hold under every strategy.
+After H-MAS 3.3, 3.4.1, appendix C. Pure: the caller reports events to `Qos`, asks for its views, and calls `decide`.
+Each strategy has a file: rules (default), drift, classifier, bandit; llm reads the answer of a model that the caller
+asks. `guard` has the bypass and the rollback, which apply under every strategy.
 """
 
 from mfsd.policy.serve.meta.config import MetaConfig, Strategy

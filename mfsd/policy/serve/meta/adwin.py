@@ -1,7 +1,7 @@
-"""Whether the mean of a stream has changed: ADWIN (Bifet and Gavalda 2007), with buckets that double.
+"""Detects whether the mean of a stream has changed: ADWIN (Bifet and Gavalda 2007), with buckets that double.
 
-By hand, since this room imports nothing and a state must be readable as JSON; the window is that of the paper, its cuts
-are tried at every border of a bucket.
+Written by hand, since this package imports nothing and a state must be readable as JSON. The window is the paper's; a
+cut is tried at every border between buckets.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 PER_SIZE: Final = 5
-"""Buckets of one size; one more, and the two oldest become one of twice the size."""
+"""Most buckets of one size. With one more, the two oldest become one of twice the size."""
 SHORTEST: Final = 5
-"""Values on either side of a cut."""
+"""Least values on either side of a cut."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def added(window: Window, value: float, confidence: float) -> tuple[Window, bool]:
-    """The window with one value more (0 to 1), and whether it was cut: its older part differs."""
+    """Returns the window with one more value (0 to 1), and whether it was cut because its older part differs."""
     buckets = _merged([*window.buckets, (1, value, value * value)])
     cut = False
     while len(buckets) > 1 and _differs(buckets, confidence):

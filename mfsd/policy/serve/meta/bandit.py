@@ -1,8 +1,8 @@
-"""A contextual bandit, LinUCB (Li et al. 2010): the order whose gain, as far as it is known, may be the largest.
+"""A contextual bandit, LinUCB (Li et al. 2010): picks the order whose gain, as far as it is known, may be the largest.
 
-Of each order the inverse of its design matrix and its reward vector, updated by Sherman and Morrison: twenty lines that
-import nothing, draw nothing and whose state is readable as JSON. The gain is the share of requests that ended in time
-since the decision before.
+Each order has the inverse of its design matrix and its reward vector, updated by Sherman and Morrison. That takes
+twenty lines, no imports, no random numbers, and its state is readable as JSON. The gain is the share of requests that
+ended in time since the previous decision.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 class Pulled(msgspec.Struct, frozen=True):
-    """The latest choice, whose gain is not known yet."""
+    """The latest choice. Its gain is not known yet."""
 
     policy: Policy
     context: tuple[float, ...]

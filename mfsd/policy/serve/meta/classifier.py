@@ -1,4 +1,4 @@
-"""The order of the nearest regime in the stored table, at every decision (H-MAS C.2, "supervised classifier")."""
+"""Takes the order of the nearest regime in the stored table, at every decision (H-MAS C.2, "supervised classifier")."""
 
 from __future__ import annotations
 

@@ -17,55 +17,55 @@ class Strategy(str, Enum):
     CLASSIFIER = "classifier"
     BANDIT = "bandit"
     LLM = "llm"
-    """A model behind an endpoint; live engines only."""
+    """By a model behind an endpoint; only for live engines."""
 
 
 POOL = (Policy.TWO_LANE, Policy.HYBRID, Policy.SRPF, Policy.EDF, Policy.SRTF, Policy.WFQ, Policy.FCFS)
-"""What is chosen from by default. The first one holds until there is evidence for another."""
+"""The default choices. The first one holds until there is evidence for another."""
 
 
 class MetaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Raises ValueError on construction naming the field, its value and what is allowed."""
+    """Numbers of the meta controller. Raises ValueError on construction naming the field, its value and the range."""
 
     strategy: Strategy = Strategy.RULES
     pool: tuple[Policy, ...] = POOL
     every_s: float = 30.0
-    """Between two decisions."""
+    """Time between two decisions."""
     short_s: float = 5.0
-    """Window that the guards read."""
+    """Window for the guards."""
     long_s: float = 300.0
-    """Window of what decisions are made from."""
+    """Window for decisions."""
     requests_min: int = 20
-    """Requests in a window below which it is evidence for nothing."""
+    """A window with fewer requests is no evidence."""
 
     bypass_share: float = 0.9
     """Share of late requests in the short window above which the bypass begins."""
     bypass_after_s: float = 10.0
-    """Once that has lasted so long."""
+    """How long that must last before it begins."""
     bypass_max_s: float = 60.0
-    """After so long the bypass ends in any case: first come first served may be what keeps requests late."""
+    """The bypass ends after this time in any case: first come first served may be what keeps requests late."""
     rollback_ratio: float = 1.2
-    """Growth of the late share or of the 99th percentile of TTFT that takes a switch back."""
+    """Growth of the late share, or of the 99th percentile of TTFT, that reverts a switch."""
     rollback_within_s: float = 20.0
     rollback_floor: float = 0.05
-    """Late shares below it count as it, or one late request after none would take any switch back."""
+    """Smaller late shares count as this one. Otherwise one late request after none would revert any switch."""
     barred_s: float = 120.0
-    """How long an order is not chosen again after it was taken back."""
+    """How long an order is not chosen again after it was reverted."""
 
     unknown_max: float = 0.5
-    """Share of unknown requests above which no order that goes by expected outputs is chosen."""
+    """Share of unknown requests above which no order is chosen that goes by expected outputs."""
     late_share: float = 0.05
-    """Below it nothing is wrong and the order stays."""
+    """Below this share nothing is wrong and the order stays."""
     overload: float = 1.0
-    """Queued seconds over the tightest time limit from which there is more than can be in time."""
+    """Queued seconds over the tightest time limit, from which on more is queued than can be in time."""
     blocking: float = 1.5
-    """Late share of short requests over that of long ones from which long ones block short ones."""
+    """Late share of short requests over that of long ones, from which on long requests block short ones."""
     unfairness: float = 4.0
-    """Largest late share of a tenant over the mean of the others from which shares are unfair."""
+    """Largest late share of a tenant over the mean of the others, from which on shares are unfair."""
     confidence: float = 0.002
-    """Of drift detection: chance of a drift that is none."""
+    """For drift detection: chance of a false alarm."""
     exploration: float = 0.3
-    """Of the bandit: weight of what is not known yet."""
+    """For the bandit: weight of what is not known yet."""
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:

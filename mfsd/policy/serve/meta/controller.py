@@ -1,4 +1,4 @@
-"""One entry: what holds from here on. A function of its arguments: a recorded view can be decided again."""
+"""The entry point: which order holds from now on. Depends only on its arguments: a recorded view can be replayed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mfsd.policy.serve.meta.view import Views
 
 
 class MetaState(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes from tick to tick; a fresh one is right for an engine that just started."""
+    """What changes from tick to tick. A fresh state suits an engine that just started."""
 
     policy: Policy | None = None
-    """None: the pool's first holds."""
+    """None: the first of the pool holds."""
     decided_s: float | None = None
     bypass: Bypass = Bypass()
     watch: Watch | None = None
     barred: dict[str, float] = {}
-    """Order -> until when it is not chosen, since it was taken back."""
+    """Order -> until when it is not chosen, because a switch to it was reverted."""
     windows: tuple[Window, ...] = ()
     drifted: bool = False
     arms: dict[str, Arm] = {}
@@ -31,18 +31,20 @@ class MetaState(msgspec.Struct, frozen=True, kw_only=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
-    """Of the pool; first come first served in a bypass."""
+    """One of the pool; in a bypass first come first served."""
     bypass: bool = False
     decided: bool = False
-    """Whether this tick was a strategy's decision."""
+    """Whether a strategy decided at this tick."""
     reason: str = ""
 
 
 def decide(
     config: MetaConfig, state: MetaState, views: Views, now_s: float, answer: Policy | None = None
 ) -> tuple[Decision, MetaState]:
-    """Asked at every tick, about once a second; strategies at every every_s. answer: a model's, for the llm
-    strategy."""
+    """Called at every tick, about once a second. Strategies decide every every_s.
+
+    `answer` is a model's, for the llm strategy.
+    """
     replace = msgspec.structs.replace
     policy = state.policy if state.policy in config.pool else config.pool[0]
     assert policy is not None

@@ -1,4 +1,4 @@
-"""Change detection and a table: the order changes only where the requests have (H-MAS C.2, "change-point")."""
+"""Change detection and a table: the order changes only when the requests have (H-MAS C.2, "change-point")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mfsd.policy.serve.meta.view import Views
 
 
 def choose(config: MetaConfig, views: Views, now: Policy, drifted: bool) -> tuple[Policy, str]:
-    """At a decision; `drifted`: whether `watched` has found a change since the one before."""
+    """Decides. `drifted`: whether `watched` has found a change since the previous decision."""
     pool = rules.allowed(config, views)
     if not drifted and now in pool:
         return now, "no drift"
@@ -20,7 +20,7 @@ def choose(config: MetaConfig, views: Views, now: Policy, drifted: bool) -> tupl
 
 
 def watched(config: MetaConfig, views: Views, windows: tuple[Window, ...]) -> tuple[tuple[Window, ...], bool]:
-    """The windows of each feature after one more view, and whether one was cut."""
+    """Returns each feature's window after one more view, and whether one was cut."""
     values = table.features(views)
     before = windows or tuple(Window() for _ in values)
     found = [adwin.added(window, value, config.confidence) for window, value in zip(before, values, strict=True)]

@@ -1,4 +1,4 @@
-"""Bypass and rollback (H-MAS C.2, Eq 12): they bound what a wrong decision costs, under every strategy."""
+"""Bypass and rollback (H-MAS C.2, Eq 12). They limit what a wrong decision costs, under every strategy."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mfsd.policy.serve.meta.view import ShortView
 
 class Bypass(msgspec.Struct, frozen=True):
     over_since_s: float | None = None
-    """Since when nearly all are late."""
+    """Since when nearly all requests are late."""
     under_since_s: float | None = None
-    """Of a bypass: since when they are not."""
+    """In a bypass: since when they are not."""
     began_s: float | None = None
     """None: no bypass."""
     ended_s: float | None = None
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A switch that may still be taken back."""
+    """A switch that may still be reverted."""
 
     before: Policy
     until_s: float
@@ -29,8 +29,11 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 def bypassed(config: MetaConfig, state: Bypass, short: ShortView, now_s: float) -> Bypass:
-    """Begins when more than bypass_share were late for bypass_after_s. Ends when that has not been so for as long, and
-    after bypass_max_s in any case; then it does not begin again for every_s, in which the strategy has its turn."""
+    """Begins and ends the bypass.
+
+    It begins when more than bypass_share were late for bypass_after_s. It ends when that has not been so for as long,
+    and after bypass_max_s in any case. Then it cannot begin for every_s, so that the strategy has its turn.
+    """
     over = short.evaluated >= config.requests_min and short.late_share > config.bypass_share
     if state.began_s is not None:
         under_s = None if over else now_s if state.under_since_s is None else state.under_since_s
@@ -46,7 +49,7 @@ def bypassed(config: MetaConfig, state: Bypass, short: ShortView, now_s: float) 
 
 
 def worse(config: MetaConfig, watch: Watch, short: ShortView) -> bool:
-    """Eq 12. A window with few requests says nothing."""
+    """Eq 12. A window with few requests is no evidence."""
     if short.evaluated < config.requests_min:
         return False
     late = short.late_share > config.rollback_ratio * max(watch.late_share, config.rollback_floor)

@@ -1,7 +1,7 @@
-"""What a language model is asked, and what of its answer counts: one JSON object of exactly this form, or nothing.
+"""The question for a language model, and the check of its answer: one JSON object of exactly this form, or nothing.
 
-The call itself is the caller's (mfsd.serve.controller): it takes seconds, and its answer is a part of the recorded
-view."""
+The caller makes the call (mfsd.serve.controller), which takes seconds. The answer is part of the recorded view.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def question(config: MetaConfig, views: Views, now: Policy) -> str:
 
 
 def read_answer(config: MetaConfig, raw: bytes) -> Policy | None:
-    """None: not JSON, another form, or not of the pool."""
+    """Returns None if the answer is not JSON, has another form, or is not of the pool."""
     if len(raw) > ANSWER_MAX_BYTES:
         return None
     try:
@@ -43,7 +43,7 @@ def read_answer(config: MetaConfig, raw: bytes) -> Policy | None:
 
 
 def choose(config: MetaConfig, views: Views, now: Policy, answer: Policy | None) -> tuple[Policy, str]:
-    """The model's answer where there is one that may be followed; the rules' otherwise."""
+    """Follows the model's answer if there is one that is allowed, else the rules."""
     if answer is None or answer not in rules.allowed(config, views):
         policy, reason = rules.choose(config, views, now)
         return policy, f"no usable answer; {reason}"

@@ -1,4 +1,4 @@
-"""The QoS agents: events of requests in, views of two windows out."""
+"""The QoS agents: take events of requests, and give views of two windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Arrived(NamedTuple):
 
 
 class _First(NamedTuple):
-    """The first token of a request came, or its deadline passed."""
+    """A request's first token came, or its deadline passed."""
 
     at_s: float
     tenant: str
@@ -40,14 +40,14 @@ class Qos:
         self._first: deque[_First] = deque()
         self._ttft: deque[_Timed] = deque()
         self._ended: deque[_Timed] = deque()
-        """1 where tokens were late."""
+        """Value 1: tokens were late."""
         self._in_time = self._finished = 0
 
     def arrived(self, now_s: float, service_s: float, known: bool) -> None:
         self._arrived.append(_Arrived(now_s, service_s, known))
 
     def evaluated(self, now_s: float, tenant: str, service_s: float, late: bool) -> None:
-        """Once a request: when its first token comes in time, or when the deadline for it passes."""
+        """Called once per request: when its first token comes in time, or when the deadline for it passes."""
         self._first.append(_First(now_s, tenant, service_s, late))
 
     def first_token(self, now_s: float, ttft_s: float) -> None:
@@ -59,7 +59,7 @@ class Qos:
         self._in_time += in_time
 
     def decided(self) -> None:
-        """What ends from here on is the next decision's."""
+        """Starts counting for the next decision."""
         self._in_time = self._finished = 0
 
     def views(self, now_s: float, queued_s: float = 0.0, tightest_s: float = 0.0) -> Views:
@@ -102,7 +102,7 @@ class Qos:
         )
 
     def _tenants(self) -> tuple[float, float]:
-        """Late share of the tenant that fares worst, and of the others in the mean; 0 with fewer than two."""
+        """Late share of the tenant that fares worst, and the mean of the others. 0 with fewer than two tenants."""
         of: dict[str, list[bool]] = {}
         for one in self._first:
             of.setdefault(one.tenant, []).append(one.late)

@@ -1,4 +1,4 @@
-"""Rules by failure pattern (H-MAS C.2): the default, and what every other strategy falls back to."""
+"""Rules by failure pattern (H-MAS C.2): the default strategy, and the fallback of every other."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from mfsd.policy.serve.meta.config import MetaConfig
 from mfsd.policy.serve.meta.view import Views
 
 BY_OUTPUT: Final = frozenset({Policy.TWO_LANE, Policy.SJF, Policy.SRTF})
-"""Orders that go by expected outputs: not for requests that are unknown."""
+"""Orders that go by expected outputs, and so do not suit unknown requests."""
 
 
 def allowed(config: MetaConfig, views: Views) -> tuple[Policy, ...]:
-    """The pool without what unknown requests forbid; never empty."""
+    """The pool without the orders that unknown requests rule out. Never empty."""
     if views.long.unknown_share <= config.unknown_max:
         return config.pool
     return tuple(p for p in config.pool if p not in BY_OUTPUT) or config.pool
 
 
 def first_of(wanted: tuple[Policy, ...], pool: tuple[Policy, ...], otherwise: Policy) -> Policy:
-    """The first that the pool has; `otherwise` where it has none of them, and the pool's first where not even that."""
+    """The first of `wanted` that the pool has, else `otherwise`, else the pool's first."""
     return next((p for p in (*wanted, otherwise) if p in pool), pool[0])
 
 
 def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
-    """The order and why."""
+    """Returns the order, and why."""
     pool, long = allowed(config, views), views.long
     if long.evaluated < config.requests_min:
         return first_of((now,), pool, now), "too few requests to say"

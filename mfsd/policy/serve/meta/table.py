@@ -1,7 +1,8 @@
-"""Which order was best where: the nearest regime of a stored table decides. `drift` asks it when the load has changed,
-`classifier` at every decision.
+"""A stored table of which order was best in which regime. The nearest regime decides.
 
-The regimes are those of the simulated slices on seeds kept for it (docs/meta.md says how the table is made)."""
+`drift` asks when the load has changed, `classifier` at every decision. The regimes are those of simulated slices on
+seeds kept for this (docs/meta.md says how the table is made).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class Regime(NamedTuple):
 
 
 def features(views: Views) -> tuple[float, ...]:
-    """Each 0 to 1: queue, mix of lengths, how late, and how late later tokens are. None depends on how fast the engine
-    is."""
+    """Queue, mix of lengths, share of late requests, share with late tokens; each 0 to 1, whatever the engine's
+    speed."""
     long = views.long
     return (_bounded(views.load), _bounded(long.service_cv), long.late_share, long.late_tokens_share)
 
@@ -43,6 +44,6 @@ TABLE: Final[tuple[Regime, ...]] = (
 
 
 def nearest(views: Views, table: tuple[Regime, ...] = TABLE) -> tuple[Policy, ...]:
-    """The orders of the nearest regime; of equally near ones the first."""
+    """The orders of the nearest regime. Of equally near ones the first counts."""
     here = features(views)
     return min(table, key=lambda regime: math.dist(regime.features, here)).best if table else ()

@@ -10,48 +10,48 @@ LOAD_MAX: Final = 1e6
 
 
 class ShortView(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the short window: for the guards."""
+    """The short window, for the guards."""
 
     evaluated: int = 0
-    """Requests whose first token came or became late in the window."""
+    """Requests whose first token came, or became late, in the window."""
     late_share: float = 0.0
     ttft_p99_s: float = 0.0
 
 
 class LongView(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the long window: for decisions."""
+    """The long window, for decisions."""
 
     arrived: int = 0
     arrivals_per_s: float = 0.0
     unknown_share: float = 0.0
     service_mean_s: float = 0.0
-    """T_tot of those that arrived."""
+    """Mean T_tot of requests that arrived."""
     service_cv: float = 0.0
     """Its standard deviation over its mean: how mixed lengths are."""
     evaluated: int = 0
     late_share: float = 0.0
     late_short: float = 0.0
-    """Late share of those up to the median T_tot."""
+    """Late share of requests up to the median T_tot."""
     late_long: float = 0.0
     late_tokens_share: float = 0.0
-    """Of requests that ended: those with a mean time between tokens above their limit."""
+    """Share of the ended requests whose mean time between tokens was above their limit."""
     tenant_worst: float = 0.0
     """Largest late share of a tenant with enough requests."""
     tenant_others: float = 0.0
     """Mean late share of the other tenants."""
     in_time_share: float = 0.0
-    """Of requests that ended since the decision before: in time by first and by later tokens."""
+    """Share in time, by first and by later tokens, of the requests that ended since the previous decision."""
 
 
 class Views(msgspec.Struct, frozen=True, kw_only=True):
     short: ShortView = ShortView()
     long: LongView = LongView()
     queued_s: float = 0.0
-    """What the waiting prompts take to compute."""
+    """Time to compute the waiting prompts."""
     tightest_s: float = 0.0
-    """The least time limit for a first token among requests that wait; 0: none waits."""
+    """The least time limit for a first token among waiting requests. 0: none waits."""
 
     @property
     def load(self) -> float:
-        """At most LOAD_MAX: a time limit next to zero must not make it infinite, which no record could hold."""
+        """At most LOAD_MAX. A time limit next to zero must not make it infinite, which no record could hold."""
         return min(LOAD_MAX, self.queued_s / self.tightest_s) if self.tightest_s > 0 else 0.0
