@@ -72,7 +72,10 @@ def probe(
     NIC is part of what is tested. Ends with 1 if a DSCP is bleached or two classes are not kept apart.
     """
     profile = load_profile(policy, policy_file)
-    address = (socket.gethostbyname(peer), port)
+    try:
+        address = (socket.gethostbyname(peer), port)
+    except OSError as error:
+        raise click.ClickException(f"{peer}: {error.strerror}; name a host, or give its IPv4 address") from error
     dscps = [probe_dscp(address, d) for d in sorted({c.dscp for c in profile.classes} | set(profile.control.dscp))]
     if all(r.forward is None for r in dscps):
         raise click.ClickException(f"{peer}: no answer on UDP port {port}; run `mfsctl fabric serve` there")
