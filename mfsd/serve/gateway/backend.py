@@ -15,7 +15,7 @@ GONE_MAX_S: Final = 30.0
 """For which it is waited for processes that were killed: they give their memory back before they are gone."""
 PAUSE_S: Final = 0.02
 PR_SET_PDEATHSIG: Final = 1
-_libc = ctypes.CDLL(None)
+_prctl = ctypes.CDLL(None).prctl  # looked up here: a child that was forked from threads must take no lock
 
 
 class Backend:
@@ -30,7 +30,7 @@ class Backend:
 
         def begin() -> None:
             """In the child: it is told to end, too, where the gateway is killed."""
-            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os.kill(os.getpid(), signal.SIGTERM)
 
