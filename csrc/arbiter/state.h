@@ -10,7 +10,8 @@
  *   outlook.c    the page that all clients read: ports, what the coordinator reports
  *   batch.c      batches: when contexts are read, what the queues are told of them, ranks
  *   request.c    requests and the bytes that they will move, pruning
- *   nic.c        NICs: permits, windows, load
+ *   load.c       what NICs carry, with every heartbeat
+ *   nic.c        NICs: permits, windows
  *   gate.c       collectives: whether held flows may go beside them
  *   turn.c       the order of tasks that nothing else orders
  *   fifo.c       queue pairs: which of their tasks is first
@@ -629,9 +630,13 @@ void nic_permitted(struct mfs_arbiter *arbiter, struct task *task, const struct 
 void nic_taken(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_pick *pick);
 /* The task is no longer in flight. */
 void nic_released(struct mfs_arbiter *arbiter, struct task *task, bool complete);
+/* Takes tasks that do not end out of the windows, on all directions in use. */
+void directions_write_off(struct mfs_arbiter *arbiter);
+
+/* load.c */
 /* Called with a heartbeat. Measures the NICs in use and, with `all`, the others, too; otherwise some of the
  * others in turn. Writes off tasks that do not end. */
-void nic_tick(struct mfs_arbiter *arbiter, bool all);
+void nics_measure(struct mfs_arbiter *arbiter, bool all);
 
 /* request.c */
 uint32_t request_find(const struct session *session, uint64_t request_id); /* slot + 1; 0: none */

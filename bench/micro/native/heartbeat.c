@@ -42,7 +42,7 @@ static uint64_t beat(struct mfs_arbiter *arbiter)
 
 	arbiter->now_ns += HEARTBEAT_NS;
 	start_ns = cpu_ns();
-	nic_tick(arbiter, false);
+	nics_measure(arbiter, false);
 	outlook_write(arbiter, arbiter->now_ns);
 	return cpu_ns() - start_ns;
 }
