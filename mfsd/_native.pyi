@@ -928,7 +928,7 @@ class Client:
     ) -> int:
         """Submits a task and returns its id.
 
-        ENOTCONN: the daemon is gone; EAGAIN: no slot is free or the ring is full. After both, post without a permit.
+        ENOTCONN: the daemon is gone; EAGAIN: no slot is free or the ring is full. In both cases post without a permit.
         EINVAL: 2**40 bytes or more.
 
         `asked`: the caller gets the permit with `permit` or `permit_wait`; `permits` does not return it.
@@ -1012,7 +1012,7 @@ class Permit:
         """Priority of the message on the wire; 0 is the highest."""
 
     def ready(self) -> bool:
-        """Returns True. This and `wait` exist for callers of `mfsd.client.Task`."""
+        """Returns True. With this and `wait` a permit can be used like a `mfsd.client.Task`."""
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Returns the class at once."""
@@ -1429,7 +1429,7 @@ ROOM_NIC_FULL: int
 ROOM_DESTINATION_FULL: int
 
 class Window:
-    """Limits the bytes under way in one direction of a NIC, in all and per destination (window.h). The caller passes
+    """Limits the bytes under way in one direction of a NIC, in total and per destination (window.h). The caller passes
     the time."""
 
     def __init__(self, rate_bytes_per_s: int, *, window_ns: int = 200_000, window_bytes_min: int = 131_072) -> None: ...
@@ -1480,7 +1480,7 @@ class ServedCall:
     arrival_s: float
     due_s: float
     first_due_s: float
-    """Both as in mfsd.policy.serve.Request; but `first_due_s` is never None here."""
+    """Both as in mfsd.policy.serve.Request, but `first_due_s` is never None here."""
     output_tokens: float
     """Expected number."""
     service_s: float

@@ -135,7 +135,7 @@ def marks_of(
 
 def nixl_environment(backend: str | None, mode: str, before: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that make NIXL's backend ask for permits. NIXL's own plugins are found beside its library,
-    or where NIXL_PLUGIN_DIR was before. ValueError with one line."""
+    or where NIXL_PLUGIN_DIR pointed before. ValueError with one line."""
     if backend is None:
         return {}
     if mode != "enforce":

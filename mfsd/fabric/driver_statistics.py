@@ -12,7 +12,7 @@ kernel writes all values that exist then, whatever room it was given."""
 
 
 class EthtoolStatistics:
-    """Returns, for the name of an interface, its driver's statistics by name. OSError if there are none."""
+    """Reads the driver's statistics of an interface, by name. OSError if there are none."""
 
     def __init__(self, only: Container[str] | None = None) -> None:
         """`only`: the wanted names, since a driver may have thousands; None: all."""

@@ -52,7 +52,7 @@ class Setting(Protocol):
 
 
 class Dcbx:
-    """Which side configures the port. MFS can do so only if it is the host, with the IEEE version."""
+    """Which side configures the port. MFS can only if the host does, with the IEEE version of DCBX."""
 
     name = "dcbx"
     want = DCBX_HOST | DCBX_IEEE

@@ -15,7 +15,7 @@ from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile,
 PFC_FRAME_BYTES = 64
 LIGHT_NS_PER_M = 5.0
 PORTS_MAX = 4096
-"""Limit of the ports in a plan; no switch has as many."""
+"""Limit of the port names in --ports; no switch has as many."""
 _RANGE = re.compile(r"\[([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?\]")
 
 

@@ -89,7 +89,7 @@ class SwitchSystem(ABC):
         return Rendered(self.about.name, self.finished(text), tuple(self.shortfalls(plan)))
 
     def helpers(self, plan: Plan) -> Mapping[str, Any]:
-        """Returns the names that only this system's template needs, with their values."""
+        """Returns the values that only this system's template needs, by name."""
         return {}
 
     def finished(self, text: str) -> str:

@@ -247,7 +247,7 @@ class Cluster:
 
 
 def with_device(node: Node, rate: str | None = None) -> list[str]:
-    """Returns the words before a command that let it find the node's RDMA device."""
+    """Returns the words to put before a command so that it finds the node's RDMA device."""
     command = [*python_module("mfsd.soft_roce.launcher"), "--netdev", "eth0", "--device", node.device]
     return [*command, *(["--rate", rate] if rate else []), "--"]
 

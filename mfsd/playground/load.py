@@ -36,7 +36,7 @@ COMPUTE_S = 0.06
 COLLECTIVE_SHARE = 0.02
 """Size of one layer's collective, as a share of what the link carries in a period."""
 PIECE_SHARE = 0.005
-"""Largest piece of KV that is submitted and sent at once, as a share of the same."""
+"""Largest piece of KV that is submitted and sent at once; a share as in COLLECTIVE_SHARE."""
 BACKGROUND_SHARE = 0.05
 BACKGROUND_PERIOD_S = 0.5
 BATCHES_AT_ONCE = 4
@@ -48,7 +48,7 @@ ID_STEP = 1 << 32
 
 
 class Kind(NamedTuple):
-    """Requests of one kind. Shares are those of COLLECTIVE_SHARE."""
+    """Requests of one kind. Shares are as in COLLECTIVE_SHARE."""
 
     kv_share: float
     reuse_share: float
@@ -225,7 +225,7 @@ def _over(task: Task, sent: threading.Semaphore) -> None:
 
 
 def background(session: Session, link: Link, peer: str, rate_bytes_per_s: int) -> None:
-    """Sends traffic without a deadline: copies between stores, or KV that decoding writes back."""
+    """Sends traffic without a deadline: copies of the store, or what decoding writes back."""
     nic = session.nic(DEVICE, rate_bytes_per_s=rate_bytes_per_s)
     size = int(rate_bytes_per_s * BACKGROUND_PERIOD_S * BACKGROUND_SHARE)
     channel: Channel | None = None

@@ -92,7 +92,7 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(keeper, signal.SIGTERM)
 
-    closed = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []  # else it ignores SIGHUP
+    closed = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []  # else it is to survive that
     before = {number: signal.signal(number, forward) for number in (*ENDING, *closed)}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     try:

@@ -154,8 +154,8 @@ class Residents:
     # ---- one engine --------------------------------------------------------------------------------------------------
 
     def _make_run(self, replica: LiveReplica) -> None:
-        """Starts an engine as soon as those that give way have ended; not yet if all that could give way have
-        requests."""
+        """Starts an engine as soon as those that give way have ended. Nothing happens yet if those that would have to
+        give way may have requests."""
         running = [one for one in self._own.values() if one.stage in (Stage.RUNS, Stage.STARTS)]
         for one in sorted(running, key=lambda one: one.used_s):
             self._memory.used(one.name)
