@@ -122,7 +122,7 @@ def marks_of(
     sizes: Sequence[str],
     rules: Path | None,
 ) -> Marks | None:
-    """Returns the marks that the options ask for. ValueError with one line if one of `given` is of no use to it."""
+    """Returns the marks for the options. ValueError with one line if the mode has no use for one in `given`."""
     useful = {"mark": tuple(given), "enforce": ("--policy", "--policy-file")}.get(mode, ())
     for name, value in given.items():
         if value and name not in useful:

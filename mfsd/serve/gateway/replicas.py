@@ -282,7 +282,7 @@ class ReplicaSet:
 
     def models(self) -> dict[str, Card]:
         """Returns the models of replicas that are healthy, or will be when one of their models is wanted. Each has the
-        longest context that any of them accepts, and the time when the first one had the model."""
+        longest prompt that any of them accepts, and the time when the first one had the model."""
         found: dict[str, Card] = {}
         for replica in self.all:
             if not replica.healthy and replica.stage is Stage.RUNS:
