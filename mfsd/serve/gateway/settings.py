@@ -42,7 +42,7 @@ def _check_url(field: str, url: str) -> None:
 
 
 def _check_picked(number: int, replica: ReplicaSettings) -> None:
-    """Proxies go to addresses, and to one of them for each request."""
+    """Checks a replica for use by a proxy, which needs addresses and sends each request to one of them."""
     if replica.role is not Role.BOTH:
         raise ValueError(
             f"replicas[{number}].role is {replica.role.value!r}: with ext_proc.listen use both, since a proxy has one "
