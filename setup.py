@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -17,15 +18,15 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT))  # for mfsd._build; a build in an environment of its own does not have it there
+sys.path.insert(0, str(ROOT))  # for mfsd._build; an isolated build does not have this folder on the path
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-Icsrc/include"]
 
 SAME = ["-ffp-contract=off"]
-"""Sums of doubles are what Python makes of them, on every machine (mfsd/_serving.pxi)."""
+"""Makes sums of doubles the same as in Python, on every machine (mfsd/_serving.pxi)."""
 
 
 class SharedLibrary(Extension):
-    """A plain shared library (no Python in it) placed inside a package under its own file name."""
+    """A plain shared library, without Python, which a package contains under its own file name."""
 
     def __init__(self, path: str, sources: list[str], symbol_map: str, libraries: list[str], depends: list[str]):
         package, _, file_name = path.rpartition("/")
@@ -69,7 +70,7 @@ CAPI = Extension(
     depends=[*HEADERS, *BUILD, *sources("csrc/client/*.h")],
 )
 NIXL_PLUGINS = "mooncake_adapter/nixl_plugins"
-STAND_INS = (  # the plugins of NIXL's wheels, 1.4 and 1.5: NIXL looks for plugins in one folder alone
+STAND_INS = (  # the plugins of NIXL's wheels 1.4 and 1.5: NIXL searches only one folder for plugins
     *(f"plugin_{name}" for name in ("UCX", "LIBFABRIC", "POSIX", "GDS", "GDS_MT", "OBJ", "AZURE_BLOB")),
     *(f"plugin_{name}" for name in ("GPUNETIO", "GUSLI", "INFINIA")),
     *(f"telemetry_exporter_{name}" for name in ("prometheus", "prometheus_mp", "doca")),
@@ -110,7 +111,7 @@ LIBRARIES = [
 
 
 def require_toolchain() -> None:
-    """Stops with the remedy when a compiler or the verbs headers are missing."""
+    """Exits with the remedy if a compiler, the verbs headers or Python's headers are missing."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         sys.exit("mfsd: no C compiler found; install one: apt-get install gcc (or dnf install gcc)")
@@ -123,10 +124,16 @@ def require_toolchain() -> None:
             "mfsd: the libibverbs headers are missing (infiniband/verbs.h); install them: "
             "apt-get install libibverbs-dev (or dnf install rdma-core-devel)"
         )
+    headers = [sysconfig.get_config_var("INCLUDEPY"), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    if not any((Path(folder) / "Python.h").is_file() for folder in headers if folder):
+        sys.exit(
+            f"mfsd: the headers of {sys.executable} are missing (Python.h); install them: "
+            "apt-get install python3-dev (or dnf install python3-devel), as for a Python of the distribution"
+        )
 
 
 def write_bindings() -> None:
-    """The parts of the Python bindings that are made from the headers."""
+    """Writes the parts of the Python bindings that are generated from the headers."""
     from mfsd._build import capi, extern
     from mfsd._build.declarations import HeaderError
 
@@ -144,7 +151,7 @@ class Build(build_ext):
         super().run()
 
     def get_ext_filename(self, fullname: str) -> str:
-        """The library's own file name; with its folder when asked for by its full name."""
+        """Returns the library's own file name, with its folder if `fullname` contains the package."""
         for library in LIBRARIES:
             if fullname == library.name:
                 return str(Path(*library.name.split(".")[:-1]) / library.file_name)
@@ -157,7 +164,7 @@ class Build(build_ext):
 
 
 class BuildPython(build_py):
-    """Puts the line that adapts Mooncake under mfs-run where Python looks for such lines at its start."""
+    """Installs the .pth file that adapts Mooncake under mfs-run, which Python reads when it starts."""
 
     def run(self) -> None:
         super().run()

@@ -1,8 +1,8 @@
-"""The one binding of MFS's native core (`csrc/`).
+"""Python binding of MFS's native core (`csrc/`).
 
-Times are nanoseconds of CLOCK_MONOTONIC of this host, sizes bytes, rates bytes per second. Native errors -errno are
-raised as OSError with that errno. Layouts of shared memory and of socket messages live in `csrc/include/mfs/abi.h`
-alone; Python encodes and decodes them here and never repeats them.
+Times are in nanoseconds of this host's CLOCK_MONOTONIC, sizes in bytes, rates in bytes per second. A native error
+-errno is raised as OSError with that errno. Only `csrc/include/mfs/abi.h` defines the layouts of shared memory and of
+socket messages; all Python code encodes and decodes them with this module.
 """
 
 import builtins
@@ -23,7 +23,7 @@ ABI_MAJOR: Final[int]
 ABI_MINOR: Final[int]
 NICS_MAX: Final[int]
 NICS_FIRST: Final[int]
-"""Of these, what a program or daemon below NICS_MINOR knows."""
+"""Number of NICs that a program or daemon with an ABI minor version below NICS_MINOR knows."""
 NICS_MINOR: Final[int]
 CLIENTS_MAX: Final[int]
 CLASSES_MAX: Final[int]
@@ -58,7 +58,7 @@ HELLO_BYTES: Final[int]
 WELCOME_BYTES: Final[int]
 NIC_REPLY_BYTES: Final[int]
 LAYOUT: Final[dict[str, int]]
-"""Offsets in the segment by dotted name ("header.magic", "submit.tail", "submit_slot", ...), for tests and doctor."""
+"""Offset in the segment by dotted name ("header.magic", "submit.tail", "submit_slot", ...), for tests and doctor."""
 
 class Stage(IntEnum):
     CONTROL = 0
@@ -100,21 +100,21 @@ class MessageKind(IntEnum):
     REQUEST = 5
 
 class RequestFlag(IntFlag):
-    """What the engine knows of a request beside its deadline."""
+    """What the engine announces about a request besides its deadline."""
 
     RELEGATED = 1
     SPECULATIVE = 2
     SWAP = 4
     WAITING = 8
-    """It still queues at its engine."""
+    """The request still queues at its engine."""
 
 class Judgement(IntFlag):
-    """What the daemon thinks of a request."""
+    """What the daemon has decided about a request."""
 
     PRUNED = 1
 
 class Direction(IntEnum):
-    """Of a demand, as seen from this node."""
+    """Direction of a demand, as seen from this node."""
 
     OUT = 0
     IN = 1
@@ -137,7 +137,7 @@ class Tier(IntEnum):
 class TaskFlag(IntFlag):
     BYPASSED = 1
 
-# ---- socket messages: SOCK_SEQPACKET, one message a packet -----------------------------------------------------------
+# ---- socket messages: SOCK_SEQPACKET, one message per packet ---------------------------------------------------------
 
 class Hello(NamedTuple):
     magic: int
@@ -180,12 +180,15 @@ def hello_encode(
     minor: int = ...,
 ) -> bytes: ...
 def hello_decode(data: bytes) -> Hello:
-    """ValueError when the length is not HELLO_BYTES or the magic differs. The version is for the caller to judge with
-    `hello_version_error`; names are cut at the first NUL, bytes that are not UTF-8 are replaced."""
+    """Decodes a hello; ValueError if its length is not HELLO_BYTES or its magic differs.
+
+    The caller checks the version with `hello_version_error`. Names end at the first NUL; bytes that are not UTF-8 are
+    replaced."""
 
 def hello_version_error(hello: Hello) -> str | None:
-    """Why this daemon cannot serve that client, one line for people; None when it can: of two minor versions both ends
-    do without what the older one does not know."""
+    """Returns one readable line that says why this daemon cannot serve the client; None if it can.
+
+    A different minor version is no error: both ends then use only what the older one knows."""
 
 def welcome_encode(
     *,
@@ -203,90 +206,91 @@ def nic_reply_decode(data: bytes) -> NicReply: ...
 # ---- arbiter ---------------------------------------------------------------------------------------------------------
 
 class Rule(NamedTuple):
-    """How clients tell queue pairs apart; the first rule that matches wins (struct mfs_rule)."""
+    """How clients tell queue pairs apart (struct mfs_rule). The first rule that matches counts."""
 
     library: str = ""
     """Part of the file name of the object that created the queue pair; at most 31 bytes."""
     process: str = ""
     """Part of the program's name; at most 31 bytes."""
     peer: bytes = b""
-    """GID prefix of the remote end, up to 16 bytes; IPv4 as ::ffff:a.b.c.d."""
+    """Prefix of the remote GID, up to 16 bytes; IPv4 as ::ffff:a.b.c.d."""
     peer_prefix_bits: int = 0
     role: int = 0
-    """Role that must have been found by capabilities; 0: any."""
+    """Role that the client must have found by capabilities; 0: any."""
     action: int = 0
     stage: int = 0
     dscp: int = 255
     """0..63, or DSCP_KEEP."""
     set_role: int = 0
     communicator: str = ""
-    """Part of the name of NCCL's communicator; at most 31 bytes."""
+    """Part of the name of the NCCL communicator; at most 31 bytes."""
 
 THRESHOLD_TOP: Final[float]
 THRESHOLD_BASE: Final[float]
 LOAD_TIME_CONSTANT_NS: Final[int]
 NO_DEADLINE: Final[int]
-"""A deadline that never comes (ns). It sorts after every real one."""
+"""A deadline that never comes, in ns. It sorts after every real deadline."""
 RENEWAL_BUDGETS: Final[int]
-"""Variant mfs: how many budgets after its deadline a lost request is due again."""
+"""Variant mfs: a lost request is due again this many of its budgets after its deadline."""
 SIZE_NONE: Final[int]
-"""The size class of what belongs to a batch that does not run: after all that does, and after what has no batch."""
+"""Size class of flows whose batch does not run. It sorts after running batches and after flows without a batch."""
 LATE_SIZES: Final[int]
-"""How many size classes larger a load without a batch counts that comes too late: four times the bytes."""
+"""Size classes added to a load without a batch that cannot be in time; two classes are four times the bytes."""
 
 class Parameter(NamedTuple):
     default: Any
-    """int or float, as its least and most are."""
+    """int or float, of the same type as `least` and `most`."""
     least: Any
     most: Any
 
 POLICY_PARAMETERS: Final[dict[str, Parameter]]
-"""MFS_POLICY_PARAMETERS (mfs/policy.h), by name."""
+"""The parameters of MFS_POLICY_PARAMETERS (mfs/policy.h), by name."""
 
 class Policy:
-    """struct mfs_policy: a named tuple of POLICY_PARAMETERS, all of which have their defaults (for the most classes
-    there can be), and `threshold`: levels - 1 falling numbers; empty: THRESHOLD_TOP / THRESHOLD_BASE^(i-1)."""
+    """Named tuple of POLICY_PARAMETERS and `threshold` (struct mfs_policy). Each parameter has a default, that for
+    CLASSES_MAX classes. `threshold` has levels - 1 falling numbers; empty: THRESHOLD_TOP / THRESHOLD_BASE^(i-1)."""
 
     def __init__(self, *, threshold: tuple[float, ...] = (), **parameters: float) -> None: ...
     def __getattr__(self, name: str) -> Any: ...
     def _replace(self, **changes: Any) -> Policy: ...
 
 class Decision(NamedTuple):
-    """What is decided about a request's last stage, until it is evaluated again (struct mfs_decision)."""
+    """Decision about a request's last stage; it holds until the next evaluation (struct mfs_decision)."""
 
     level: int
-    """Variant paper: the smaller the more urgent. Variant mfs has none: 0."""
+    """Variant paper: smaller is more urgent. Variant mfs has no levels: 0."""
     critical: bool = False
     infeasible: bool = False
 
 class OrderReasons(NamedTuple):
-    """What decided about a last stage that has a deadline (struct mfs_reasons)."""
+    """The values behind the decision about a last stage that has a deadline (struct mfs_reasons)."""
 
     laxity_ns: int
-    """Time to spare were the port its own; negative: it cannot make it."""
+    """Time to spare if it had the port to itself. Negative: it cannot be in time."""
     guard_ns: int
     """Variant mfs: class 0 opens below this laxity."""
     due_ns: int
-    """By what it is sorted in its tier."""
+    """Time by which it is sorted within its tier."""
     effective_rate_bytes_per_s: int
-    """Variant paper: what load leaves of the port."""
+    """Variant paper: the rate that the load leaves of the port."""
     level_ns: int | None
-    """Variant paper: when it reaches the next level if nothing of it is served."""
+    """Variant paper: when it reaches the next level if none of its bytes is served."""
 
 class OrderPlace(NamedTuple):
     """Where a flow stands (struct mfs_place)."""
 
     key: tuple[int, int, int, int, int]
-    """(tier, first, second, third, sequence): the smallest goes first. Early: RLI, size class << 32 | rank (or rank),
-    stage. Last: level (0 without levels), when it is due. Scavenger: 0, deadline. NO_DEADLINE: never."""
+    """(tier, first, second, third, sequence); the smallest key goes first. The middle three, by tier: early: RLI, size
+    class << 32 | rank (or rank), stage. Last: level (0 without levels), due time. Scavenger: 0, deadline. NO_DEADLINE:
+    never."""
     tier: int
-    """A critical request's key may be among those of the early tier."""
+    """The tier of the flow. The key of a critical request may still name the early tier."""
     wire_class: int
     late: bool
-    """Reuse without a batch that cannot be there in time, and so counts as larger."""
+    """Reuse without a batch that cannot arrive in time and therefore counts as larger."""
 
 class OrderFacts(Protocol):
-    """What the rules have to know of a flow; mfsd.policy.Flow is one, and says what each means."""
+    """The facts about a flow that the rules need. mfsd.policy.Flow implements this and documents each."""
 
     @property
     def stage(self) -> int: ...
@@ -320,26 +324,28 @@ class OrderFacts(Protocol):
     def pruned(self) -> bool: ...
 
 class OrderRules:
-    """The rules of one NIC (mfs/policy.h) for callers that have no queue: the very functions that the queue calls.
-    Times are ns on one clock, from 0. ValueError and OSError: a policy out of range."""
+    """The ordering rules of one NIC (mfs/policy.h) without a queue: the same C functions that the queue calls.
+
+    Times are ns on one clock, from 0. ValueError and OSError: the policy is out of range."""
 
     def __init__(self, policy: Policy = ...) -> None: ...
     @property
     def by_size(self) -> bool:
-        """Early flows of equal RLI go by the size of what their batch waits for, and critical requests among them."""
+        """Whether early flows of equal RLI are ordered by the size that their batch waits for. Critical requests are
+        then ordered among them."""
 
     def first(self) -> Decision:
-        """Of a request that has not been evaluated."""
+        """Returns the decision about a request that has not been evaluated yet."""
 
     def evaluate(
         self, flow: OrderFacts, last: Decision, now_ns: int, rho: float = 0.0, unit_slack_ns: int | None = None
     ) -> tuple[Decision, int | None]:
-        """The decision about a last stage now, and when to evaluate it again though nothing happens (None: only an
-        event can change it). unit_slack_ns None: no unit is busy whose early stages would wait."""
+        """Returns the decision about a last stage, and when to evaluate it again if nothing happens before (None: only
+        an event can change it). unit_slack_ns None: no unit is busy whose early stages would wait."""
 
     def reasons(self, flow: OrderFacts, decision: Decision, now_ns: int, rho: float = 0.0) -> OrderReasons: ...
     def place(self, flow: OrderFacts, decision: Decision, now_ns: int, layer_current: int = 0) -> OrderPlace:
-        """`decision` counts for last stages."""
+        """Returns where the flow stands. `decision` is used for last stages only."""
 
 class ArbiterStats(TypedDict):
     loops: int
@@ -356,12 +362,12 @@ class NicStats(TypedDict):
     guid: int
     rate_bytes_per_s: int
     window_bytes: int
-    """Of either direction."""
+    """The same for both directions."""
     in_flight_bytes: list[int]
-    """By direction: going out, coming in."""
+    """By direction: out, in."""
     unscheduled_in_flight_bytes: int
     held_bytes: list[int]
-    """By class, as the next four lists."""
+    """By class, as are the next four lists."""
     held_tasks: list[int]
     in_flight_class_bytes: list[int]
     granted_bytes: list[int]
@@ -369,15 +375,15 @@ class NicStats(TypedDict):
     promotions: int
     wait_ns: int
     load: list[float] | None
-    """rho by direction; None: the policy has no levels, so it is not measured."""
+    """rho by direction. None: not measured, because the policy has no levels."""
     carried_bytes: list[list[int]]
-    """Completed by tasks since start, by direction and class."""
+    """Bytes that tasks have completed since the start, by direction and class."""
     unscheduled_carried_bytes: int
-    """Completed by stages that never wait, in both directions."""
+    """Bytes completed in stages that never wait, in both directions."""
     passed_bytes: int
-    """Completed in the other stages without a permit."""
+    """Bytes completed without a permit in the other stages."""
     used: list[float]
-    """By direction: moving average of the share of the rate that was really taken."""
+    """Moving average of the share of the rate that was in use, by direction."""
 
 class ClientStats(TypedDict):
     client_id: int
@@ -386,7 +392,7 @@ class ClientStats(TypedDict):
     submits: int
     grants: int
     taken: int
-    """Of the grants: on credit, without asking."""
+    """The part of the grants that the client took on credit, without asking."""
     completes: int
     cancels: int
     torn_slots: int
@@ -394,10 +400,10 @@ class ClientStats(TypedDict):
     held_bytes: int
     in_flight_bytes: int
     posted_bytes: list[int]
-    """By stage, as the next."""
+    """By stage, as is the next list."""
     completed_bytes: list[int]
     collective_bytes: list[int]
-    """Completed in stage 2, by NIC."""
+    """Bytes completed in stage 2, by NIC."""
     queue_pairs: list[int]
     """By role."""
     report_held_bytes: int
@@ -408,7 +414,7 @@ class ClientStats(TypedDict):
     hold_ns: int
 
 class CommunicatorSnapshot(NamedTuple):
-    """What a client's NCCL profiler plugin says of a communicator (struct mfs_communicator)."""
+    """A communicator as reported by the NCCL profiler plugin of a client (struct mfs_communicator)."""
 
     id: int
     name: str
@@ -416,18 +422,18 @@ class CommunicatorSnapshot(NamedTuple):
     ranks: int
     operations: int
     operation_bytes: int
-    """With which they were called."""
+    """Bytes that the operations were called with."""
     work_requests: int
     batch_bytes: int
-    """Of those sent, with a batch."""
+    """The part of the bytes sent that belongs to a batch."""
     sent_bytes: list[int]
-    """By operation (enum mfs_operation)."""
+    """Bytes that this rank has sent, by operation (enum mfs_operation)."""
     batch: int | None
-    """Slot of the latest send."""
+    """Slot of the batch of the latest send."""
     layer: int
 
 class DemandSnapshot(NamedTuple):
-    """The daemon's copy of a demand; `bytes_left` is what was announced less what was completed."""
+    """The daemon's copy of a demand. `bytes_left` are the announced bytes less the completed ones."""
 
     bytes: int
     bytes_left: int
@@ -439,7 +445,7 @@ class DemandSnapshot(NamedTuple):
     direction: int
 
 class RequestSnapshot(NamedTuple):
-    """The daemon's copy of a request. 0: none, unknown, not announced."""
+    """The daemon's copy of a request. A field of 0: none, unknown or not announced."""
 
     request_id: int
     program_id: int
@@ -450,17 +456,17 @@ class RequestSnapshot(NamedTuple):
     pruned: bool
     demands: tuple[DemandSnapshot, ...]
     rank: int = 0
-    """Of one that still queues, as the next."""
+    """Only set while the request still queues, as is `tokens_left`."""
     tokens_left: int = 0
 
 class BatchSnapshot(NamedTuple):
-    """The daemon's copy of a batch. `compute_left_ns` is from the moment of the snapshot."""
+    """The daemon's copy of a batch. `compute_left_ns` counts from the time of the snapshot."""
 
     client_id: int
     slot: int
     batch_id: int
     deadline_ns: int
-    """As the engine announced; 0: none."""
+    """As announced by the engine; 0: none."""
     compute_left_ns: int
     layers: int
     layer_current: int
@@ -469,7 +475,7 @@ class BatchSnapshot(NamedTuple):
     requests: tuple[RequestSnapshot, ...]
 
 class TaskSnapshot(NamedTuple):
-    """A task and the facts that decide its place: arbiter.h, struct mfs_task_snapshot and mfs_rmlq_snapshot."""
+    """A task and the facts that decide its place (struct mfs_task_snapshot, mfs_rmlq_snapshot)."""
 
     task: int
     bytes: int
@@ -477,7 +483,7 @@ class TaskSnapshot(NamedTuple):
     request_id: int
     batch_id: int
     deadline_ns: int
-    """Told with the task; 0: none."""
+    """The deadline submitted with the task; 0: none."""
     in_flight: bool
     layer: int
     stage: int
@@ -486,7 +492,7 @@ class TaskSnapshot(NamedTuple):
     """0: out, 1: in."""
     wire_class: int
     queued: bool
-    """False: it found the queue full and what follows is empty."""
+    """False: the queue was full, and the fields below are empty."""
     tier: int
     rli: int
     arrival: int
@@ -497,34 +503,34 @@ class TaskSnapshot(NamedTuple):
     request_deadline_ns: int
     budget_ns: int
     bytes_left: int
-    """Of its request, through this NIC: waiting, in flight and still to come."""
+    """Bytes of its request through this NIC: waiting, in flight and still to come."""
     bytes_ahead: int
-    """The part of it that was announced and not submitted yet."""
+    """The part of `bytes_left` that was announced and not submitted yet."""
     bytes_tail: int
     bytes_whole: int
-    """Of a load that is fetched, and waits: all of it, by which its class goes. 0: that goes by bytes_left."""
+    """Whole size of a waiting load whose class depends on that size. 0: the class depends on `bytes_left`."""
     level: int
     critical: bool
     lost: bool
     pruned: bool
 
 class NicFacts(NamedTuple):
-    """What the queue of a NIC reckons with. `unit_slack_ns` None: no batch is under way there."""
+    """The facts about a port that its queue uses. `unit_slack_ns` None: no batch is under way there."""
 
     rate_bytes_per_s: int
     rho: float
     unit_slack_ns: int | None
 
 class NicCounted(NamedTuple):
-    """What programs with the shim have given to a NIC since the start. By direction: out, in."""
+    """Bytes that programs with the shim have posted to a NIC since the start, by direction: out, in."""
 
     posted_bytes: tuple[int, ...]
     unscheduled_bytes: int
-    """Of these in each direction, by stages that never wait."""
+    """The part of `posted_bytes` in stages that never wait."""
     outstanding_bytes: int
     """Posted and not completed, in both directions."""
     class_bytes: tuple[tuple[int, ...], ...]
-    """Completed by tasks, by class."""
+    """Bytes that tasks have completed, by class."""
 
 EVENT_LAYOUT: int
 EVENT_BYTES: int
@@ -532,17 +538,17 @@ EVENT_SLOTS_MAX: int
 LEDGER_REQUESTS: int
 LEDGER_REQUEST_CELLS: int
 LEDGER_LAYER_REST: int
-"""Layer of what is beyond LEDGER_REQUEST_CELLS pairs of stage and layer of one request."""
+"""Layer under which the bytes of a request are counted beyond LEDGER_REQUEST_CELLS pairs of stage and layer."""
 
 class Verdict(IntEnum):
-    """enum mfs_verdict. NONE: no deadline, or its program ended first."""
+    """enum mfs_verdict. NONE: the request had no deadline, or its program ended first."""
 
     NONE = 0
     MET = 1
     MISSED = 2
 
 class AccountCell(NamedTuple):
-    """One stage and layer of a request: mfs/ledger.h, struct mfs_account_cell."""
+    """One stage and layer of a request (mfs/ledger.h, struct mfs_account_cell)."""
 
     stage: int
     layer: int
@@ -553,10 +559,11 @@ class AccountCell(NamedTuple):
     dropped_bytes: int
     first_ns: int
     last_ns: int
-    """0: nothing is complete."""
+    """0: nothing has completed."""
 
 class Account(NamedTuple):
-    """What one process has moved for a request: mfs/ledger.h, struct mfs_account. 0: none, not yet."""
+    """Bytes that one process has moved for a request (mfs/ledger.h, struct mfs_account). A field of 0: none or not
+    yet."""
 
     request_id: int
     client_id: int
@@ -572,7 +579,7 @@ class Account(NamedTuple):
     cells: tuple[AccountCell, ...]
 
 class Finished(NamedTuple):
-    """An announced request that has ended: mfs/ledger.h, struct mfs_finished."""
+    """An announced request that has ended (mfs/ledger.h, struct mfs_finished)."""
 
     request_id: int
     client_id: int
@@ -593,8 +600,10 @@ class LedgerTotals(TypedDict):
     cells: int
 
 class Arbiter:
-    """The daemon's native thread. Control calls may come from any Python thread, one at a time; they take microseconds
-    and release the interpreter lock while they wait. After `close` they raise OSError(ESHUTDOWN)."""
+    """The daemon's native thread, which permits tasks.
+
+    Its methods may be called from any Python thread; a lock serializes them. They take microseconds and release the
+    GIL while they wait. After `close` they raise OSError(ESHUTDOWN)."""
 
     def __init__(
         self,
@@ -616,47 +625,51 @@ class Arbiter:
         tasks_max: int = 262_144,
         cpus: Iterable[int] = (),
     ) -> None:
-        """epoch 0: taken from the clock, so every start differs. ValueError names the field that is out of range."""
+        """epoch 0: the epoch is taken from the clock, so that each start has another. ValueError names a field that is
+        out of range."""
 
     @property
     def epoch(self) -> int: ...
     def start(self) -> None: ...
     def close(self) -> None:
-        """Stops the thread; clients see state DETACHED and pass through. May be called twice."""
+        """Stops the thread. Clients see state DETACHED and post without permits. May be called twice."""
 
     def __enter__(self) -> Arbiter: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def client_add(self) -> tuple[int, int, int]:
-        """(client id, memfd, doorbell eventfd); the caller sends both descriptors with the welcome and closes them.
-        EUSERS: CLIENTS_MAX reached; ENOSPC: no memory for a segment."""
+        """Adds a client; returns (client id, memfd, doorbell eventfd). The caller sends both descriptors with the
+        welcome and closes them. EUSERS: CLIENTS_MAX reached; ENOSPC: no memory for a segment."""
 
     def client_remove(self, client_id: int) -> None:
         """ENOENT: no such client."""
 
     def nic(self, name: str, guid: int = 0, rate_bytes_per_s: int = 0) -> int:
-        """Index of the NIC, added when new; a rate of 0 keeps what is known. ENOSPC: NICS_MAX reached."""
+        """Returns the index of the NIC, which is added if new. A rate of 0 keeps the known one. ENOSPC: NICS_MAX
+        reached."""
 
     def rules(self, rules: Sequence[Rule]) -> None:
-        """Replaces the rules of all clients, present and future."""
+        """Replaces the rules for all present and future clients."""
 
     def mode(self, mode: int) -> None: ...
     def wire(self, dscp: Sequence[int]) -> None:
-        """DSCP of class 0, 1, ... given to all clients, present and future; classes beyond the list have none."""
+        """Sets the DSCP of class 0, 1, ... for all present and future clients. Classes beyond the list have none."""
 
     def batch_rank(self, client_id: int, batch_id: int, rank: int) -> None:
-        """ENOENT: the client has no such batch."""
+        """Sets the rank of a batch. ENOENT: the client has no such batch."""
 
     def request_prune(self, client_id: int, request_id: int, pruned: bool) -> None:
-        """Whether the request is served from the scavenger. ENOENT: the client has announced no such request."""
+        """Sets whether the request is served in the scavenger tier. ENOENT: the client has announced no such
+        request."""
 
     def waiting(self) -> list[tuple[int, tuple[RequestSnapshot, ...]]]:
-        """Clients whose requests that still queue (RequestFlag.WAITING) have changed since the last call, each with all
-        that it has now. `notice_fd` rings for them too."""
+        """Returns each client whose queued requests (RequestFlag.WAITING) have changed since the last call, with all
+        that it has queued now. `notice_fd` becomes readable for such changes too."""
 
     def outlook_fd(self) -> int | None:
-        """A descriptor of the outlook page for a client, to be closed. None: this kernel cannot seal one."""
+        """Returns a descriptor of the outlook page for a client; the caller closes it. None: this kernel cannot seal
+        one."""
 
     def outlook(
         self,
@@ -665,66 +678,70 @@ class Arbiter:
         far_valid_until_ns: int,
         pruned_valid_until_ns: int,
     ) -> None:
-        """Replaces what the page says of far ports (GID, direction of the flows, rate, time owed there) and of pruned
-        requests, and until when. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
+        """Replaces the far ports (GID, direction of the flows, rate, time owed there) and the pruned requests on the
+        outlook page, and until when each are valid. ValueError: more than OUTLOOK_FARS_MAX or OUTLOOK_PRUNED_MAX."""
 
     def notice_fd(self) -> int:
-        """An eventfd that is readable once contexts have changed; read it, then call `changed`. Not to be closed."""
+        """Returns an eventfd that is readable once contexts have changed. Read it, then call `changed`; do not close
+        it."""
 
     def changed(self) -> list[tuple[int, int, BatchSnapshot | None]]:
-        """Client id and slot of the batches that arrived, changed or ended since the last call, and each as it is now:
-        None when no batch is there any more."""
+        """Returns (client id, slot, batch) of each batch that arrived, changed or ended since the last call; the batch
+        is None if the slot has none any more."""
 
     def batch_snapshot(self, client_id: int, slot: int) -> BatchSnapshot | None:
-        """None: no batch is there (any more)."""
+        """Returns None if the slot has no batch (any more)."""
 
     def tasks(self, client_id: int) -> list[TaskSnapshot]:
-        """The client's tasks that wait or are in flight. ENOENT: no such client."""
+        """Returns the client's tasks that wait or are in flight. ENOENT: no such client."""
 
     def facts(self, nic: int, direction: int) -> NicFacts:
-        """What the queue of one direction (0: out, 1: in) reckons with. ENOENT: no such NIC or direction."""
+        """Returns the facts that the queue of one direction (0: out, 1: in) uses. ENOENT: no such NIC or direction."""
 
     def accounts(self, request_id: int = 0) -> list[Account]:
-        """What requests have moved; of one of them, or (0) of all in the table."""
+        """Returns the accounts of one request, or (0) of all requests in the ledger."""
 
     def finished(self) -> list[Finished]:
-        """Announced requests that have ended since the last call, each once for every process that announced it.
-        `notice_fd` is readable when there are some."""
+        """Returns the announced requests that have ended since the last call, each once for every process that
+        announced it. `notice_fd` is readable when there are some."""
 
     def ledger_totals(self) -> LedgerTotals: ...
     def opened(self) -> dict[str, int]:
-        """How often it failed open since it started: `queue_full` and `bypass` count tasks, `given_up` and
-        `written_off` clients."""
+        """Returns how often it failed open since the start, by reason. `queue_full` and `bypass` count tasks,
+        `given_up` and `written_off` count clients."""
 
     def trace_attach(self, slots: int = 65536) -> None:
-        """Writes events from now on. EBUSY: already; EINVAL: not a power of two up to EVENT_SLOTS_MAX."""
+        """Starts to record events. EBUSY: it already does; EINVAL: slots is not a power of two up to
+        EVENT_SLOTS_MAX."""
 
     def trace_detach(self) -> None:
-        """ENOENT: not attached."""
+        """Stops recording events. ENOENT: not attached."""
 
     def trace_read(self, n: int = 4096) -> tuple[bytes, int]:
-        """Up to n events of EVENT_BYTES each, oldest first, and how many were lost since the attachment. ENOENT."""
+        """Returns up to n events of EVENT_BYTES each, oldest first, and how many were lost since `trace_attach`.
+        ENOENT: not attached."""
 
     def stats(self) -> ArbiterStats: ...
     def nic_stats(self, nic: int) -> NicStats:
-        """ENOENT: no such NIC; indices are 0..stats()["nics"]-1."""
+        """Indices of NICs are 0..stats()["nics"]-1. ENOENT: no such NIC."""
 
     def counted(self, nic: int) -> NicCounted:
         """ENOENT: no such NIC."""
 
     def bypass(self, nic: int, sent_bytes_per_s: int, received_bytes_per_s: int, valid_until_ns: int) -> None:
-        """What the port carries past the programs with the shim: taken for load until then. ENOENT: no such NIC."""
+        """Sets the rates of traffic on the port that does not come from programs with the shim. They count as load
+        until `valid_until_ns`. ENOENT: no such NIC."""
 
     def client_stats(self, client_id: int) -> ClientStats:
         """ENOENT: no such client."""
 
     def communicators(self, client_id: int) -> list[CommunicatorSnapshot]:
-        """NCCL's, as the client reports them. ENOENT: no such client."""
+        """Returns the NCCL communicators that the client reports. ENOENT: no such client."""
 
 # ---- client ----------------------------------------------------------------------------------------------------------
 
 class DemandInfo(NamedTuple):
-    """Bytes of one stage and layer between a NIC of this node and a port elsewhere; `peer` is a GID or empty."""
+    """Bytes of one stage and layer between a NIC of this node and a port of another. `peer` is a GID or empty."""
 
     bytes: int
     peer: builtins.bytes = b""
@@ -734,7 +751,8 @@ class DemandInfo(NamedTuple):
     direction: int = 0
 
 class RequestInfo(NamedTuple):
-    """What an engine announces of a request: client.h, struct mfs_request_info. 0: none, unknown, not announced."""
+    """What an engine announces about a request (client.h, struct mfs_request_info). A field of 0: none, unknown or not
+    announced."""
 
     request_id: int
     program_id: int = 0
@@ -744,45 +762,46 @@ class RequestInfo(NamedTuple):
     flags: int = 0
     demands: tuple[DemandInfo, ...] = ()
     rank: int = 0
-    """With RequestFlag.WAITING: its place in the engine's order, smaller goes first."""
+    """With RequestFlag.WAITING: its place in the engine's order; smaller goes first."""
     tokens_left: int = 0
-    """With RequestFlag.WAITING: to compute until its first token."""
+    """With RequestFlag.WAITING: tokens to compute until its first output token."""
 
 class Open(IntEnum):
-    """Why a task goes without a permit: enum mfs_open."""
+    """Why a task goes without a permit (enum mfs_open)."""
 
     OVERFLOW = 0
     HOLD = 1
     STALE = 2
 
 def peer_hash(gid: builtins.bytes) -> int:
-    """mfs_peer_hash: a number for the port of this GID (16 bytes), the same everywhere, 0 for zeros alone."""
+    """Returns the number of the port with this GID of 16 bytes (mfs_peer_hash). It is the same on every host, and 0
+    for a GID of zeros."""
 
 class OutlookPort(NamedTuple):
-    """One direction of a NIC of this node, of all its processes: struct mfs_port_outlook."""
+    """One direction of a NIC of this node, summed over its processes (struct mfs_port_outlook)."""
 
     rate_bytes_per_s: int
     waiting_bytes: tuple[int, int, int, int]
     """By tier: critical, early, last, scavenger."""
     in_flight_bytes: int
     achieved_bytes_per_s: int
-    """Of late, of what asks for permits."""
+    """Recent rate of the traffic that asks for permits."""
     unscheduled_bytes_per_s: int
-    """Of late, of what never waits."""
+    """Recent rate of the traffic that never waits."""
 
 class OutlookFar(NamedTuple):
-    """A port elsewhere that flows of this node come from or go to: struct mfs_far_outlook."""
+    """A port of another node that flows of this node come from or go to (struct mfs_far_outlook)."""
 
     peer: builtins.bytes
     """GID."""
     direction: int
-    """Of the flows, as seen from this node."""
+    """Direction of the flows, as seen from this node."""
     rate_bytes_per_s: int
     """0: unknown."""
     owed_ns: int | None
-    """That the port needs for all that is promised there. None: no coordinator says it."""
+    """Time that the port needs for all bytes promised there. None: no coordinator reports it."""
     achieved_bytes_per_s: int
-    """Of this node's own flows there; 0: none."""
+    """Rate of this node's own flows with the port; 0: none."""
 
 class OutlookPage(NamedTuple):
     """A copy of the outlook page. Times are on CLOCK_MONOTONIC."""
@@ -791,9 +810,9 @@ class OutlookPage(NamedTuple):
     written_ns: int
     valid_until_ns: int
     far_valid_until_ns: int
-    """0: no coordinator says anything."""
+    """0: no coordinator reports far ports."""
     ports: tuple[OutlookPort, ...]
-    """NIC * 2 + direction."""
+    """Indexed by NIC * 2 + direction."""
     fars: tuple[OutlookFar, ...]
     pruned: tuple[int, ...]
 
@@ -805,29 +824,31 @@ def fetch_forecast_ns(
     announced_bytes: int = 0,
     far_bytes: int | None = None,
 ) -> int:
-    """mfs_fetch_forecast: the arithmetic of mfsd/policy/outlook.py in C. `own` as OutlookPort; `far`: rate, time owed,
-    rate achieved."""
+    """Forecasts how long a fetch takes (mfs_fetch_forecast): mfsd/policy/outlook.py in C. `own` has the fields of
+    OutlookPort; `far` is (rate, time owed, rate achieved)."""
 
 class Client:
-    """A process's own session with the daemon of its node; see client.h. Methods may be called from any thread."""
+    """The session of a process with the daemon of its node (client.h). Methods may be called from any thread."""
 
     @staticmethod
     def attach(
         socket_path: str | None = None, *, process: str | None = None, mode: int = 2, timeout_ms: int = 0
     ) -> Client:
-        """OSError: ENOENT/ECONNREFUSED no daemon, EPROTO version or size, EACCES refused, ETIMEDOUT, EPERM setuid; its
-        strerror is a line for people. None and 0 take the defaults ($MFS_SOCKET or /run/mfs/mfsd.sock, 200 ms)."""
+        """Attaches to the daemon. None and 0 stand for the defaults ($MFS_SOCKET or /run/mfs/mfsd.sock, 200 ms).
+
+        OSError: ENOENT or ECONNREFUSED no daemon, EPROTO another version or size, EACCES refused, ETIMEDOUT, EPERM a
+        setuid program; its strerror is a readable line."""
 
     @staticmethod
     def borrow(address: int) -> Client:
-        """The client that another copy of the native code in this process owns and never unmaps (the shim's, api.h).
-        Detach and forget then only let go of it."""
+        """Returns the client at this address, which another copy of the native code in this process (the shim, api.h)
+        owns and never unmaps. `detach` and `forget` then only drop the reference."""
 
     @property
     def borrowed(self) -> bool: ...
     def detach(self) -> None: ...
     def forget(self) -> None:
-        """In a child after fork, instead of `detach`: tells the daemon nothing."""
+        """Drops the session without informing the daemon: call this instead of `detach` in a child after fork."""
 
     def __enter__(self) -> Client: ...
     def __exit__(
@@ -837,39 +858,39 @@ class Client:
     def client_id(self) -> int: ...
     @property
     def minor(self) -> int:
-        """The lower of this code's and the daemon's minor ABI version."""
+        """The lower of the minor ABI versions of this code and of the daemon."""
 
     @property
     def epoch(self) -> int: ...
     def alive(self) -> bool: ...
     def detached(self) -> bool:
-        """The daemon gave this client up, or has stopped."""
+        """Whether the daemon has given this client up or has stopped."""
 
     def nic_name(self, nic: int) -> str:
-        """Empty: the daemon knows no NIC of this index."""
+        """Returns the NIC's name; empty if the daemon knows no NIC of this index."""
 
     def hung_up(self) -> bool: ...
     def mode(self) -> int: ...
     @property
     def classes(self) -> int:
-        """K: classes on the wire are 0..K-1, K-1 is the scavenger's."""
+        """Number K of classes on the wire. They are 0..K-1; K-1 is the scavenger's."""
 
     @property
     def max_hold_ns(self) -> int: ...
     def dscp(self) -> list[int | None]:
-        """DSCP of each class; None: the fabric marks none."""
+        """Returns the DSCP of each class; None for a class that the fabric does not mark."""
 
     @property
     def apart(self) -> int:
-        """Classes that the wire keeps apart from that of collectives, one bit each."""
+        """Bit mask of the classes that the wire keeps apart from the class of collectives."""
 
     def outlook(self) -> OutlookPage | None:
-        """A copy of the whole page. None, as of all calls about it: nothing is known now."""
+        """Returns a copy of the outlook page. This and the calls below return None if nothing is known now."""
 
     def outlook_port(self, nic: int, direction: int) -> OutlookPort | None: ...
     def outlook_far(self, peer: bytes, direction: int) -> OutlookFar | None: ...
     def request_pruned(self, request_id: int) -> bool | None:
-        """Of any process of this node."""
+        """Whether the request is pruned; it may belong to any process of this node."""
 
     def fetch_ns(
         self,
@@ -880,11 +901,11 @@ class Client:
         announced_bytes: int = 0,
         far_bytes: int | None = None,
     ) -> int | None:
-        """How long a fetch would take from now on. `deadline_ns` 0: nothing waits for it. `far_bytes`: through the
-        owner's port, as many if not given; `announced_bytes`: of these, what is announced."""
+        """Returns how long a fetch would take from now on. `deadline_ns` 0: nothing waits for it. `far_bytes` go
+        through the owner's port (default: size_bytes); `announced_bytes` is the announced part of them."""
 
     def gate(self, nic: int) -> int:
-        """Bit mask of stages that must ask (1 << stage)."""
+        """Returns the bit mask of the stages that must ask for permits (1 << stage)."""
 
     def nic(self, name: str, guid: int = 0, rate_bytes_per_s: int = 0) -> int: ...
     def submit(
@@ -905,24 +926,27 @@ class Client:
         queue: int = 0,
         left_bytes: int = 0,
     ) -> int:
-        """The task's id. ENOTCONN: daemon gone; EAGAIN: no slot or ring full. Both mean: post without a permit.
+        """Submits a task and returns its id.
 
-        `asked`: its permit is asked for by `permit` and `permit_wait` and is not among those of `permits`.
-        `class_marked`: it will go out on the lane of the permitted class, so it need not wait for collectives where the
-        wire has classes. `incoming`: its bytes come to this node (RDMA READ), so it waits for that direction of the
-        link only. `peer`: `peer_hash` of the port that it goes to, 0: unknown; `queue`: the queue pair, 0: none.
+        ENOTCONN: the daemon is gone; EAGAIN: no slot is free or the ring is full. In both cases post without a permit.
         EINVAL: 2**40 bytes or more.
+
+        `asked`: the caller gets the permit with `permit` or `permit_wait`; `permits` does not return it.
+        `class_marked`: the task leaves on the lane of its permitted class, so it need not wait for collectives where
+        the wire has classes. `incoming`: its bytes come to this node (RDMA READ), so it waits only for that direction
+        of the link. `peer`: `peer_hash` of the port that it goes to, 0: unknown. `queue`: the queue pair, 0: none.
         """
 
     def permit(self, task_id: int) -> int | None:
-        """The class of a permitted task; None while it waits. ENOENT: it has ended."""
+        """Returns the class of a permitted task; None while it waits. ENOENT: the task has ended."""
 
     def permit_wait(self, task_id: int, timeout_ns: int) -> int | None:
-        """The same after sleeping for it; None after timeout_ns. ENOTCONN: the daemon is gone."""
+        """Sleeps until the task is permitted and returns its class; None after timeout_ns. ENOTCONN: the daemon is
+        gone."""
 
     def submit_transfer(self, transfer: Transfer, nic: int, batch: int | None, peer: int) -> int:
-        """The id of a task whose permit is asked for by `permit` and `permit_wait`. `nic`, `batch` and `peer`: this
-        client's numbers of what the transfer names. Errors as of `submit`."""
+        """Submits a transfer as a task and returns its id, for `permit` and `permit_wait`. `nic`, `batch` and `peer`
+        are this client's numbers for those that the transfer names. Errors are those of `submit`."""
 
     def ask(
         self,
@@ -934,90 +958,93 @@ class Client:
         otherwise: int,
         /,
     ) -> Permit | None:
-        """Submits and waits in one call, at most for `max_hold` and timeout_ns. What goes without a permit (its stage
-        need not ask, time is up) has the class `otherwise`. None: the daemon only observes, or is gone.
-        LookupError: it knows no such NIC."""
+        """Submits a transfer and waits for its permit, for at most `max_hold` and timeout_ns.
+
+        If the transfer goes without a permit, because its stage need not ask or the time is up, its class is
+        `otherwise`. None: the daemon only observes, or is gone. LookupError: the daemon knows no such NIC."""
 
     def take(self, transfer: Transfer, nic: int, batch: int | None, peer: int, /) -> Permit | None:
-        """On credit, in one call. None: there is no credit, or no daemon, and nothing was asked. Errors as of
-        `submit_transfer`."""
+        """Returns a permit on credit. None: there is no credit or no daemon, and nothing was submitted. Errors are
+        those of `submit_transfer`."""
 
     def permits(self, n: int = 64) -> list[tuple[int, int]]:
-        """(task id, class on the wire) of permits that have arrived; empty when there are none."""
+        """Returns (task id, class on the wire) of up to n permits that have arrived."""
 
     def wait(self, timeout_ns: int) -> bool:
-        """Sleeps until permits arrive; False after timeout_ns."""
+        """Sleeps until permits arrive; returns False after timeout_ns."""
 
     def complete(self, task_id: int) -> None: ...
     def cancel(self, task_id: int, bypassed: bool = False) -> None: ...
     def count_posted(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def count_completed(self, nic: int, stage: int, size_bytes: int) -> None: ...
     def count_open(self, why: Open) -> None:
-        """A task goes without a permit."""
+        """Counts a task that goes without a permit."""
 
     def batch_begin(self, batch_id: int, layers: int, deadline_ns: int = 0, compute_ns: int = 0) -> int: ...
     def batch_begin_with(
         self, batch_id: int, layers: int, requests: Sequence[RequestInfo], deadline_ns: int = 0, compute_ns: int = 0
     ) -> tuple[int, list[int]]:
-        """Slots of the batch and of its requests. ENOSPC: there are too many, and nothing was begun; EINVAL: an id
-        of 0, or more than REQUEST_DEMANDS_MAX demands of one request."""
+        """Begins a batch and its requests; returns their slots. ENOSPC: there are too many, and nothing was begun.
+        EINVAL: an id is 0, or a request has more than REQUEST_DEMANDS_MAX demands."""
 
     def batch_layer(self, batch: int, layer_current: int) -> None: ...
     def batch_end(self, batch: int) -> None:
-        """Ends its requests too. ENOENT: it has ended already."""
+        """Ends a batch and its requests. ENOENT: it has ended already."""
 
     def request_begin(self, request: RequestInfo, batch: int | None = None) -> int:
-        """The slot of a request that comes later than its batch, or has none. Errors as `batch_begin_with`."""
+        """Begins a request that comes later than its batch or has none; returns its slot. Errors are those of
+        `batch_begin_with`."""
 
     def request_end(self, request: int) -> None:
-        """ENOENT: it has ended already."""
+        """Ends a request. ENOENT: it has ended already."""
 
     def request_judgement(self, request: int) -> int:
-        """Flags of `Judgement`."""
+        """Returns what the daemon has decided about a request, as flags of `Judgement`."""
 
     def rules(self) -> list[Rule]: ...
 
 class Permit:
-    """Permission to send one message, given by `Client.ask`. Forgotten without `complete` it is cancelled."""
+    """Permission to send one message, returned by `Client.ask` and `Client.take`. It is cancelled if it is deleted
+    without `complete`."""
 
     @property
     def wire_class(self) -> int:
-        """The priority on the wire, 0 highest."""
+        """Priority of the message on the wire; 0 is the highest."""
 
     def ready(self) -> bool:
-        """True. With `wait` as of `mfsd.client.Task`."""
+        """Returns True. With this and `wait` a permit can be used like a `mfsd.client.Task`."""
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Its class."""
+        """Returns the class at once."""
 
     def complete(self) -> None:
-        """The bytes have arrived."""
+        """Reports that the bytes have arrived."""
 
     def cancel(self) -> None:
-        """It is not sent."""
+        """Reports that the message is not sent."""
 
 # ---- the adapter's fast path -----------------------------------------------------------------------------------------
 
 class Settled:
-    """What a process asks with now; its session keeps it right."""
+    """The client and numbers that a process asks for permits with; its session keeps them up to date."""
 
     client: Client | None
-    """None: none, or ask the attachment."""
+    """None: there is no client, or it must be asked of the attachment."""
     nics: dict[int, int]
-    """The session's number of each NIC -> the daemon's."""
+    """The session's number of each NIC -> the daemon's number."""
     open_class: int
-    """Of what goes without a permit."""
+    """Class of messages that go without a permit."""
 
     def __init__(self, open_class: int) -> None: ...
 
 class FastPath:
-    """The whole way of a call that moves one buffer to or from a peer, as one native call: what it is for, the permit,
-    the lane of its class, the library's own method, the completion.
+    """Runs a call that moves one buffer to or from a peer as one native call: finds out what it is for, gets the permit
+    and the lane of its class, calls the library's own method and reports the completion.
 
-    Decisions are the owner's: `course` says what holds for the calls to a peer (the session's number of the NIC,
-    whether writes and whether reads are marked with their class, by class the lane or None for the engine itself, the
-    name of the port that they go to), and is asked again after `course_ns` and after `changed`. A lane is the engine
-    and the peer's name there.
+    The owner decides: `course(peer)` returns what applies to all calls to a peer: the session's number of the NIC,
+    whether writes and whether reads are marked with their class, the lane of each class (None for the engine itself)
+    and the name of the port that they go to. It is called again after `course_ns` and after `changed`. A lane is an
+    engine and the peer's name there.
     """
 
     def __init__(
@@ -1036,50 +1063,53 @@ class FastPath:
         give_up_ns: int,
         course_ns: int,
     ) -> None:
-        """`slot_of` knows the slot of a batch, `peer_of` the number of a port's name; `context` holds None or (request,
-        stage or None, layer, deadline_ns, batch); where one of `owned` is not empty, addresses may have owners, and
-        nothing goes this way. `route` is asked for the lane of a class that the course does not know; `failed` is
-        called for of a peer that a lane does not reach: the engine itself then tries once more, and its answer
-        counts, unless `give_up_ns` have gone by since the call began."""
+        """`slot_of` returns the slot of a batch, `peer_of` the number of a port's name. `context` holds None or
+        (request, stage or None, layer, deadline_ns, batch). While one of `owned` is not empty, addresses may have
+        owners and no call takes this path. `route` returns the lane of a class that is not in the course. If a transfer
+        in a lane fails, `failed` is called with the peer. The engine itself then tries once more and its result counts,
+        unless `give_up_ns` have passed since the call began."""
 
     def changed(self) -> None:
         """What `course` answers has changed."""
 
 def one_buffer(original: Callable[..., int], otherwise: Callable[..., int], reading: bool) -> Callable[..., int]:
-    """A method of a class whose instances have a FastPath or None as `_mfs_fast_path`: what
-    `original(self, peer, address, peer_address, length)` answers, or raises, by that path. What is unusual (other
-    arguments, a large message, an owner of addresses, no course, nothing scheduled) is left to `otherwise`."""
+    """Returns a method for a class whose instances have a FastPath or None as `_mfs_fast_path`.
 
-# ---- the fast path of transfers that are posted and asked about ------------------------------------------------------
+    It runs `original(self, peer, address, peer_address, length)` by that path and returns or raises what `original`
+    does. It calls `otherwise` in unusual cases: other arguments, a large message, an owner of addresses, no course,
+    nothing scheduled."""
+
+# ---- the fast path of transfers that are posted, and then polled by their program ------------------------------------
 
 class Unasked:
-    """Transfers of native code about which only their programs ask yet, and the bell of the thread that will."""
+    """Native transfers that only their programs poll so far, and the bell of the thread that will poll them later."""
 
     def __init__(self, arriving_ns: int, waiting_ns: int) -> None:
-        """For how long one is its program's alone: while the network has it, and while it waits for its permit."""
+        """How long only its program polls a transfer: `arriving_ns` once it is in the network, `waiting_ns` while it
+        waits for its permit."""
 
     def __len__(self) -> int: ...
     def due(self) -> list[Posting]:
-        """Those whose time is over. They stay until they end or are handed over."""
+        """Returns the transfers whose time is over. They stay here until they end or are handed over."""
 
     def ring(self) -> None:
         """Wakes the thread."""
 
     def soon(self) -> None:
-        """Wakes the thread, `arriving_ns` from now."""
+        """Wakes the thread in `arriving_ns`."""
 
     def wait(self, timeout_s: float) -> None:
-        """Until the bell rings, or the time is over."""
+        """Waits until the bell rings or the time is over."""
 
     def wait_until_due(self) -> None:
-        """Until the bell rings, or one is due. Takes no GIL meanwhile."""
+        """Waits, without the GIL, until the bell rings or a transfer is due."""
 
 class Posting:
-    """One transfer of one message, as native code has it. Where something is unusual it becomes the Transfer that
-    `transfer_of` has made of it, for good or until that has ended and is started again."""
+    """A transfer of one message that native code handles. In unusual cases it is handed over: the Transfer that
+    `transfer_of` makes of it replaces it, for good or until that Transfer has ended and is started again."""
 
     def __init__(self) -> None:
-        """TypeError: PostedPath.posting and its agent's methods make them."""
+        """Raises TypeError: only PostedPath.posting and the methods of its agent make postings."""
 
     own: Any
     """NIXL's handle."""
@@ -1096,24 +1126,24 @@ class Posting:
     size_bytes: int
     incoming: bool
     stage: int
-    """Of what has no stage in its metadata."""
+    """Stage if the metadata has none."""
 
     @property
     def native(self) -> bool:
-        """It was posted by native code, and not handed over."""
+        """Whether native code has posted it and has not handed it over."""
 
     @property
     def waits(self) -> bool:
-        """Native code has asked for its permit."""
+        """Whether native code has asked for its permit and waits for it."""
 
     def transfer(self) -> Any:
-        """Hands it over; its Transfer."""
+        """Hands it over and returns its Transfer."""
 
 class PostedPath:
-    """How transfers of one message are made, permitted, posted, asked about and released in native code, one call each.
+    """Makes, permits, posts, polls and releases transfers of one message in native code, one call each.
 
-    Nothing is decided here: what has a lane, an owner of its memory, or a failure, what waits long and what cannot be
-    asked for is left to Python, before anything was done or with the permit that is there.
+    Nothing is decided here. A transfer is left to Python if it has a lane or an owner of its memory, if it fails, waits
+    long or cannot be asked for: either before anything was done, or with the permit that it has.
     """
 
     def __init__(
@@ -1137,13 +1167,15 @@ class PostedPath:
         fail: Callable[[Any, BaseException | None], None],
         proc: Any,
     ) -> None:
-        """`binding`: NIXL's agent, whose answers are `success`, `in_progress` or failures. `course` and `course_ns` are
-        as of FastPath, but the classes are those that go by the program's own backend. `begin` starts the thread of
-        `unasked`. The others go on in Python: `transfer_of` makes the Transfer (closed: it was released); `take_over`
-        has it under way (or arrived, without a permit) since a time in seconds, with NIXL's answer if there is one;
-        `wait_on` has it wait for a task of the client's since a time in nanoseconds; `start_permitted` posts it;
-        `check` says how it stands; `fail` knows that NIXL has not taken it. `proc`: the `state` of a Transfer that is
-        under way."""
+        """`binding` is NIXL's agent, whose results are `success`, `in_progress` or failures. `course` and `course_ns`
+        are those of FastPath, but the classes are those that use the program's own backend. `begin` starts the thread
+        of `unasked`.
+
+        The other functions continue in Python. `transfer_of` makes the Transfer (True: it was released). `take_over`
+        continues one that is under way (without a permit: has arrived) since a time in seconds, with NIXL's result if
+        there is one. `wait_on` waits for the permit of a task that the client submitted at a time in nanoseconds.
+        `start_permitted` posts it, `check` returns its state, `fail` handles that NIXL has not accepted it. `proc` is
+        the `state` of a Transfer that is under way."""
 
     def makes(
         self,
@@ -1162,33 +1194,35 @@ class PostedPath:
         writes: int,
         size_max_bytes: int,
     ) -> None:
-        """Has it make transfers between lists of `prepared_class` of at most that size, of agent `name` with others:
-        for what `call`, `context` or else `unknown` says, with stage `reads` or `writes`. Where there are `lanes` the
-        indices are `copied`, to make it again there."""
+        """Lets this path also make transfers, of up to `size_max_bytes` between lists of `prepared_class`, by agent
+        `name` with other agents. Their metadata is that of `call`, else of `context`, else `unknown`; its stage, if
+        missing, is `reads` or `writes`. If there are `lanes`, the indices are `copied` so that a transfer can be made
+        again there."""
 
     def posting(
         self, kept: Any, own: Any, peer: str, metadata: Any, size_bytes: int, stage: int, incoming: bool
     ) -> Posting | None:
-        """Of a Transfer that Python has made, with NIXL's handle. None: there can be none."""
+        """Returns the posting of a Transfer that Python has made with NIXL's handle `own`; None if it must stay in
+        Python."""
 
     def changed(self) -> None:
         """What `course` answers has changed."""
 
 def posted_make(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """NIXL's make_prepped_xfer of agents that have a PostedPath or None as `_mfs_path`; `otherwise`: the long way. Its
-    handles have the Posting as `posting`, which the functions below look for."""
+    """Returns NIXL's make_prepped_xfer for agents that have a PostedPath or None as `_mfs_path`. `otherwise` is the
+    path in Python. Handles have the Posting as `posting`, which the functions below use."""
 
 def posted_transfer(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """NIXL's transfer."""
+    """Returns NIXL's transfer."""
 
 def posted_check(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """NIXL's check_xfer_state."""
+    """Returns NIXL's check_xfer_state."""
 
 def posted_release(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Handles' release."""
+    """Returns the `release` of handles."""
 
 def posted_del(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Handles' __del__."""
+    """Returns the `__del__` of handles."""
 
 # ---- queue, for tests and the simulator ------------------------------------------------------------------------------
 
@@ -1216,8 +1250,8 @@ class RmlqStats(TypedDict):
     batches: int
 
 class Rmlq:
-    """The reverse multi-level queue of one NIC (rmlq.h), clock passed in. One method a C function. incoming: its flows
-    are fetched from other hosts' ports."""
+    """The reverse multi-level queue of one NIC (rmlq.h). Each method calls one C function; the caller passes the time.
+    incoming: its flows are fetched from ports of other hosts."""
 
     def __init__(
         self, rate_bytes_per_s: int, *, policy: Policy = ..., flows_max: int = 4096, incoming: bool = False
@@ -1239,12 +1273,12 @@ class Rmlq:
     def peek(self, now_ns: int) -> Pick | None: ...
     def pick(self, now_ns: int) -> Pick | None: ...
     def close_destination(self, destination: int) -> None:
-        """Flows to it are passed over by peek and pick until it is opened again."""
+        """Lets `peek` and `pick` skip flows to the destination until `open_destination`."""
 
     def open_destination(self, destination: int) -> None: ...
     def place(self, handle: int) -> Pick: ...
     def complete(self, handle: int, size_bytes: int | None = None) -> bool:
-        """True when the flow is done; None completes all of it."""
+        """Completes bytes of a flow (None: all); returns whether the flow is done."""
 
     def cancel(self, handle: int) -> None: ...
     def batch(
@@ -1276,7 +1310,8 @@ class Rmlq:
     def set_load(self, rho: float) -> None: ...
     def set_rate(self, rate_bytes_per_s: int) -> None: ...
     def advance(self, now_ns: int) -> int | None:
-        """When to call again; None: only an event can change anything."""
+        """Applies the promotions due by now_ns. Returns when to call again; None if only an event can change
+        anything."""
 
     def waiting(self) -> int: ...
     def waiting_at(self, destination: int) -> int: ...
@@ -1285,18 +1320,19 @@ class Rmlq:
 # ---- rate allocation, for the simulator (_fluid.pxi) -----------------------------------------------------------------
 
 class FluidPath:
-    """Links a flow crosses and the share of its rate on each (1 where not given). ValueError: none, or one twice."""
+    """The links that a flow crosses and the share of its rate on each (default 1). ValueError: no link, or one
+    twice."""
 
     def __init__(self, links: Sequence[int], shares: Sequence[float] | None = None) -> None: ...
 
 class Fluid:
-    """Exact strict-priority max-min rates over links (fluid.h); bytes, seconds, bytes per second."""
+    """Computes exact strict-priority max-min rates over links (fluid.h) in bytes, seconds, and bytes per second."""
 
     def __init__(self, capacities: Sequence[float]) -> None: ...
     def add_link(self, capacity: float) -> int: ...
     def set_capacity(self, link: int, capacity: float) -> None: ...
     def add(self, path: FluidPath, order: int, bytes: float, weight: float = 1.0) -> int:
-        """A new flow's number. Smaller orders go first, equal ones share by weight."""
+        """Adds a flow and returns its number. Smaller orders go first; flows of equal order share by weight."""
 
     def remove(self, flow: int) -> None: ...
     def refill(self, flow: int, bytes: float) -> None: ...
@@ -1304,7 +1340,7 @@ class Fluid:
     @property
     def now(self) -> float: ...
     def next(self) -> float:
-        """Time of the next completion, infinity when there is none."""
+        """Returns the time of the next completion; infinity if there is none."""
 
     def advance(self, now: float) -> None: ...
     def take_completed(self) -> list[int]: ...
@@ -1315,20 +1351,20 @@ class Fluid:
     def replay(
         self, start_s: object, bytes: object, order: object, first_link: object, links: object, finish_s: object
     ) -> None:
-        """Runs an open-loop trace, given as arrays, and writes finish_s."""
+        """Runs an open-loop trace given as arrays, and fills `finish_s`."""
 
 # ---- Algorithm 1, incremental (_plan.pxi) ----------------------------------------------------------------------------
 
 class PlanDelta(NamedTuple):
-    """What changed since the last `PlanCore.delta()`. Apply `restored` before the others: a number may be in use
+    """Changes since the last `PlanCore.delta()`. Apply `restored` before the others, because a number may be in use
     again."""
 
     pruned: list[Pruned]
-    """Requests in the scavenger, new there or for another reason."""
+    """Requests that are newly in the scavenger, or are there for another reason now."""
     infeasible: list[int]
-    """Requests that cannot be in time with every port to themselves; not those that are pruned."""
+    """Requests that could not be in time even with every port to themselves, without the pruned ones."""
     restored: list[int]
-    """Requests that an earlier delta had as pruned or infeasible and that are neither any more, or not active."""
+    """Requests that were pruned or infeasible in an earlier delta and now are neither, or are not active."""
 
 class PlanCounts(NamedTuple):
     batches: int
@@ -1338,42 +1374,43 @@ class PlanCounts(NamedTuple):
     drop_budget: int
 
 class PlanCore:
-    """Order and pruning under events, kept up to date (plan.h): equal to mfsd/policy/pruning.py by value.
+    """Updates order and pruning at each event (plan.h), with the same results as mfsd/policy/pruning.py.
 
-    Resources are numbered from 0, and loads are nanoseconds of theirs. Refused (ValueError), with nothing changed: an
-    arrival of an active batch, an update or departure of one that is not, a batch without requests, a request twice or
-    in another batch, an unknown resource, and numbers that are negative or not whole. Numbers of batches and requests
-    are below 2**64; times (the clock, compute, deadlines other than NO_DEADLINE), and all load that is promised on one
-    resource, are at most 2**61 ns.
+    Resources are numbered from 0; a load is the time in ns that it takes of its resource. ValueError, with nothing
+    changed: an arrival of an active batch, an update or departure of an inactive one, a batch without requests, a
+    request twice or in another batch, an unknown resource, a number that is negative or not whole. Numbers of batches
+    and requests are below 2**64. Times (the clock, compute, deadlines other than NO_DEADLINE) and the sum of the loads
+    promised on one resource are at most 2**61 ns.
     """
 
     def __init__(self, config: PolicyConfig, resources: int) -> None: ...
     def arrive(self, batch: Batch, now_ns: int) -> None: ...
     def update(self, batch: Batch, now_ns: int) -> None:
-        """Replaces an active batch by what is left of it."""
+        """Replaces an active batch by its rest."""
 
     def depart(self, batch_id: int, now_ns: int) -> None: ...
     def hold(self) -> None:
-        """Events are taken and change nothing else, until `release` evaluates all of them as one."""
+        """Collects the following events without evaluating them. `release` evaluates all of them as one."""
 
     def release(self, now_ns: int) -> None: ...
     def delta(self) -> PlanDelta:
-        """What changed since it was last asked, after one event or many."""
+        """Returns the changes since the last call, after one event or many."""
 
     def plan(self) -> Plan:
-        """The result of the last event. Builds everything: for inspection, not for every event."""
+        """Returns the result of the last event. Builds all of it, so use it for inspection, not after every event."""
 
     def counts(self) -> PlanCounts: ...
     def spend(self, requests: int) -> None:
-        """So many requests are pruned by others: they spend the drop budget from the next event on."""
+        """Sets how many requests others have pruned. They use up drop budget from the next event on."""
 
     def promised(self, resource: int, red_ns: int | None = None) -> int:
-        """For how long the resource is busy with batches of this RED and before, without what is pruned."""
+        """Returns how long in ns the resource is busy with batches of this RED or an earlier one (None: with all
+        batches). Pruned requests are left out."""
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
 
 class Passage(NamedTuple):
-    """One task between enter and complete or leave."""
+    """One task between `enter` and `complete` or `leave`."""
 
     entered_ns: int
     due_ns: int
@@ -1385,27 +1422,29 @@ class DestinationWindow(NamedTuple):
     window_bytes: int
     in_flight_bytes: int
     rate_bytes_per_s: int
-    """At which it completed last; 0: unknown."""
+    """Rate at which the destination completed last; 0: unknown."""
 
 ROOM: int
 ROOM_NIC_FULL: int
 ROOM_DESTINATION_FULL: int
 
 class Window:
-    """What may be under way in one direction of a NIC, in all and to each destination (window.h), clock passed in."""
+    """Limits the bytes under way in one direction of a NIC, in total and per destination (window.h). The caller passes
+    the time."""
 
     def __init__(self, rate_bytes_per_s: int, *, window_ns: int = 200_000, window_bytes_min: int = 131_072) -> None: ...
     def set_rate(self, rate_bytes_per_s: int, now_ns: int) -> None: ...
     def set_drain(self, bytes_per_s: float, now_ns: int) -> None: ...
     def destination(self, key: int, now_ns: int, program: int = 0) -> int:
-        """The number of what a program sends to a destination; both are numbers below 2**32."""
+        """Returns the index of what one program sends to one destination; `key` and `program` are below 2**32."""
 
     def take_waiting(self, destination: int) -> int | None:
-        """Takes one of those that found the window of this one full; None: there is none any more."""
+        """Takes a number off the list of those that found the window of this destination full; None if the list is
+        empty."""
 
     def give(self, destination: int) -> None: ...
     def room(self, destination: int, size_bytes: int, now_ns: int, tier: int = 0) -> tuple[int, int]:
-        """One of the three ROOMs, and with ROOM_NIC_FULL when to try again."""
+        """Returns one of the ROOM constants, and when to try again if it is ROOM_NIC_FULL."""
 
     def enter(self, destination: int, size_bytes: int, now_ns: int) -> Passage: ...
     def complete(self, passage: Passage, now_ns: int) -> None: ...
@@ -1417,32 +1456,33 @@ class Window:
     def backlog(self, now_ns: int) -> int: ...
     def snapshot(self, destination: int) -> DestinationWindow: ...
     def rate_to(self, key: int, now_ns: int) -> int:
-        """Bytes a second at which the destination completed last; 0: unknown, or forgotten."""
+        """Returns the rate at which the destination completed last; 0 if it is unknown or too old."""
 
 # ---- The serving simulator's step (_serving.pxi) ---------------------------------------------------------------------
 
 class ServedCall:
-    """What changes of a call while it is served: state 0 waits, 1 its prompt is partly computed, 2 decodes, 3 ended."""
+    """The fields of a call that change while it is served. State 0: it waits, 1: its prompt is partly computed, 2: it
+    decodes, 3: it has ended."""
 
     request_id: int
     num_prompt_tokens: int
     num_computed_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
-    """Brought up to date when its prompt is done and when it ends; between these ask `produced`."""
+    """Updated only when its prompt is done and when it ends; call `produced` in between."""
     prefill_left: int
     folded: int
-    """Output tokens that are part of the prompt since the KV was taken: they are computed again."""
+    """Output tokens that became part of the prompt when its KV was taken; they are computed again."""
     offset: int
-    """Of a decode: its replica's round less what it has produced."""
+    """For a decode: the round of its replica less the tokens that it has produced."""
     end_round: int
     state: int
     arrival_s: float
     due_s: float
     first_due_s: float
-    """Both as in mfsd.policy.serve.Request; the first is never None."""
+    """Both as in mfsd.policy.serve.Request, but `first_due_s` is never None here."""
     output_tokens: float
-    """Expected."""
+    """Expected number."""
     service_s: float
     since_busy_s: float
     ttft_s: float | None
@@ -1451,19 +1491,19 @@ class ServedCall:
     first_token_s: float | None
     record: Any
     request: Any
-    """As the policy sees it, while nothing has changed; None otherwise."""
+    """The call as the policy reads it; None once something has changed."""
     parked: bool
-    """Waits with its KV kept: it was paused to free its slot."""
+    """Whether it was paused to free its slot and waits with its KV kept."""
 
     def found(self, tokens: int) -> None:
-        """While it waits: so many tokens of its prompt are in the cache."""
+        """Sets how many tokens of its prompt are in the cache, while it waits."""
 
     def produced(self, round_: int) -> int: ...
     def held(self, round_: int) -> int:
-        """Tokens of KV: those computed. The newest token of a decode is computed in the next step."""
+        """Returns its computed tokens, which have KV. The newest token of a decode is computed in the next step."""
 
 class ServedPiece:
-    """Prompt tokens of a call."""
+    """Prompt tokens of a call that a step computes."""
 
     def __init__(self, live: ServedCall, tokens: int) -> None: ...
     @property
@@ -1472,8 +1512,8 @@ class ServedPiece:
     def tokens(self) -> int: ...
 
 class ServedDecision:
-    """What a step computes: all decodes but those paused, and these pieces. set_aside: numbers, at least of those among
-    the pieces that begin although they are lost or relegated."""
+    """What a step computes: all decodes except the paused ones, and these pieces. `set_aside` has the numbers of lost
+    or relegated calls, at least of those that begin with one of these pieces."""
 
     def __init__(
         self, pieces: list[ServedPiece], paused: list[Any], set_aside: Collection[int], step_s: float
@@ -1482,7 +1522,7 @@ class ServedDecision:
     def pieces(self) -> list[ServedPiece]: ...
     @property
     def paused(self) -> list[Any]:
-        """Decodes that sit out."""
+        """Decodes that pause in this step."""
 
     @property
     def set_aside(self) -> Collection[int]: ...
@@ -1490,20 +1530,22 @@ class ServedDecision:
     def step_s(self) -> float: ...
 
 class ServedMemory:
-    """Tokens of KV."""
+    """Counts of tokens of KV."""
 
     held: int
-    """By running calls."""
+    """Held by running calls."""
     parked: int
-    """By calls that were paused to free their slots, and by KV that moves to another replica or is awaited from one."""
+    """Held by calls that were paused to free their slots, and by KV that moves to or is awaited from another
+    replica."""
     hits: int
-    """Prompt tokens that were found."""
+    """Prompt tokens that were found in the cache."""
     prefixes: Any
-    """What no call holds any more: `tokens`."""
+    """The cache of prefixes that no call holds any more; its `tokens` counts them."""
 
 class KeptQueue:
-    """mfsd.policy.serve.plan_step for orders that can be kept, to the bit, without looking at the whole queue. Rows are
-    (key, number, call); the lists are heaps but for the overdue rows, which are in order."""
+    """Makes the plans of mfsd.policy.serve.plan_step, equal to the bit, without reading the whole queue. This needs an
+    order that can be kept between steps. Rows are (key, number, call). The lists are heaps, except the overdue rows,
+    which are in order."""
 
     overdue_rows: list[tuple[float, int, Any]]
     overdue_numbers: set[int]
@@ -1515,27 +1557,29 @@ class KeptQueue:
         low: list[list[tuple[float, int, Any]]],
         high: list[list[tuple[float, int, Any]]],
     ) -> None:
-        """rest_each: mfsd.policy.serve.fence.REST_STEPS. low, high: those that wait in the order of the least alpha and
-        of the greatest, each as [rows, rows of those that come last since their deadline has passed]."""
+        """rest_each: mfsd.policy.serve.fence.REST_STEPS. low, high: the waiting calls in the order of the least and of
+        the greatest alpha, each as [rows, rows that come last because their deadline has passed]."""
 
     rest_steps: int
-    """So many steps keep memory for no other call, from when this one is in."""
+    """Number of steps that keep memory for no other call, counted from the admission of the call that had it kept."""
 
     def start(self, step: int, small: Any, large: Any, reserved: Any, rest_steps: int) -> None:
-        """From this step on, with these pieces of a Pace, memory that is kept for this call, and steps of rest."""
+        """Begins at this step, with these pieces of a Pace. Memory is kept for the call `reserved`, and then for no
+        other call in `rest_steps` steps."""
 
     @property
     def reserved_number(self) -> int | None:
-        """Of the call that memory is kept for; None: of none."""
+        """Number of the call that memory is kept for, or None."""
 
     def pieces(self) -> tuple[tuple[tuple[float, ...], tuple[float, ...], int], ...]:
-        """(terms, inverse, steps) of both pieces of the Pace."""
+        """Returns (terms, inverse, steps) of both pieces of the Pace."""
 
     def expire(self, now_s: float) -> None:
-        """Asked of the subclass when the first of `by_due` has passed."""
+        """Called when the first deadline of `by_due` has passed; the subclass implements it."""
 
     def overdue(self, now_s: float) -> None:
-        """Asked of the subclass at steps that begin with what is overdue: brings rows and numbers up to date."""
+        """Brings the overdue rows and numbers up to date; the subclass implements it. Called in steps that begin with
+        the overdue calls."""
 
     @property
     def step(self) -> int: ...
@@ -1549,20 +1593,21 @@ class KeptQueue:
     def by_left(self) -> list[tuple[float, int, Any]]: ...
     @property
     def limits(self) -> list[tuple[float, int, Any]]:
-        """Decodes by when their next token was due when this was last read; it only grows."""
+        """Decodes by the due time of their next token, as of the last read; it only grows."""
 
 class StepLoop:
-    """A replica's steps. Its subclass answers what is asked once a call, or seldom: give_way, idle, timed, asked,
-    begins, filled, ends_now; seconds where a step's time is no line; noise and noise_observed where there is any."""
+    """Runs the steps of a replica. Its subclass implements what happens once per call or seldom: give_way, idle, timed,
+    asked, begins, filled, ends_now; also `seconds` if step times are not linear, and noise and noise_observed if there
+    is noise."""
 
     round: int
-    """Steps so far: all decodes make a token in each."""
+    """Number of steps so far. Every decode makes a token in each."""
     context: int
-    """Tokens that the decodes attend to, in all."""
+    """Tokens that all decodes together attend to."""
     wanted: int
-    """Prompts of running calls and what the decodes have produced, each token once: what the fence counts."""
+    """Tokens that the fence counts: prompts of running calls and output of decodes, each token once."""
     left_tokens: int
-    """Prompt tokens of calls that wait or are partly computed."""
+    """Prompt tokens still to compute, of calls that wait or are partly computed."""
     busy_s: float
     step_s: float
     """Mean step time."""
@@ -1579,30 +1624,30 @@ class StepLoop:
     end_s: float
 
     def __init__(self, config: Any, learns: bool, pace_weight: float) -> None:
-        """pace_weight: of the latest step in the mean step time."""
+        """pace_weight: weight of the latest step in the mean step time."""
 
     def ruled(self, margin: float) -> None:
-        """Estimates have this margin from now on."""
+        """Sets the margin that estimates have from now on."""
 
     def begin(self, now_s: float) -> float | None:
-        """Plans a step and begins it; when it ends, or None when there is nothing to compute."""
+        """Plans a step and begins it. Returns when it ends, or None if there is nothing to compute."""
 
     def plan(self, now_s: float) -> ServedDecision: ...
     def finish(self, now_s: float) -> list[Any]:
-        """The step has ended; who ends with it."""
+        """Ends the step. Returns the calls that end with it."""
 
     def take_seen(self) -> tuple[int, int, int, float, float] | None:
-        """The step that has ended since the last plan, if it is to be learned from: prefill tokens, decodes, context,
-        pairs, seconds."""
+        """Returns (prefill tokens, decodes, context, pairs, seconds) of the step that has ended since the last plan,
+        if there is one to learn from."""
 
     def token_due_s(self, live: ServedCall, made: int) -> float:
-        """When the token after so many is due."""
+        """Returns when the next token is due after `made` tokens."""
 
     @property
     def waiting(self) -> dict[int, Any]: ...
     @property
     def prompts(self) -> dict[int, Any]:
-        """Partly computed."""
+        """Calls whose prompt is partly computed."""
 
     @property
     def decodes(self) -> dict[int, Any]: ...
@@ -1612,7 +1657,7 @@ class StepLoop:
 
     @property
     def due(self) -> list[tuple[float, int, Any]]:
-        """Decodes with a TBT by when their next token was due when this was last read; it only grows."""
+        """Decodes with a TBT by the due time of their next token, as of the last read; it only grows."""
 
     @property
     def chunk_sizes(self) -> dict[int, int]: ...

@@ -1,7 +1,7 @@
-"""The C interface of MFS (mfs/api.h, mfs/client.h, mfs/abi.h) for Python, by cffi from the installed headers.
+"""The C interface of MFS (mfs/api.h, mfs/client.h, mfs/abi.h) for Python, made by cffi from the installed headers.
 
-``lib`` has the functions, constants and enumerations, ``ffi`` makes and reads structures: docs/api.md has an example. A
-program that attaches by it needs nothing else of this package. Written by mfsd/_build/capi.py when MFS is built.
+``lib`` has the functions, constants and enumerations; ``ffi`` makes and reads structures. docs/api.md has an example. A
+program that attaches with this module needs nothing else of the package. mfsd/_build/capi.py writes it in the build.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""How this installation starts modules of its own as programs.
+"""Starts modules of this installation as programs, whatever the current folder is.
 
-``python -m`` looks for modules in the current folder first. Started as root in another user's folder it would run that
-one's ``mfsd``, or any module of a name that the standard library has.
+``python -m`` searches the current folder first. Started as root in another user's folder, it would run that user's
+``mfsd``, or a module there with the name of one of the standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[1]
-"""Where this package is: the installation's folder, or a checkout."""
+"""The folder that contains this package: of the installation, or a checkout."""
 _START = (
     "import sys; "
     "sys.path[:] = [p for p in sys.path if p]; "  # the current folder; `python -P` is of 3.11 and later
@@ -21,5 +21,5 @@ _START = (
 
 
 def python_module(name: str) -> list[str]:
-    """The command that runs the module with this Python, wherever it is started; its arguments come after."""
+    """Returns the command that runs the module with this Python, from any folder. Append the module's arguments."""
     return [sys.executable, "-c", _START, str(HOME), name]

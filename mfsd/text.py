@@ -1,4 +1,4 @@
-"""Text from elsewhere made fit to be shown to people, and pages with a generated part; below all rooms."""
+"""Makes text from other sources safe to show, and replaces the generated part of a page. Imports nothing of mfsd."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LINE_LENGTH_MAX = 1000
 
 
 def one_line(text: str, longest: int = LINE_LENGTH_MAX) -> str:
-    """The text as one line that does nothing to a terminal: breaks become spaces, what cannot be printed is written
-    as its escape, and the middle of what is too long is left out."""
+    """Returns the text as one line that is safe for a terminal. Line breaks become spaces and unprintable characters
+    escapes. The middle of a text that is longer than `longest` is left out."""
     line = text if text.isprintable() else "".join(map(_shown, " ".join(text.split())))
     if len(line) <= longest:
         return line
@@ -24,7 +24,8 @@ def one_line(text: str, longest: int = LINE_LENGTH_MAX) -> str:
 
 
 def whole_number(text: str, most: int) -> int | None:
-    """What ASCII digits say, None for anything else or more than `most`, however long the text is."""
+    """Returns the number that ASCII digits stand for; None for any other text or a number above `most`. The text may be
+    of any length."""
     if not (text.isascii() and text.isdigit()):
         return None
     digits = text.lstrip("0")
@@ -33,8 +34,8 @@ def whole_number(text: str, most: int) -> int | None:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """ValueError, with one line, for all that is wrong with it: TOML's own errors, tables within tables without end,
-    and numbers that Python refuses to read."""
+    """Parses TOML. Raises ValueError with one line for every kind of error: invalid TOML, too deeply nested lists or
+    tables, and numbers that Python refuses to read."""
     try:
         tables: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
@@ -49,7 +50,7 @@ def _shown(character: str) -> str:
 
 
 def with_part(page: str, begin: str, part: str, end: str) -> str:
-    """The page with what stands between its two marks written anew. ValueError when it lacks them."""
+    """Returns the page with `part` between its two marks in place of the old text. ValueError if a mark is missing."""
     before, found, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
     if not found or not ended:

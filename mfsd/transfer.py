@@ -1,4 +1,4 @@
-"""The record of one message, the same from the adapter to the ring in shared memory."""
+"""The record of one message, which the adapter passes on unchanged as far as the ring in shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mfs-run --mode mark``: from a policy to marks, and to the variables of libraries that the shim cannot see."""
+"""``mfs-run --mode mark``: derives marks, and variables for libraries that the shim cannot see, from a policy."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mfsd.policy.types import Stage
 
 
 class MarkError(ValueError):
-    """Marks that cannot be used. One line."""
+    """Marks cannot be used. The message is one line."""
 
 
 def marks_for(policy: str, policy_file: Path | None, sizes: Sequence[str], rules_file: Path | None) -> Marks:
-    """What is marked by this profile of a fabric policy. MarkError."""
+    """Returns the marks of this profile of a fabric policy, with rules. MarkError."""
     try:
         profile = load_profile(policy, policy_file)
         config = load(rules_file) if rules_file is not None else None
@@ -38,14 +38,14 @@ def marks_for(policy: str, policy_file: Path | None, sizes: Sequence[str], rules
 
 
 def of_profile(profile: Profile, sizes: Sequence[str] = ()) -> Marks:
-    """The profile's classes by stage and size, without rules. The lanes have the numbers and DSCPs of a daemon's, so
-    that a node that marks and one that has a daemon already understand each other. MarkError."""
+    """Returns the profile's classes by stage and size, without rules. Lanes have the same numbers and DSCPs as with a
+    daemon, so that a node without a daemon and a node with one understand each other. MarkError."""
     table = wire_table(profile)
     return _checked(Marks(table.dscp, table.stages, dict(map(_sizes, sizes))))
 
 
 def inherited(text: str) -> Marks:
-    """Those that the environment has already. MarkError."""
+    """Parses the marks that the environment already has. MarkError."""
     try:
         return parse_marks(text)
     except ValueError as error:
@@ -53,18 +53,19 @@ def inherited(text: str) -> Marks:
 
 
 def environment_of(marks: Marks, classes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """What mode mark sets: the marks, and the classes of libraries."""
+    """Returns the variables that mode mark sets: the marks and the classes of libraries."""
     return {"MFS_MARK": mark_text(marks)} | unless_set(classes, before)
 
 
 def classes_of(marks: Marks) -> dict[str, str]:
-    """Variable and value of each library that reads the class of its RoCE packets from one."""
+    """Returns variable and value for each library that reads the class of its RoCE packets from a variable."""
     return traffic_classes({stage: marks.dscp[marks.wire_class(stage)] for stage in Stage})
 
 
 def usable(classes: Mapping[str, str], before: Mapping[str, str], say: Callable[[str], None]) -> dict[str, str]:
-    """Those of them that the ports of this host allow and that go before nothing that the operator has set, in the
-    environment or in a library's file; says which others are left out, and why."""
+    """Returns the variables that may be set, and reports why others are left out. A variable is left out if a port of
+    this host does not allow it, or if it would override a setting of the operator in the environment or in a library's
+    file."""
     dangerous = dangerous_classes(infiniband_ports())
     for name, why in dangerous.items():
         if before.get(name):
@@ -79,7 +80,8 @@ def usable(classes: Mapping[str, str], before: Mapping[str, str], say: Callable[
 
 
 def levels_of(policy: str, policy_file: Path | None) -> dict[str, str]:
-    """The same on InfiniBand: service levels, of the libraries and of what the shim sees. MarkError."""
+    """Returns the variables for InfiniBand: service levels, for the libraries and for queue pairs that the shim sees.
+    MarkError."""
     try:
         profile = load_profile(policy, policy_file)
     except PolicyError as error:
@@ -89,14 +91,14 @@ def levels_of(policy: str, policy_file: Path | None) -> dict[str, str]:
 
 
 def unless_set(classes: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Those of them that are not set; and which ones these are, for adapters that know better."""
+    """Returns the variables that are not set yet, and one that lists them, for adapters that have a better value."""
     found = {name: value for name, value in classes.items() if not before.get(name)}
     ours = dict.fromkeys([*before.get(SET_BY_US, "").split(), *found])
     return found | {SET_BY_US: " ".join(ours)}
 
 
 def names_communicators(marks: Marks) -> bool:
-    """Whether the shim has to be NCCL's profiler plugin."""
+    """Whether a rule names a communicator, so that the shim must be NCCL's profiler plugin."""
     return any(rule.communicator for rule in marks.rules)
 
 
@@ -119,7 +121,8 @@ def _sizes(text: str) -> tuple[Stage, tuple[int, ...]]:
 
 
 def _own_rule(rule: RuleConfig, marks: Marks) -> MarkRule:
-    """Of a configuration file. Without a DSCP or class of its own: by its stage, if it would be held; else as it is."""
+    """Returns the mark rule for a rule of a configuration file. If that has no DSCP or class, the DSCP is that of its
+    stage where the rule holds, else unchanged."""
     dscp = dscp_of(rule, marks.dscp)
     if dscp is None and rule.action == "hold":
         dscp = _of_stage(rule, marks)
@@ -127,7 +130,8 @@ def _own_rule(rule: RuleConfig, marks: Marks) -> MarkRule:
 
 
 def _built_in_rule(rule: RuleConfig, marks: Marks) -> MarkRule:
-    """What no rule knows keeps what it has."""
+    """Returns the mark rule for a built-in rule. Queue pairs that only the last, general rule matches keep their
+    DSCP."""
     anything = not (rule.library or rule.process or rule.communicator or rule.peer) and rule.role == "any"
     return _rule(rule, None if anything else _of_stage(rule, marks))
 

@@ -1,8 +1,9 @@
-"""``mfs-run``: starts a program with the shim preloaded, and says what it did."""
+"""``mfs-run``: starts a program with the shim preloaded, and reports what it has set."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import struct
@@ -22,17 +23,17 @@ NCCL_DEFAULT_PLUGIN = "libnccl-profiler.so"
 DEFAULT_SOCKET = "/run/mfs/mfsd.sock"
 MODES = ("enforce", "observe", "mark", "off")
 ELFCLASS64, PT_INTERP = 2, 3
-OWN_ERROR, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127  # what env(1) and shells exit with
+OWN_ERROR, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127  # exit statuses of env(1) and shells
 
 
 def preload(library: Path, before: str | None) -> str:
-    """The value of LD_PRELOAD with the library first and what was there kept, each once."""
+    """Returns the value of LD_PRELOAD with the library first, then the libraries that were there, each once."""
     others = [part for part in (before or "").replace(":", " ").split() if part != str(library)]
     return " ".join([str(library), *others])
 
 
 def other_profiler(environment: Mapping[str, str]) -> str | None:
-    """What keeps the shim from being NCCL's profiler plugin, in words; None when its place is free."""
+    """Says in words which other plugin keeps the shim from being NCCL's profiler plugin; None if there is none."""
     if plugin := environment.get("NCCL_PROFILER_PLUGIN"):
         return None if plugin == str(LIBRARY) else f"NCCL_PROFILER_PLUGIN={plugin} is set"
     for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
@@ -42,7 +43,7 @@ def other_profiler(environment: Mapping[str, str]) -> str | None:
 
 
 def unreachable(program: Path) -> str | None:
-    """Why the dynamic loader would ignore LD_PRELOAD for this program; None when it honours it."""
+    """Returns why the dynamic loader would ignore LD_PRELOAD for this program; None if it would not."""
     mode = program.stat().st_mode
     if mode & stat.S_ISUID or (mode & stat.S_ISGID and mode & stat.S_IXGRP):
         return "is setuid or setgid, and the loader ignores LD_PRELOAD for such programs"
@@ -52,7 +53,7 @@ def unreachable(program: Path) -> str | None:
     except OSError:
         return None
     if image[:4] != b"\x7fELF" or image[4] != ELFCLASS64:
-        return None  # a script, or not for us to judge
+        return None  # a script, or a kind of program that is not examined
     (headers,) = struct.unpack_from("=Q", image, 32)
     size, count = struct.unpack_from("=HH", image, 54)
     kinds = [struct.unpack_from("=I", image, at)[0] for at in range(headers, headers + size * count, size)]
@@ -62,20 +63,36 @@ def unreachable(program: Path) -> str | None:
 
 
 def warnings(command: str, socket: str, mode: str) -> list[str]:
-    """What will keep the program from being scheduled, in words that name the remedy."""
+    """Returns the reasons why the program will not be scheduled, each with the remedy."""
     found = []
     where = shutil.which(command)
     if where is not None and (reason := unreachable(Path(where))):
         found.append(f"{where} {reason}; it will run unscheduled")
-    if mode not in ("off", "mark") and not Path(socket).is_socket():
-        found.append(
-            f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
-        )
+    if mode not in ("off", "mark") and (problem := _unusable(socket)):
+        found.append(problem)
     return found
 
 
+def _unusable(socket: str) -> str | None:
+    """Returns why a program of this user could not reach a daemon at this socket; None if it could."""
+    try:
+        there = stat.S_ISSOCK(Path(socket).stat().st_mode)
+    except PermissionError:
+        there = True
+    except OSError:
+        there = False
+    if not there:
+        return f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
+    if not os.access(socket, os.W_OK):
+        return (
+            f"this user may not open the daemon's socket {socket}; the program runs unscheduled: have the daemon give "
+            "the socket to a group of this user (socket.group in mfsd.toml), or give --socket"
+        )
+    return None
+
+
 def _profiles(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For a shell: the profiles of the policy file. In the middle of a command line there is no place for an error."""
+    """Completes profiles of the policy file in a shell. Errors are not shown: they would be within the command line."""
     from mfsd.fabric.policy import PolicyError, load_profiles
 
     try:
@@ -85,7 +102,7 @@ def _profiles(context: click.Context, _parameter: click.Parameter, incomplete: s
 
 
 def marks_by(policy: str | None, policy_file: Path | None, sizes: Sequence[str], rules: Path | None) -> Marks:
-    """What is marked: by a policy, else as the environment says already. ValueError, in one line."""
+    """Returns the marks of the policy, else those that the environment already has. ValueError with one line."""
     from nccl_shim import mark  # the other modes read no files
 
     if policy is not None:
@@ -105,7 +122,7 @@ def marks_of(
     sizes: Sequence[str],
     rules: Path | None,
 ) -> Marks | None:
-    """What the options, `given`, say of classes. ValueError, in one line, for one that the mode has no use for."""
+    """Returns the marks for the options. ValueError with one line if the mode has no use for one in `given`."""
     useful = {"mark": tuple(given), "enforce": ("--policy", "--policy-file")}.get(mode, ())
     for name, value in given.items():
         if value and name not in useful:
@@ -117,8 +134,8 @@ def marks_of(
 
 
 def nixl_environment(backend: str | None, mode: str, before: Mapping[str, str]) -> dict[str, str]:
-    """What NIXL needs so that its backend asks for permits. Its own plugins are found beside its library, or where
-    NIXL_PLUGIN_DIR named them. ValueError, in one line."""
+    """Returns the variables that make NIXL's backend ask for permits. NIXL's own plugins are found beside its library,
+    or where NIXL_PLUGIN_DIR pointed before. ValueError with one line."""
     if backend is None:
         return {}
     if mode != "enforce":
@@ -133,7 +150,7 @@ def nixl_environment(backend: str | None, mode: str, before: Mapping[str, str]) 
 
 
 def levels_by(infiniband: bool, mode: str, policy: str | None, policy_file: Path | None) -> dict[str, str] | None:
-    """The service levels that --infiniband asks for; None: it was not given. ValueError, in one line."""
+    """Returns the service levels that --infiniband asks for; None if it was not given. ValueError with one line."""
     if not infiniband:
         return None
     if mode not in ("enforce", "mark"):
@@ -146,7 +163,7 @@ def levels_by(infiniband: bool, mode: str, policy: str | None, policy_file: Path
 
 
 def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, say: Callable[[str], None]) -> str:
-    """Sets what else COMMAND finds in its environment; what was set, in one line."""
+    """Sets the other variables of COMMAND's environment. Returns all that were set, as one line of shell syntax."""
     names = ["LD_PRELOAD", "MFS_MODE"]
     plugin = mode != "off"
     if mode != "mark":
@@ -164,7 +181,11 @@ def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, 
             os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
         else:
             say(f"{other}: left alone; NCCL's traffic is scheduled, but not distinguished by communicator and batch")
-    return " ".join(f"{name}={os.environ[name]}" for name in names)
+    return _assignments({name: os.environ[name] for name in names})
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 @click.command(
@@ -299,7 +320,7 @@ def main(
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
     os.environ.update(nixl)
-    say(" ".join([_prepared(mode, marks, levels, say), *(f"{name}={value}" for name, value in nixl.items())]))
+    say(f"{_prepared(mode, marks, levels, say)} {_assignments(nixl)}".rstrip())
     for warning in warnings(command[0], socket, mode):
         say(f"warning: {warning}")
     try:

@@ -1,1 +1,1 @@
-"""What the build makes of the headers in csrc/include/mfs. Used by setup.py and tests; not in the wheel."""
+"""Generates binding sources from the headers in csrc/include/mfs. For setup.py and tests; not in the wheel."""

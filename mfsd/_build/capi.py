@@ -1,4 +1,4 @@
-"""The source of mfsd.capi: the public C interface for Python, by cffi from the installed headers."""
+"""Writes the source of mfsd.capi, the public C interface for Python, with cffi from the installed headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULE = "mfsd.capi"
 
 
 def cffi_source(headers: list[Header]) -> str:
-    """What cffi is told: sizes and offsets are left to the compiler (`...`), as are the values of macros."""
+    """Returns the declarations for cffi. Sizes, offsets and the values of macros are left to the compiler (`...`)."""
     known = enum_values(node for nodes in parse_headers(headers).values() for node in nodes)
     numbers = constants(headers, known)
     parts = []
@@ -26,13 +26,15 @@ def cffi_source(headers: list[Header]) -> str:
 
 
 def open_structs(text: str) -> str:
-    """`...` at the end of each struct: aligned members leave gaps that the declaration does not show. cffi does not take both
-    this and bit fields; it holds such a struct to the compiler's layout when the module is built."""
+    """Adds `...` at the end of each struct, because aligned members leave gaps that the declaration does not show.
+
+    cffi does not accept `...` together with bit fields. It checks such a struct against the compiler's layout when the
+    module is built."""
     return re.sub(r"(\bstruct\s+\w+\s*\{[^{}:]*)\}", r"\1...; }", text)
 
 
 def write(path: Path) -> None:
-    """The module's C source, written only where it changes."""
+    """Writes the module's C source, if it has changed."""
     headers = read_headers(public_headers())
     ffi = cffi.FFI()
     ffi.cdef(cffi_source(headers))

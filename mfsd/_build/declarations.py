@@ -1,7 +1,7 @@
-"""C headers as plain declarations: through the preprocessor, and without what only a compiler of C understands.
+"""Turns C headers into plain declarations: preprocesses them and removes what only a C compiler understands.
 
-cffi's parser and pycparser take neither atomics, alignments, assertions nor bodies. None of these changes what a binding has to
-know: sizes and offsets come from the C compiler in any case.
+cffi's parser and pycparser accept no atomics, alignments, assertions or bodies. A binding needs none of them: sizes and
+offsets come from the C compiler in any case.
 """
 
 from __future__ import annotations
@@ -24,37 +24,39 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "csrc/include"
 ABI_MAJOR = 1
-"""Version of the shared layout that the bindings are written for."""
+"""Major version of the shared layout that the bindings are written for."""
 LIMITS = {f"{sign}INT{bits}_MAX": (1 << (bits - (not sign))) - 1 for sign in ("", "U") for bits in (8, 16, 32, 64)}
 DROPPED = ("_Static_assert", "_Alignas", "__attribute__")
-"""Words that go, with what follows them in parentheses."""
+"""Words that are removed, together with the parentheses after them."""
 POINTERS = {"MFS_COOKIE_NONE": "void *const"}
-"""Macros that are no numbers and that programs need: their types."""
+"""Types of the macros that are not numbers and that programs need."""
 
 
 class HeaderError(Exception):
-    """One line: which header, what is wrong, what to do."""
+    """A header cannot be used. The message is one line: which header, what is wrong, what to do."""
 
 
 class Header(NamedTuple):
-    """One header without those that it includes."""
+    """One header, without the headers that it includes."""
 
     name: str
-    """As it is included: mfs/abi.h."""
+    """Name in an #include line: mfs/abi.h."""
     text: str
     macros: dict[str, str]
-    """Those without parameters, and what they stand for."""
+    """The macros without parameters, and the text that each stands for."""
 
 
 def public_headers() -> list[str]:
-    """Headers that are installed for engines: pyproject.toml lists them."""
+    """Returns the headers that are installed for engines, as pyproject.toml lists them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     installed: list[str] = project["tool"]["setuptools"]["data-files"]["include/mfs"]
     return [Path(path).relative_to("csrc/include").as_posix() for path in installed]
 
 
 def read_headers(names: Iterable[str], include: Path = INCLUDE) -> list[Header]:
-    """The headers named and those of the project that they include, each once and after those it needs. HeaderError."""
+    """Returns the named headers and the project's headers that they include, each once and after those that it needs.
+
+    HeaderError: the preprocessor fails, or the ABI is another."""
     with tempfile.NamedTemporaryFile("w", suffix=".c") as source:
         source.write("".join(f"#include <{name}>\n" for name in names))
         source.flush()
@@ -88,7 +90,7 @@ def _by_header(preprocessed: str, include: Path) -> dict[str, list[str]]:
 
 
 def _needed_first(parts: dict[str, list[str]], include: Path) -> dict[str, list[str]]:
-    """A header that includes another begins before it, and is to come after it."""
+    """Orders the headers so that each comes after those that it includes: the preprocessor begins it before them."""
     order: list[str] = []
 
     def place(name: str) -> None:
@@ -123,7 +125,7 @@ def _check_abi(headers: Iterable[Header], include: Path) -> None:
 
 
 def plain(text: str) -> str:
-    """Declarations alone: what any reader of C declarations takes."""
+    """Returns only the declarations, in a form that any parser of C declarations accepts."""
     for word in DROPPED:
         text = _without_calls(text, word)
     text = re.sub(r"\b_Atomic\s*\(([^()]*)\)", r"\1", text)
@@ -143,7 +145,7 @@ def _without_calls(text: str, word: str) -> str:
 
 
 def _without_bodies(text: str) -> str:
-    """Functions that are defined in a header are declared like any other."""
+    """Replaces functions that a header defines by their declarations."""
     parts, at = [], 0
     for match in re.finditer(r"\bstatic\s+inline\s+([^;{]*?)\s*(?=\{)", text):
         if match.start() >= at:
@@ -153,7 +155,8 @@ def _without_bodies(text: str) -> str:
 
 
 def closing(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at `at`; brackets in strings do not count. HeaderError."""
+    """Returns the position after the bracket that closes the one at `at`. Brackets in strings do not count. HeaderError
+    if it is not closed."""
     pairs = {"(": ")", "{": "}", "[": "]"}
     open_: list[str] = []
     for match in re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[][(){}]').finditer(text, at):
@@ -168,7 +171,7 @@ def closing(text: str, at: int) -> int:
 
 
 def value_of(expression: str, known: Mapping[str, int | float]) -> int | float | None:
-    """The number that a constant expression of C stands for; None where it is none (a pointer, a list of arguments)."""
+    """Returns the value of a constant C expression; None if it is not a number (a pointer, a list of arguments)."""
     text = re.sub(r"\bU?INT\d+_C\s*\(([^()]*)\)", r"(\1)", expression)
     text = re.sub(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlL]+\b", r"\1", text)
     try:
@@ -204,7 +207,7 @@ def _number(node: ast.expr, known: Mapping[str, int | float]) -> int | float:
 
 
 def constants(headers: Iterable[Header], known: Mapping[str, int | float]) -> dict[str, dict[str, int | float]]:
-    """Header -> macro -> number, of all macros that stand for one. `known`: the values of enumerations."""
+    """Returns header -> macro -> number, for all macros that are numbers. `known`: the values of enumerations."""
     values = dict(known)
     found: dict[str, dict[str, int | float]] = {}
     for header in headers:

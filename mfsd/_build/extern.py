@@ -1,4 +1,4 @@
-"""mfsd/_headers.pxi: what the headers declare, as Cython wants it said."""
+"""Writes mfsd/_headers.pxi: the declarations of the headers in Cython's syntax."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Writer:
         self._structs = {n.type.name: n.type for n in nodes if isinstance(n.type, c_ast.Struct) and n.type.decls}
         functions = {n.name for n in nodes if isinstance(n.type, c_ast.FuncDecl)}
         self._renamed = {name: f"{name}_t" for name in functions & _struct_names(nodes)}
-        """Cython has one space of names, C has two."""
+        """Structs with the name of a function, and their new names: Cython has one namespace for both, C has two."""
         self._known = enum_values(nodes)
         self._numbers = constants(headers, self._known)
         self._known |= {name: value for part in self._numbers.values() for name, value in part.items()}
@@ -58,7 +58,7 @@ class Writer:
         yield from (f"    {kind} {name}" for name, kind in POINTERS.items() if name in self._macros[header])
 
     def _type(self, header: str, name: str, value: int | float) -> str:
-        """Signed where C has it so: a sign before an unsigned number would give a large one."""
+        """Returns the macro's type: signed if C has it signed, since negating an unsigned number gives a large one."""
         if isinstance(value, float):
             return "double"
         if not re.search(r"\d[lL]*[uU]|UINT", self._macros[header][name]):
@@ -77,7 +77,7 @@ class Writer:
             yield f"    {self._c(node)}"
 
     def _struct(self, struct: Node) -> Iterator[str]:
-        """A struct of which only the name is known here may be defined in another header, or nowhere."""
+        """Declares a struct once. If only its name is known here, another header may define it, or none."""
         if struct.name in self._declared or (struct.decls is None and struct.name in self._structs):
             return
         self._declared.add(struct.name)
@@ -88,7 +88,7 @@ class Writer:
             yield "        pass"
 
     def _c(self, node: Node) -> str:
-        """As C says it, with the names that Cython wants. Bit fields are read and written like any other."""
+        """Returns the node as C, with the names that Cython needs. Bit fields become ordinary fields."""
         _Numbers(self._known).visit(node)
         if isinstance(node, c_ast.Decl):
             node.bitsize = None
@@ -99,7 +99,7 @@ class Writer:
         return re.sub(r"\b(\w+)(?=[,)\[]|$)", lambda m: m[1] + "_" if m[1] in RESERVED else m[1], text)
 
     def _layout(self) -> Iterator[str]:
-        """Where each part of the segment and each of its fields lies: name, offset and size."""
+        """Declares the table with the name and offset of each part of the segment and of each of its fields."""
         names = list(self._places())
         yield "cdef extern from * nogil:"
         yield '    """'
@@ -127,7 +127,7 @@ class Writer:
 
 
 class _Numbers(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
-    """Sizes of arrays as numbers."""
+    """Replaces the sizes of arrays by numbers."""
 
     def __init__(self, known: Mapping[str, int | float]) -> None:
         self._known = dict(known)
@@ -143,7 +143,7 @@ def _struct_names(nodes: Iterable[Node]) -> set[str]:
 
 
 def write(path: Path) -> None:
-    """Written only where it changes, so that nothing is compiled again for nothing."""
+    """Writes the file if it has changed, so that nothing is compiled again without need."""
     text = Writer(read_headers(HEADERS)).text()
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

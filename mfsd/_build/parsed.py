@@ -1,4 +1,4 @@
-"""Plain declarations as pycparser reads them."""
+"""Parses plain declarations with pycparser."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STANDARD = "".join(
         **{f"uint{bits}_t": "unsigned long" for bits in (8, 16, 32, 64)},
     }.items()
 )
-"""Only that they are names of types matters here."""
+"""Standard types. Their definitions do not matter here; the parser must know that they are types."""
 
 
 def parse_headers(headers: Iterable[Header]) -> dict[str, list[Node]]:
-    """Header -> its declarations. HeaderError."""
+    """Returns the declarations of each header. HeaderError if one cannot be parsed."""
     marked = "".join(f'# 1 "{header.name}"\n{header.text}' for header in headers)
     try:
         tree = c_parser.CParser().parse(f'# 1 "standard"\n{STANDARD}{marked}', "headers")
@@ -37,7 +37,7 @@ def parse_headers(headers: Iterable[Header]) -> dict[str, list[Node]]:
 
 
 def enum_values(nodes: Iterable[Node]) -> dict[str, int | float]:
-    """Name -> value of all enumerations; those without a value count on."""
+    """Returns the value of each name of all enumerations. A name without a value continues the count."""
     found: dict[str, int | float] = {}
     for enum in _enums(nodes):
         count: int | float = 0
@@ -56,7 +56,7 @@ def _enums(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def number(node: Node, known: dict[str, int | float]) -> int:
-    """HeaderError where it is no constant."""
+    """Returns the value of a constant expression. HeaderError if it is not constant."""
     from pycparser.c_generator import CGenerator
 
     text = CGenerator().visit(node)

@@ -106,7 +106,10 @@ def advice(problems: Sequence[str]) -> str:
             "no coordinator can be talked to: one listens, and the two ends do not agree on certificates; compare ca, "
             "certificate and key of [cluster] here (--config FILE) and of [coordinator] there, and server_name"
         )
-    return "no coordinator answers: is one running (mfsd --coordinator), and is this its address?"
+    return (
+        "no coordinator answers: is one running (mfsd --coordinator), and is this its address? Name it with --address, "
+        "or by [cluster] coordinators in mfsd.toml"
+    )
 
 
 def ask_one(

@@ -1,5 +1,5 @@
-"""Values that a shell completes: profiles, interfaces, nodes, requests, tasks. What cannot be found out completes to
-nothing, silently."""
+"""Completes values in a shell: profiles, interfaces, nodes, requests, tasks. If values cannot be found, it silently
+completes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _quiet(values: Callable[[click.Context], Iterable[str]]) -> Complete:
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         try:
             return [value for value in values(context) if value.startswith(incomplete)][:SHOWN]
-        except Exception:  # in the middle of a command line there is no place for an error
+        except Exception:  # an error message would appear in the middle of the command line
             return []
 
     return complete

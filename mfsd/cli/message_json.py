@@ -1,4 +1,4 @@
-"""Protocol messages as plain values, for JSON."""
+"""Turns protocol messages into plain values for JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ IDENTIFIERS = frozenset({"batch_id", "request_id", "for_batch"})
 
 
 def plain(message: Message, texts: bool = False) -> dict[str, Any]:
-    """Every field by its name. 64-bit numbers stay numbers, as in all commands' JSON; with `texts` identifiers become
-    text, for browsers, whose numbers end at 2^53."""
+    """Returns every field by its name. 64-bit numbers stay numbers, as in the JSON of all commands. With `texts`,
+    identifiers become text, because numbers in browsers are exact only up to 2^53."""
     return {
         field.name: str(value) if texts and field.name in IDENTIFIERS else _value(value, texts)
         for field in message.DESCRIPTOR.fields

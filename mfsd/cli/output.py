@@ -1,7 +1,7 @@
-"""What commands print: tables of one line a row for people, and the same as JSON or YAML for programs.
+"""Prints the output of commands: tables with one line per row for people, JSON or YAML for programs.
 
-Columns are two blanks apart and stand in the same order with every version; new ones come with `-o wide` or at the end.
-On a terminal that is too narrow the columns that say so are cut; in a pipe nothing is.
+Columns are two blanks apart. Their order is the same in every version; new columns come with `-o wide` or at the end.
+On a terminal that is too narrow, columns marked `cut` are shortened; in a pipe nothing is.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import click
 import msgspec
 
+from mfsd.text import one_line
+
 Form = Literal["table", "wide", "json", "yaml"]
 FORMS: tuple[Form, ...] = ("table", "wide", "json", "yaml")
 C = TypeVar("C", bound=Callable[..., Any])
 GAP = "  "
 CUT_MIN = 6
-"""A column is never cut below this."""
+"""No column is cut to less than this."""
 
 
 class Column(NamedTuple):
     title: str
     right: bool = False
-    """Numbers."""
+    """Aligned right, for numbers."""
     wide: bool = False
-    """Only with -o wide."""
+    """Shown only with -o wide."""
     cut: bool = False
-    """May be cut where a terminal has too little room."""
+    """May be cut on a terminal that is too narrow."""
 
 
 class Cell(NamedTuple):
@@ -42,7 +44,7 @@ Row = Sequence[str | Cell]
 
 
 def output_options(command: C) -> C:
-    """Gives the command `-o FORM` and `--json`; it is called with `form`."""
+    """Adds `-o FORM` and `--json` to a command, which is called with the argument `form`."""
 
     @click.option(
         "-o",
@@ -62,7 +64,7 @@ def output_options(command: C) -> C:
 
 
 def printed(value: Any, form: Form, pretty: bool = False) -> bool:
-    """Prints the value when it is wanted for programs; False when people read."""
+    """Prints the value as JSON or YAML; returns False, without output, if `form` is a table."""
     if form == "json":
         data = msgspec.json.encode(value)
         click.echo(msgspec.json.format(data, indent=2) if pretty else data)
@@ -78,17 +80,17 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], form: Form = "ta
 
 
 def terminal_width(form: Form) -> int | None:
-    """None: lines may be of any length."""
+    """Returns the terminal's width; None if lines may have any length."""
     return shutil.get_terminal_size().columns if form == "table" and sys.stdout.isatty() else None
 
 
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Row], form: Form, width: int | None, keep: bool = False
 ) -> Iterator[str]:
-    """A line of titles and one for each row. `keep`: blanks within cells, which place what comes row by row."""
+    """Yields a line of titles and one for each row. `keep` keeps blanks within cells, for text that they align."""
     kept = [at for at, column in enumerate(columns) if form == "wide" or not column.wide]
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    texts = [[row[at].text if keep else _one_line(row[at].text) for at in kept] for row in cells]
+    texts = [[_harmless(row[at].text) if keep else _one_line(row[at].text) for at in kept] for row in cells]
     widths = [max([len(columns[at].title), *(len(row[place]) for row in texts)]) for place, at in enumerate(kept)]
     if width is not None:
         _fit(widths, [columns[at].cut for at in kept], [len(columns[at].title) for at in kept], width)
@@ -103,7 +105,7 @@ def table_lines(
 
 
 def _line(cells: list[tuple[Column, Cell]], widths: list[int], bold: bool = False) -> str:
-    """A width of 0: whatever the text takes, as of the last column where nothing is cut."""
+    """Returns one line. A width of 0 means the length of the text, as for the last column where nothing is cut."""
     parts: list[str] = []
     for (column, cell), width in zip(cells, widths, strict=True):
         text = cell.text if not width or len(cell.text) <= width else cell.text[: width - 1] + "…"
@@ -114,11 +116,16 @@ def _line(cells: list[tuple[Column, Cell]], widths: list[int], bold: bool = Fals
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()) or "-"
+    return _harmless(" ".join(text.split())) or "-"
+
+
+def _harmless(text: str) -> str:
+    """Escapes control characters: names come from engines, nodes and programs and must not control the terminal."""
+    return text if text.isprintable() else one_line(text, sys.maxsize)
 
 
 def _fit(widths: list[int], may_cut: list[bool], least: list[int], width: int) -> None:
-    """Takes from the widest that may be cut, as long as there is too much."""
+    """Narrows the widest column that may be cut until the line fits into `width`."""
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         cuttable = [at for at, may in enumerate(may_cut) if may and widths[at] > max(CUT_MIN, least[at])]
         if not cuttable:

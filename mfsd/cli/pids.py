@@ -1,4 +1,4 @@
-"""Process ids as they are here, where the daemon counts them in another PID namespace (a container, a playground)."""
+"""Translates process ids of a daemon in another PID namespace (a container, a playground) to those of this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mfsd.node.control import StatusReply
 
 
 def daemon_pid(control: Path) -> int:
-    """Of the process that serves the control socket, as the kernel tells it here; 0 when it does not."""
+    """Returns the id, in this namespace, of the process that serves the control socket; 0 if it is unknown."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         connection.connect(str(control))
@@ -27,19 +27,19 @@ class Pids:
     """Translates between the daemon's namespace and ours."""
 
     def __init__(self, control: Path, reported_pid: int, proc: Path = Path("/proc")) -> None:
-        """`reported_pid`: the daemon's number, as it says itself."""
+        """`reported_pid`: the daemon's process id in its own namespace."""
         here = daemon_pid(control)
         self.here: dict[int, int] = {}
-        """The daemon's numbers to ours; empty where they are the same."""
+        """Process ids in the daemon's namespace -> in ours; empty if the namespace is the same."""
         if here and here != reported_pid:
             self.here = _numbers(proc, here) | {reported_pid: here}
 
     def of_daemon(self, pid: int) -> int:
-        """The daemon's number of one of our processes."""
+        """Returns the process id in the daemon's namespace for one in ours."""
         return next((theirs for theirs, ours in self.here.items() if ours == pid), pid)
 
     def shown(self, status: StatusReply) -> StatusReply:
-        """The status with our numbers."""
+        """Returns the status with the process ids of our namespace."""
         if not self.here:
             return status
         daemon = msgspec.structs.replace(status.daemon, pid=self.here.get(status.daemon.pid, status.daemon.pid))
@@ -48,7 +48,7 @@ class Pids:
 
 
 def _numbers(proc: Path, member: int) -> dict[int, int]:
-    """Innermost number -> ours, of all processes in the member's PID namespace that may be read."""
+    """Returns innermost process id -> ours, for all readable processes in the PID namespace of `member`."""
     found = {}
     try:
         space = os.readlink(proc / str(member) / "ns/pid")  # noqa: PTH115 -- the text names the namespace

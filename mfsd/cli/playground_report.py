@@ -1,4 +1,4 @@
-"""While a playground with a load runs: how many requests were in time lately, so that a change of mode is seen."""
+"""Reports how many requests were in time lately while a playground with a load runs, so that a mode change shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_S = 10.0
 
 
 def start(sockets: Sequence[Path], say: Callable[[str], None], every_s: float = EVERY_S) -> None:
-    """Says a line each `every_s`, in a thread of its own, for as long as the process lives."""
+    """Starts a thread that reports a line each `every_s` as long as the process lives."""
     threading.Thread(target=_report, args=(sockets, say, every_s), daemon=True).start()
 
 
@@ -26,17 +26,20 @@ def _report(sockets: Sequence[Path], say: Callable[[str], None], every_s: float)
         time.sleep(every_s)
         now = seen(sockets)
         if line := lately(before, now, every_s):
-            say(line)
+            try:
+                say(line)
+            except OSError:  # the reader has gone, as `head` does; other programs still use the playground
+                return
         before = now
 
 
 def seen(sockets: Sequence[Path]) -> list[StatusReply]:
-    """Of the daemons that answer. sockets: those that programs attach to."""
+    """Returns the status of each daemon that answers. sockets: those that programs attach to."""
     found = []
     for path in sockets:
         try:
             reply = ask(control_beside(path), StatusRequest())
-        except (Unreachable, Refused):  # killed, and on its way back
+        except (Unreachable, Refused):  # it was killed and is being started again
             continue
         if isinstance(reply, StatusReply):
             found.append(reply)
@@ -44,7 +47,7 @@ def seen(sockets: Sequence[Path]) -> list[StatusReply]:
 
 
 def lately(before: Sequence[StatusReply], now: Sequence[StatusReply], seconds: float) -> str:
-    """Of daemons that were there all the time; empty when none of their requests ended."""
+    """Returns the line about daemons that ran all the time; empty if none of their requests ended."""
     ended: Counter[str] = Counter()
     earlier = {reply.daemon.epoch: reply for reply in before}
     for reply in now:

@@ -1,7 +1,7 @@
-"""What drivers call the counters of a port: bytes and pause frames, in `ethtool -S` or in sysfs (`hw_counters`).
+"""Drivers' names for the byte and pause counters of a port, in `ethtool -S` or in sysfs (`hw_counters`).
 
-A scheme fits a port whose statistics have the names of its bytes. `{n}` is a priority, 0 to 7. Names of pause frames
-that a device does not have are not counted.
+A scheme of names fits a port whose statistics contain the scheme's byte counters. `{n}` is a priority, 0 to 7. Pause
+counters that a device does not have are left out of the sum.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ PRIORITIES = 8
 
 
 class Names(NamedTuple):
-    """Sent, then received."""
+    """One scheme of names. Each pair is (sent, received)."""
 
     driver: str
     bytes: tuple[str, str]
-    """With `{n}`: one counter for each priority; without: one for the port."""
+    """A name with `{n}` is one counter for each priority; without it, one for the whole port."""
     pauses: tuple[tuple[str, ...], tuple[str, ...]]
-    """Frames that tell the other end to pause: their sum."""
+    """Counters of frames that tell the other end to pause; they are added up."""
 
     def fit(self, statistics: Mapping[str, int]) -> bool:
         return all(name.format(n=0) in statistics for name in self.bytes)
 
 
 SCHEMES = (
-    # also soft RoCE, in hw_counters
+    # soft RoCE has these, too, in hw_counters
     Names(
         "mlx5_core",
         ("tx_prio{n}_bytes", "rx_prio{n}_bytes"),
@@ -56,7 +56,7 @@ KNOWN = frozenset(
     for name in itertools.chain(names.bytes, *names.pauses)
     for n in range(PRIORITIES)
 )
-"""Every name of every scheme: nothing else has to be read."""
+"""All names of all schemes. Other counters need not be read."""
 
 
 def scheme_of(statistics: Mapping[str, int]) -> Names | None:
@@ -64,6 +64,6 @@ def scheme_of(statistics: Mapping[str, int]) -> Names | None:
 
 
 def values(statistics: Mapping[str, int], name: str) -> list[int]:
-    """Of one name: eight values by priority, or one, or as many as there are."""
+    """Returns the values of one name: eight by priority, or one, or as many of them as there are."""
     names = [name.format(n=n) for n in range(PRIORITIES)] if "{n}" in name else [name]
     return [statistics[each] for each in names if each in statistics]

@@ -1,7 +1,7 @@
-"""Data Center Bridging over rtnetlink: the messages pyroute2 has constants for but no codec.
+"""Data Center Bridging over rtnetlink: codecs for messages for which pyroute2 has only constants.
 
-Covers what IEEE 802.1Qaz settings a RoCE host needs: DCBX mode, ETS, PFC, the APP table (DSCP to priority)
-and its trust table. Layouts are those of the kernel's uapi header <linux/dcbnl.h>; integers are host order.
+Covers the IEEE 802.1Qaz settings that a RoCE host needs: DCBX mode, ETS, PFC, the APP table (DSCP to priority) and its
+trust table. Layouts are those of the kernel's uapi header <linux/dcbnl.h>; integers are in host byte order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SELECTOR_DSCP, SELECTOR_PCP = 5, 24
 TSA_STRICT, TSA_ETS = 0, 2
 
 Exchange = Callable[[bytes], bytes]
-"""Sends one netlink message and returns the answer. Raises OSError."""
+"""Sends one netlink message and returns the answer. OSError."""
 
 
 class _Ets(nla):  # type: ignore[misc]
@@ -118,7 +118,7 @@ def _attributes(ieee: str) -> tuple[tuple[str, str], ...]:
 
 
 class DcbMessage(nlmsg):  # type: ignore[misc]
-    """A request, or the answer to one that reads."""
+    """A request, or the answer to a request that reads."""
 
     prefix = "DCB_ATTR_"
     fields = (("family", "B"), ("cmd", "B"), ("dcb_pad", "H"))
@@ -127,7 +127,7 @@ class DcbMessage(nlmsg):  # type: ignore[misc]
 
 
 class DcbVerdict(nlmsg):  # type: ignore[misc]
-    """The answer to a request that writes: the same attribute holds one byte, a negative errno."""
+    """The answer to a request that writes. Its attribute holds one byte, a negative errno."""
 
     prefix = "DCB_ATTR_"
     fields = DcbMessage.fields
@@ -135,7 +135,7 @@ class DcbVerdict(nlmsg):  # type: ignore[misc]
 
 
 class Ets(Struct, frozen=True):
-    """Traffic class of each priority; how each class is served, and its share when it is served by weight."""
+    """Traffic class of each priority, how each class is served, and its share if it is served by weight."""
 
     prio_tc: tuple[int, ...]
     tc_tsa: tuple[int, ...]
@@ -144,7 +144,7 @@ class Ets(Struct, frozen=True):
 
 
 class DcbState(Struct, frozen=True):
-    """What the device answered. None: the driver does not know this setting."""
+    """The settings that the device reported. None: the driver does not have the setting."""
 
     ets: Ets | None
     pfc: tuple[int, ...] | None
@@ -152,7 +152,7 @@ class DcbState(Struct, frozen=True):
     dscp_to_priority: dict[int, int]
     trust: tuple[int, ...] | None
     peer_pfc: tuple[int, ...] | None
-    """What the other end of the cable announced by DCBX, if it did."""
+    """Priorities that the other end of the cable announced by DCBX; None if it announced none."""
 
 
 class DcbLink:
@@ -184,7 +184,7 @@ class DcbLink:
         )
 
     def read_dcbx(self) -> int:
-        """DCBX mode bits."""
+        """Returns the DCBX mode bits."""
         return int(self._ask(RTM_GETDCB, CMD_GDCBX).get_attr("DCB_ATTR_DCBX") or 0)
 
     def write_dcbx(self, mode: int) -> None:
@@ -193,7 +193,7 @@ class DcbLink:
             raise OSError(errno.EPERM, f"the device kept its own DCBX mode instead of {mode:#x}")
 
     def write_ets(self, ets: Ets) -> None:
-        """Replaces the mapping and the shares; what else the driver keeps in this attribute stays."""
+        """Replaces the mapping and the shares. Other fields of the attribute keep the driver's values."""
         mine = {
             "willing": 0,
             "tc_tx_bw": ets.tc_bw_percent,
@@ -203,7 +203,7 @@ class DcbLink:
         self._set(CMD_IEEE_SET, "DCB_IEEE_ETS", self._fields("DCB_IEEE_ETS", _Ets) | mine)
 
     def write_pfc(self, priorities: Iterable[int]) -> None:
-        """Replaces the set of pausable priorities; delay and the rest stay."""
+        """Replaces the set of pausable priorities. Delay and the other fields keep their values."""
         mine = {"pfc_en": sum(1 << p for p in priorities)}
         self._set(CMD_IEEE_SET, "DCB_IEEE_PFC", self._fields("DCB_IEEE_PFC", _Pfc) | mine)
 
@@ -249,7 +249,7 @@ class DcbLink:
 
 
 def encode(kind: int, command: int, interface: str, attributes: Iterable[tuple[str, object]] = ()) -> bytes:
-    """One request as it goes to the kernel."""
+    """Returns one request as bytes for the kernel."""
     message = DcbMessage()
     message["family"] = socket.AF_UNSPEC
     message["cmd"] = command
@@ -262,7 +262,7 @@ def encode(kind: int, command: int, interface: str, attributes: Iterable[tuple[s
 
 
 def decode(answer: bytes) -> nlmsg:
-    """The message in an answer. Raises OSError for the kernel's refusal and for bytes that are no answer."""
+    """Returns the message in an answer. OSError if the kernel refused the request or the bytes are no answer."""
     if len(answer) < 20:
         raise OSError(errno.EIO, "the kernel's DCB answer is truncated")
     kind = struct.unpack_from("H", answer, 4)[0]
@@ -277,8 +277,8 @@ def decode(answer: bytes) -> nlmsg:
 
 
 def kernel_exchange(netns: str | None = None) -> Exchange:
-    """Talks to the kernel, in a named network namespace if given. One socket per question: DCB is asked
-    rarely."""
+    """Returns an exchange with the kernel, in a named network namespace if given. It opens a socket for each request,
+    because requests are rare."""
 
     def exchange(request: bytes) -> bytes:
         if netns:

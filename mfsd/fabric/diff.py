@@ -1,4 +1,4 @@
-"""Compares a rendered configuration with the one a switch runs, inside the parts that MFS owns.
+"""Compares a rendered configuration with a switch's running one, within the parts that MFS owns.
 
 Text that MFS never writes (routing, users, other queues) is not compared.
 """
@@ -14,13 +14,13 @@ from msgspec import Struct
 from mfsd.text import one_line
 
 Setting = tuple[str, ...]
-"""A setting by its path: names of a tree from its root, or a command below the commands of its sections."""
+"""The path of a setting: names of a tree from its root, or a command after the commands of its sections."""
 Owned = Callable[[Setting], bool]
 """Whether MFS owns a setting."""
 
 
 class Change(Struct, frozen=True):
-    """One setting: to add, to remove, or to change from `have` to `want`."""
+    """One setting to add, to remove, or to change from `have` to `want`."""
 
     kind: Literal["add", "remove", "change"]
     path: str
@@ -68,7 +68,7 @@ def text_lines(text: str, comment: str) -> list[str]:
 
 
 def command_paths(text: str, comment: str) -> set[Setting]:
-    """Indented command text as paths, so that the same command in two sections is two things."""
+    """Returns indented command text as paths, so that one command in two sections gives two settings."""
     found: set[Setting] = set()
     stack: list[tuple[int, str]] = []
     for raw in text.splitlines():
@@ -84,13 +84,13 @@ def command_paths(text: str, comment: str) -> set[Setting]:
 
 
 def diff_commands(rendered: str, running: str, comment: str) -> list[Change]:
-    """Of a command language with sections (`interface ...`, then indented commands)."""
+    """Compares texts of a command language with sections (`interface ...`, then indented commands)."""
     want, have = command_paths(rendered, comment), command_paths(running, comment)
     return diff_lines(want, have, _owned_sections(want))
 
 
 def _owned_sections(want: set[Setting]) -> Owned:
-    """Sections MFS names wholly belong to it; in interfaces, only QoS commands do."""
+    """Returns which settings MFS owns: all in sections that MFS names, but only QoS commands in interfaces."""
     heads = {p[0] for p in want}
     own = {h for h in heads if not h.startswith("interface ")}
     interfaces = {h for h in heads if h.startswith("interface ")}

@@ -1,5 +1,4 @@
-"""What `ethtool -S` prints of an interface, for readers that ask many times a second: names are read once, values
-into a buffer that is kept."""
+"""Reads the statistics that `ethtool -S` prints, many times a second: names are read once, values into one buffer."""
 
 from __future__ import annotations
 
@@ -8,15 +7,15 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 SPARE_VALUES = 4096
-"""The kernel writes as many values as there are then, whatever room it was given: more than a driver adds between the
-question of how many and the reading, as with `ethtool -L`."""
+"""Room for values that a driver adds (as with `ethtool -L`) between the query of their number and the reading. The
+kernel writes all values that exist then, whatever room it was given."""
 
 
 class EthtoolStatistics:
-    """Name of an interface -> its driver's statistics by name. Raises OSError."""
+    """Reads the driver's statistics of an interface, by name. OSError if there are none."""
 
     def __init__(self, only: Container[str] | None = None) -> None:
-        """`only`: the names that are wanted, of a driver's thousands; None: all."""
+        """`only`: the wanted names, since a driver may have thousands; None: all."""
         self._only = only
         self._open: dict[str, _Interface] = {}
 
@@ -28,7 +27,7 @@ class EthtoolStatistics:
                 self._open[interface] = _Interface(interface, self._only)
             return self._open[interface].read()
         except (OSError, NoSuchDevice, NotSupportedError) as error:
-            self.close(interface)  # another device may have the name now
+            self.close(interface)  # another device may have this name now
             raise OSError(f"{interface}: no statistics: {error}") from error
 
     def close(self, interface: str) -> None:
@@ -52,7 +51,7 @@ class _Interface:
         count = self._handle.get_stringset_length(ETH_SS_STATS)
         if count != self._count or self._values is None:
             self._read_names(count)
-        self._values.size = count  # newer kernels write nothing where there are more by now
+        self._values.size = count  # newer kernels write nothing if there are more values by now
         self._handle.ifreq.gstats = ctypes.addressof(self._values)
         self._handle.ioctl()
         if self._values.size != count:

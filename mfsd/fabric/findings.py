@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The results of checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 INSTALL_SCHEMAS = "pip install 'mfsd[switch-check]'"
-"""Remedy of a check whose schema is a package that is not installed."""
+"""Remedy if the package with the schema of a check is not installed."""
 
 Status = Literal["pass", "warn", "fail", "not checked"]
 
@@ -24,7 +24,7 @@ def failed(findings: list[Finding]) -> bool:
 
 
 def verdict(check: str, problems: list[str], good: str) -> Finding:
-    """A pass that says `good`, or a failure with the first of `problems`."""
+    """Returns a pass with the message `good`, or a failure with the first of `problems`."""
     if not problems:
         return Finding(check, "pass", good)
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -1,8 +1,8 @@
-"""Checks commands of systems that publish no schema against the forms that their manuals document.
+"""Checks commands of systems without a published schema against the forms that their manuals document.
 
-A grammar has the forms (regular expressions) of each section by how the section's line begins, "" for commands outside
-of sections. It knows only the commands that the templates use: it guards templates and hand-edited copies of their
-output, it is no model of the system. Sources are named in the headers of the templates.
+A grammar maps the beginning of a section's line ("" for commands outside sections) to the regular expressions of the
+commands in that section. It has only the commands that the templates use: it checks templates and hand-edited copies of
+their output, and is no model of the system. The headers of the templates name the sources.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_grammar(grammar: Mapping[str, tuple[str, ...]], comment: str, text: st
 
 
 def undocumented(grammar: Mapping[str, tuple[str, ...]], comment: str, text: str) -> list[str]:
-    """Every line of `text` that is no documented command, as `line N: ...` messages."""
+    """Returns a message `line N: ...` for every line of `text` that is no documented command."""
     problems: list[str] = []
     section = ""
     for number, raw in enumerate(text.splitlines(), 1):

@@ -1,8 +1,7 @@
-"""Shows, applies, verifies and takes back the fabric policy on a host's interface.
+"""Shows, applies, verifies and rolls back the fabric policy on a host's interface.
 
-Each setting stands for itself: one that cannot be set does not keep the others from being set, and is
-reported with its reason. The values found before the first `apply` are kept in a file, and `rollback`
-writes exactly those back.
+Settings are independent: if one cannot be set, it is reported with the reason and the others are still set. The values
+from before the first `apply` are kept in a file, and `rollback` writes exactly these back.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Outcome = Literal["ok", "differs", "would change", "changed", "cannot set", "not
 
 
 class Result(Struct, frozen=True):
-    """What became of one setting."""
+    """The result for one setting."""
 
     setting: str
     outcome: Outcome
@@ -48,10 +47,10 @@ class Result(Struct, frozen=True):
 
 
 class Host:
-    """One interface of this host under one plan, whose only port it is.
+    """One interface of this host and a plan that has it as its only port.
 
-    `qdisc`: "on", "off", or "auto" for devices without DCB. `sysfs`, `configfs`, `exchange` and `state_dir`
-    are the ways into the kernel and the disk.
+    `qdisc`: "on", "off", or "auto" (on for devices without DCB). `sysfs`, `configfs`, `exchange` and `state_dir` give
+    access to the kernel and the disk.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Host:
         self._state = state_dir / f"{netns + '+' if netns else ''}{self.port.name}.json"
 
     def settings(self) -> list[Setting]:
-        """Every setting that applies to this interface, in the order in which they are written."""
+        """Returns every setting that applies to this interface, in the order in which they are written."""
         found: list[Setting] = [
             Dcbx(self.link),
             DscpMap(self.link, self.plan),
@@ -86,7 +85,7 @@ class Host:
         return found + rdma_settings(self.port.name, self.plan, self._sysfs, self._configfs)
 
     def has_dcb(self) -> bool:
-        """Whether the driver answers DCB questions. Raises OSError when the interface does not exist."""
+        """Whether the driver supports DCB. OSError if the interface does not exist."""
         try:
             self.link.read()
         except OSError as error:
@@ -96,13 +95,12 @@ class Host:
         return True
 
     def show(self) -> list[Result]:
-        """Every setting as it is, beside what the policy wants. Changes nothing."""
+        """Returns every setting's value beside the one that the policy wants. Changes nothing."""
         self.has_dcb()
         return [self._compare(s) for s in self.settings()]
 
     def apply(self, dry_run: bool = False) -> list[Result]:
-        """Writes the settings that differ, and reads each back. Twice in a row changes nothing the second
-        time."""
+        """Writes the settings that differ, and reads each back. A second call changes nothing."""
         self.has_dcb()
         settings = self.settings()
         if not dry_run:
@@ -110,8 +108,8 @@ class Host:
         return [self._write(s, s.want, dry_run) for s in settings]
 
     def rollback(self, dry_run: bool = False) -> list[Result]:
-        """Writes back what was there before the first `apply`, last setting first; trust after the table of DSCPs,
-        which it follows on some devices. Raises FileNotFoundError."""
+        """Writes back the values from before the first `apply`, last setting first. Trust comes after the table of
+        DSCPs, because it follows that on some devices. FileNotFoundError if no values are saved."""
         saved = msgspec.json.decode(self._read_state())
         last = {Trust: 1, Dcbx: 2}
         settings = self.settings_saved(saved)[::-1]
@@ -122,8 +120,8 @@ class Host:
         return results
 
     def settings_saved(self, saved: dict[str, Any]) -> list[Setting]:
-        """The settings that `saved` has values for; the shaper too, although "auto" may not choose it now, and what
-        another policy had set."""
+        """Returns the settings that `saved` has values for. These include the shaper, although "auto" may not choose it
+        now, and settings that another policy has set."""
         others = [SocketQueues(self.plan, self.port, self.netns), *ecn_settings(self.port.name, range(8), self._sysfs)]
         by_name = {s.name: s for s in [*self.settings(), *others]}
         return [s for s in by_name.values() if s.name in saved]
@@ -137,7 +135,7 @@ class Host:
             ) from error
 
     def _save(self, settings: list[Setting]) -> None:
-        """Keeps the oldest known value of every setting, written whole or not at all."""
+        """Saves the oldest known value of every setting. The file is replaced atomically."""
         saved = msgspec.json.decode(self._state.read_bytes()) if self._state.exists() else {}
         for s in settings:
             with contextlib.suppress(OSError):
@@ -198,13 +196,12 @@ class Host:
         return Result(setting.name, outcome, have, want, reason, remedy)
 
     def driver(self) -> str:
-        """Name of the driver behind the interface, for reasons."""
+        """Returns the name of the interface's driver, for reasons."""
         link = self._sysfs / "class/net" / self.port.name / "device/driver"
         return f"driver {link.readlink().name}" if link.is_symlink() else "this (virtual) device"
 
 
 def verified(results: list[Result]) -> bool:
-    """True when every setting the device has is as the policy wants it, and at least one of them orders
-    traffic."""
+    """Whether every setting of the device is as the policy wants it, and at least one of them orders traffic."""
     ordering = any(r.outcome == "ok" and r.setting in ("ets", "qdisc") for r in results)
     return ordering and all(r.outcome in ("ok", "not supported") for r in results)

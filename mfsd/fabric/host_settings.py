@@ -1,7 +1,7 @@
-"""The settings of one host interface, each of which can be read, wanted and written by itself.
+"""The settings of one host interface. Each has its own way to read and write it, and the value that the policy wants.
 
-Values are plain JSON, so that a saved value can be written back. A setting that the driver does not have
-raises OSError from `read`; `host.py` turns that into a reason.
+Values are plain JSON, so that a saved value can be written back. `read` raises OSError for a setting that the driver
+does not have; `host.py` turns that into a reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TRUST_NAMES = {SELECTOR_DSCP: "dscp", SELECTOR_PCP: "pcp"}
 
 
 class Setting(Protocol):
-    """One thing to configure. `want` is what the policy asks for; `loss` says what happens without it."""
+    """One setting. `want` is the value that the policy asks for; `loss` says what happens without it."""
 
     name: str
     want: Value
@@ -52,7 +52,7 @@ class Setting(Protocol):
 
 
 class Dcbx:
-    """Who configures the port: MFS can only when the host does, by the IEEE version."""
+    """Which side configures the port. MFS can only if the host does, with the IEEE version of DCBX."""
 
     name = "dcbx"
     want = DCBX_HOST | DCBX_IEEE
@@ -72,8 +72,7 @@ class Dcbx:
 
 
 class DscpMap:
-    """Priority of each DSCP, from the APP table. Drivers such as mlx5 trust DSCP as soon as this table has
-    entries."""
+    """Priority of each DSCP, from the APP table. Drivers such as mlx5 trust DSCP as soon as this table has entries."""
 
     name = "dscp-to-priority"
     loss = "the NIC ignores the DSCP when it picks a queue"
@@ -93,8 +92,8 @@ class DscpMap:
 
 
 class Trust:
-    """Whether the DSCP or the VLAN tag decides: the trust table, MLNX_OFED's file, or what the APP table
-    implies."""
+    """Whether the DSCP or the VLAN tag decides the priority, as set by the trust table or MLNX_OFED's file or implied
+    by the APP table."""
 
     name = "trust"
     want = "dscp"
@@ -123,7 +122,7 @@ class Trust:
 
 
 class EtsSetting:
-    """Traffic classes of the NIC: priority p in class p, strict or weighted as the policy says."""
+    """Traffic classes of the NIC: priority p is in class p, strict or weighted as in the policy."""
 
     name = "ets"
     loss = "the NIC sends its classes in no order"
@@ -155,7 +154,7 @@ class EtsSetting:
 
 
 class PfcSetting:
-    """Priorities that may be paused; must equal the switch's."""
+    """Priorities that may be paused; they must be the same as on the switch."""
 
     name = "pfc"
     loss = "lossless classes are dropped, not paused"
@@ -178,7 +177,7 @@ class PfcSetting:
 
 
 class SocketQueues:
-    """The shaper for sockets (and for soft RoCE) on devices whose hardware has no queues of its own."""
+    """The shaper for sockets (and for soft RoCE) on devices without hardware queues."""
 
     name = "qdisc"
     loss = "sockets are sent in no order"
@@ -219,7 +218,7 @@ class File:
 
 
 class HostWideClass:
-    """MLNX_OFED's host-wide traffic class overrides every queue pair's: it must not be set."""
+    """MLNX_OFED's host-wide traffic class. It must not be set, because it overrides that of every queue pair."""
 
     want = "unset"
     loss = "lanes lose the DSCP that MFS gave them"
@@ -238,7 +237,7 @@ class HostWideClass:
 
 
 def ecn_settings(interface: str, priorities: Iterable[int], sysfs: Path) -> list[Setting]:
-    """Switches of congestion control, one for each priority and side."""
+    """Returns the switches of congestion control, one for each priority and side."""
     files = sysfs / "class/net" / interface / "ecn"
     loss = "senders slow down only after loss or pause"
     return [
@@ -250,7 +249,7 @@ def ecn_settings(interface: str, priorities: Iterable[int], sysfs: Path) -> list
 
 
 def rdma_settings(interface: str, plan: Plan, sysfs: Path, configfs: Path) -> list[Setting]:
-    """Settings of the RDMA device behind `interface`, as far as this system has files for them."""
+    """Returns the settings of the RDMA device behind `interface` for which this system has files."""
     net = sysfs / "class/net" / interface
     settings = ecn_settings(interface, [q.priority for q in plan.queues if q.ecn], sysfs)
     if (net / "ecn/roce_np/cnp_dscp").is_file():

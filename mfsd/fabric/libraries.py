@@ -1,7 +1,7 @@
-"""Libraries that read the class of their packets from a variable, and what a fabric policy says these should be.
+"""Libraries that read the class of their packets from a variable, and the values that a fabric policy gives these.
 
-One variable for each library, so that one policy file sets all of them: for programs that mark without a daemon, and
-for what posts past libibverbs, where no daemon and no preloaded library can.
+With them one policy file sets the classes of all libraries: for programs that mark without a daemon, and for libraries
+that post without libibverbs, which no daemon and no preloaded library can mark.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from mfsd.policy.mark_text import SET_BY_US
 from mfsd.policy.types import Stage
 
 ECN_CAPABLE: Final = 2
-"""ECT(0), in the two bits of a traffic class below the DSCP: as UCX's default of 106 has it."""
+"""ECT(0) in the two bits of a traffic class below the DSCP, as in UCX's default of 106."""
 
 
 class Library(NamedTuple):
     name: str
     traffic_class: str
-    """The variable that RoCE packets get their class from: DSCP * 4, and the ECN bits."""
+    """Variable with the class of RoCE packets: DSCP * 4, plus the ECN bits."""
     service_level: str
-    """The variable of InfiniBand's counterpart; empty: it has none of its own."""
+    """Variable with the service level on InfiniBand; empty: there is none."""
     stage: Stage
-    """What most of its traffic is for."""
+    """Stage of most of its traffic."""
     seen: bool
-    """It posts through libibverbs: the preloaded library marks what a rule knows, whatever the variable says."""
+    """It posts through libibverbs: the preloaded library marks queue pairs with a rule, whatever the variable is."""
     otherwise: str = ""
-    """The variable that it goes by where its own is not set."""
+    """Variable that it reads if its own is not set."""
     level_otherwise: str = ""
     """The same for service levels."""
     infiniband_breaks: bool = False
-    """On an InfiniBand port versions of it end the program with an error where its traffic class is set."""
+    """Some versions end the program with an error if their traffic class is set and the port is InfiniBand."""
 
 
 LIBRARIES: Final = (
@@ -69,16 +69,16 @@ class Variable(NamedTuple):
     name: str
     value: str
     class_name: str
-    """Of the policy."""
+    """Name of the class in the policy."""
 
 
 def traffic_class(dscp: int) -> int:
-    """What the variables take for a DSCP."""
+    """Returns the value of the variables for a DSCP."""
     return dscp << 2 | ECN_CAPABLE
 
 
 def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]:
-    """Variable and value of each library whose stage has a DSCP."""
+    """Returns variable and value for each library whose stage has a DSCP."""
     found = {}
     for library in LIBRARIES:
         dscp = dscp_by_stage.get(library.stage)
@@ -88,13 +88,13 @@ def traffic_classes(dscp_by_stage: Mapping[Stage, int | None]) -> dict[str, str]
 
 
 def service_levels(profile: Profile) -> str:
-    """What MFS_SERVICE_LEVELS is under this profile: the priority of each class is its service level, too."""
+    """Returns MFS_SERVICE_LEVELS under this profile. The service level of each class is its priority."""
     return ",".join(f"{one.dscp}:{one.priority}" for one in profile.classes)
 
 
 def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
-    """The variables of classes that must not be set on a host with these ports of InfiniBand, and why. One port is
-    enough: a library may take any port of its host."""
+    """Returns the class variables that must not be set on a host with these InfiniBand ports, and why. One port is
+    enough, because a library may use any port of its host."""
     return {
         one.traffic_class: f"{ports[0]} of this host is InfiniBand, where a traffic class ends some versions of "
         f"{one.name} with an error; --infiniband gives {one.service_level} in its place"
@@ -104,14 +104,14 @@ def dangerous_classes(ports: Sequence[str]) -> dict[str, str]:
 
 
 def operators(environ: Mapping[str, str], files: Mapping[str, Setting]) -> dict[str, str]:
-    """The variables that the operator has set, and how: in words. Those that mfs-run has set are not among them."""
+    """Returns the variables that the operator has set, and in words how. Those that mfs-run has set are left out."""
     ours = environ.get(SET_BY_US, "").split()
     found = {name: f"{one.file} sets {name}={one.value}" for name, one in files.items()}
     return found | {name: f"{name}={value} is set" for name, value in environ.items() if value and name not in ours}
 
 
 def kept(names: Collection[str], of_operator: Mapping[str, str]) -> dict[str, str]:
-    """Those of these variables that would go before what the operator has set, and why."""
+    """Returns the variables that would override a setting of the operator, and why."""
     found = {name: of_operator[name] for name in names if name in of_operator}
     for one in LIBRARIES:
         if one.traffic_class in names and one.otherwise in of_operator:
@@ -120,20 +120,20 @@ def kept(names: Collection[str], of_operator: Mapping[str, str]) -> dict[str, st
 
 
 def dscps(profile: Profile) -> dict[Stage, int]:
-    """The DSCP in which a stage travels where transfers of one library cannot be told apart."""
+    """Returns the DSCP of each stage, for libraries whose transfers cannot be told apart."""
     table = wire_table(profile)
     return {stage: table.dscp[classes[0]] for stage, classes in table.stages.items()}
 
 
 def levels(profile: Profile) -> dict[Stage, int]:
-    """The service level of each stage, which is the priority of its class."""
+    """Returns the service level of each stage, which is the priority of its class."""
     priority = {fabric_class.dscp: fabric_class.priority for fabric_class in profile.classes}
     return {stage: priority[dscp] for stage, dscp in dscps(profile).items()}
 
 
 def variables(profile: Profile, *, infiniband: bool = False) -> list[Variable]:
-    """What every library should be given under this profile. InfiniBand has service levels in place of DSCPs: the
-    profile's priorities. A library without a variable for them is left out there."""
+    """Returns the variables that every library should get under this profile. On InfiniBand these are service levels,
+    which are the profile's priorities; a library without a variable for them is left out."""
     of_stage = dscps(profile)
     classes = {fabric_class.dscp: fabric_class for fabric_class in profile.classes}
     found = []

@@ -1,4 +1,4 @@
-"""Files in which an operator sets variables of libraries: NCCL's and UCX's. The environment goes before both."""
+"""Reads the files in which an operator sets variables of NCCL and UCX. The environment takes precedence over both."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Setting(NamedTuple):
 def set_in_files(
     environ: Mapping[str, str], *, uid: int | None = None, root: Path = Path("/"), folder: Path = Path()
 ) -> dict[str, Setting]:
-    """Variable -> what a program of this user with this environment, started in this folder, finds in them. `root`: of
-    /etc.
+    """Returns variable -> setting that a program of this user, with this environment and started in this folder, finds
+    in these files. `root` is the parent of /etc.
 
-    What NCCL reads it puts into the process's environment, so its files may name other libraries' variables, too. A
-    `ucx.conf` beside the UCX library, or in a folder that the program changes to first, is not looked for; a section
-    of it that is for another CPU counts.
+    NCCL puts the variables of its files into the process's environment, so these may be of other libraries, too. A
+    `ucx.conf` beside the UCX library, or in a folder that the program changes to first, is not read. A section of it
+    for another CPU counts.
     """
     found: dict[str, Setting] = {}
     for file in (*_of_ucx(environ, root, folder), *_of_nccl(environ, uid, root)):
@@ -31,7 +31,8 @@ def set_in_files(
 
 
 def _of_nccl(environ: Mapping[str, str], uid: int | None, root: Path) -> list[Path]:
-    """The later ones go before the earlier ones. NCCL takes the home of the user's entry, whatever HOME says."""
+    """Returns NCCL's files; later ones take precedence. NCCL reads the home folder from the user's passwd entry, not
+    from HOME."""
     system = root / "etc/nccl.conf"
     if named := environ.get("NCCL_CONF_FILE"):
         return [system, Path(named)]

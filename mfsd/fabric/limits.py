@@ -1,4 +1,4 @@
-"""What switch silicon can hold: rules that no schema states.
+"""Limits of switch silicon: rules that no schema states.
 
 Sources: packet memory from the vendors' product briefs; lossless queues from SONiC's default buffer
 templates, Dell's and Juniper's guides (QFX: at most six lossless forwarding classes) and the eight
@@ -33,11 +33,12 @@ ASICS = {
         Asic("trident3", "Broadcom Trident 3", 32 << 20),
     )
 }
-"""Packet memory only: the ports compete for it."""
+"""Switch silicon and its packet memory, which the ports share."""
 
 
 def check_limits(plan: Plan, asic: str | None = None) -> list[Finding]:
-    """Rules about silicon for `plan`; `asic` (a key of ASICS) adds the packet memory. A system adds its own."""
+    """Checks `plan` against the rules about silicon; `asic` (a key of ASICS) adds the packet memory. A system adds its
+    own rules."""
     found = [_control(plan), _queues(plan), _default_dscp(plan)]
     if plan.lossless:
         found.append(_headroom(plan, asic))
@@ -62,7 +63,7 @@ def _queues(plan: Plan) -> Finding:
 
 
 def _default_dscp(plan: Plan) -> Finding:
-    """NCCL and Mooncake send with DSCP 0 unless they are configured otherwise."""
+    """Checks the class of DSCP 0, with which NCCL and Mooncake send unless they are configured otherwise."""
     queue = plan.queue(plan.default_priority)
     if queue.lossless:
         return Finding(
@@ -94,7 +95,7 @@ def _headroom(plan: Plan, asic: str | None) -> Finding:
 
 
 def _thresholds(plan: Plan, asic: str | None) -> list[Finding]:
-    """Marking must begin before a lossless queue pauses, or ECN never acts."""
+    """Checks that marking begins before a lossless queue pauses; otherwise ECN never acts."""
     found = []
     for group, port in plan.groups.items():
         if port.ecn is None or asic is None:

@@ -1,4 +1,4 @@
-"""Which RDMA ports of this host are InfiniBand, by what sysfs says of their link layer."""
+"""Finds the RDMA ports of this host that are InfiniBand, by their link layer in sysfs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INFINIBAND = "InfiniBand"
 
 
 def infiniband_ports(devices: Path | None = None) -> list[str]:
-    """As "mlx5_0 port 1"; a port that cannot be read is taken for Ethernet."""
+    """Returns the InfiniBand ports as "mlx5_0 port 1". A port that cannot be read is taken for Ethernet."""
     return [name for name, layer in _ports(devices) if layer == INFINIBAND]
 
 

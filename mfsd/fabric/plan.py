@@ -1,12 +1,12 @@
-"""From a policy profile to what one box must do: eight queues, all 64 DSCPs, and the ports.
+"""Derives the plan for one device from a policy profile: eight queues, all 64 DSCPs, and the ports.
 
-Templates, host settings and the checks read a `Plan`, never the policy, so that every box gets the same
-numbers.
+Templates, host settings and the checks read a `Plan`, never the policy, so that every device gets the same numbers.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from msgspec import Struct
 
@@ -14,12 +14,13 @@ from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile,
 
 PFC_FRAME_BYTES = 64
 LIGHT_NS_PER_M = 5.0
-_RANGE = re.compile(r"\[(\d+)-(\d+)(?::(\d+))?\]")
+PORTS_MAX = 4096
+"""Limit of the port names in --ports; no switch has as many."""
+_RANGE = re.compile(r"\[([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?\]")
 
 
 class Queue(Struct, frozen=True):
-    """One egress queue; `priority` is also its 802.1p and PFC priority. Strict queues: the highest goes
-    first."""
+    """One egress queue. `priority` is also its 802.1p and PFC priority. Of strict queues the highest goes first."""
 
     priority: int
     name: str
@@ -40,11 +41,11 @@ class Port(Struct, frozen=True):
     mtu_bytes: int
     ecn: EcnThresholds | None
     headroom_bytes: int
-    """Buffer one lossless priority needs on this port for what is still in flight after it sent a pause."""
+    """Buffer that one lossless priority needs on this port for bytes that arrive after it has sent a pause."""
 
 
 class Plan(Struct, frozen=True):
-    """What a policy profile means for a set of ports. Queues are listed from the first served to the last."""
+    """A policy profile applied to a set of ports. Queues are listed in the order in which they are served."""
 
     profile: str
     digest: str
@@ -59,11 +60,11 @@ class Plan(Struct, frozen=True):
     watchdog: PfcWatchdog
     cnp_dscp: int
     rdma_default_dscp: int
-    """For unmarked RDMA traffic: the class of MFS's last class before the scavenger."""
+    """DSCP for unmarked RDMA traffic: that of MFS's last class before the scavenger."""
 
     @property
     def groups(self) -> dict[str, Port]:
-        """One port of each port group in use, as the group's example."""
+        """Returns one port of each port group in use, as an example of the group."""
         return {p.group: p for p in reversed(self.ports)}
 
     def queue(self, priority: int) -> Queue:
@@ -71,11 +72,10 @@ class Plan(Struct, frozen=True):
 
 
 def headroom_bytes(speed_gbps: float, cable_m: int, mtu_bytes: int) -> int:
-    """Bytes that still arrive after a pause was sent (IEEE 802.1Q annex on PFC delay: cable, frames,
-    reaction).
+    """Returns the bytes that still arrive after a pause was sent (IEEE 802.1Q, annex on PFC delay).
 
-    A frame may just have started at each end, the pause frame must be sent, travel, and be acted on within
-    118 quanta of 512 bit times (60 up to 10 Gbit/s), and what is on the cable still arrives.
+    A frame may just have started at each end. The pause frame must be sent, travel, and be acted on within 118 quanta
+    of 512 bit times (60 up to 10 Gbit/s). Bytes that are on the cable still arrive.
     """
     bytes_per_ns = speed_gbps / 8
     cable = 2 * cable_m * LIGHT_NS_PER_M * bytes_per_ns
@@ -84,7 +84,7 @@ def headroom_bytes(speed_gbps: float, cable_m: int, mtu_bytes: int) -> int:
 
 
 def expand_ports(text: str) -> list[str]:
-    """Port names from `swp1,swp2` or `Ethernet[0-124:4]`, in the order given. Raises ValueError."""
+    """Returns the port names of `swp1,swp2` or `Ethernet[0-124:4]`, in the order given. ValueError."""
     names: list[str] = []
     for part in filter(None, (p.strip() for p in text.split(","))):
         match = _RANGE.search(part)
@@ -94,15 +94,26 @@ def expand_ports(text: str) -> list[str]:
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
         if last < first or step < 1:
             raise ValueError(f"--ports: {part!r} is an empty range; write [FIRST-LAST] or [FIRST-LAST:STEP]")
+        if _RANGE.search(part, match.end()):
+            raise ValueError(f"--ports: {part!r} has two ranges; write one range a part, and parts with commas between")
+        if len(range(first, last + 1, step)) > PORTS_MAX:
+            raise ValueError(f"--ports: {part!r} is more than {PORTS_MAX} ports; write a shorter range")
         names += [part[: match.start()] + str(n) + part[match.end() :] for n in range(first, last + 1, step)]
-    doubled = {n for n in names if names.count(n) > 1}
-    if doubled:
-        raise ValueError(f"--ports: {sorted(doubled)[0]} is listed twice; list every port once")
+    check_once(names, "list every port once")
     return names
 
 
+def check_once(names: list[str], remedy: str) -> None:
+    """Raises ValueError for the first name that is given twice."""
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
+    if doubled:
+        raise ValueError(f"--ports: {doubled[0]} is listed twice; {remedy}")
+    if len(names) > PORTS_MAX:
+        raise ValueError(f"--ports: {len(names)} names are more than {PORTS_MAX} ports; list fewer")
+
+
 def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str]]:
-    """`GROUP=NAME,...` (or `NAME,...` for the first group) to names by port group. Raises ValueError."""
+    """Parses `GROUP=NAME,...` (or `NAME,...` for the first group); returns names by port group. ValueError."""
     ports: dict[str, list[str]] = {}
     for value in values:
         group, equals, names = value.partition("=")
@@ -115,10 +126,9 @@ def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str
     flat = [n for names_ in ports.values() for n in names_]
     if not flat:
         raise ValueError("--ports: no port named; write for example --ports hosts=Ethernet0,Ethernet4")
+    check_once(flat, "a port belongs to one group")
     for name in flat:
-        if flat.count(name) > 1:
-            raise ValueError(f"--ports: {name} is listed twice; a port belongs to one group")
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9./:_-]{0,31}|\d+(/\d+)+", name):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9./:_-]{0,31}|[0-9]+(/[0-9]+)+", name):
             raise ValueError(f"--ports: {name!r} is not a port name; use letters, digits and ./:_-")
     return ports
 
@@ -131,7 +141,7 @@ def check_port_names(ports: dict[str, list[str]], pattern: str, title: str, exam
 
 
 def make_plan(name: str, profile: Profile, ports: dict[str, list[str]]) -> Plan:
-    """The plan of `profile` (called `name`) for `ports`, given by port group."""
+    """Returns the plan of `profile` (called `name`) for `ports`, given by port group."""
     merged: dict[int, Queue] = {}
     for c in profile.classes:
         merged[c.priority] = Queue(

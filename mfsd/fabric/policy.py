@@ -1,13 +1,13 @@
-"""The fabric policy file: which classes a network really has, and what every box does with them.
+"""The fabric policy file: the classes that a network has, and how every device treats them.
 
-One TOML file describes hosts and switches alike. `load_profile` reads it, checks types and meaning, and
-names the field's path in every error. Rates are per cent of the port's line rate, sizes are bytes, times
-are milliseconds.
+One TOML file describes hosts and switches alike. `load_profile` reads it, checks types and meaning, and names the path
+of the field in every error. Rates are per cent of the port's line rate, sizes are bytes, times are milliseconds.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,14 +21,17 @@ Dscp = Annotated[int, Meta(ge=0, le=63)]
 Priority = Annotated[int, Meta(ge=0, le=7)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,23}$")]
+SpeedGbps = Annotated[float, Meta(ge=0.001, le=10_000)]
+GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}")
+"""A group's name becomes a part of names on switches."""
 
 SHIPPED = "policy.toml"
 MFS_CLASSES = 8
-"""How many classes MFS itself orders by default; `fold` maps them onto the fabric's."""
+"""Default number of MFS's own classes, which `fold` maps onto those of the fabric."""
 
 
 class PolicyError(ValueError):
-    """A policy file that cannot be used. One line, which starts with the path of the field at fault."""
+    """A policy file cannot be used. The message is one line that starts with the path of the wrong field."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(one_line(problem))
@@ -39,30 +42,30 @@ class FabricClass(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     dscp: Dscp
-    """What MFS writes into packets of this class."""
+    """DSCP that MFS writes into packets of this class."""
     priority: Priority
-    """802.1p priority, PFC priority and egress queue: one number on every box."""
+    """802.1p priority, PFC priority and egress queue: the same number on every device."""
     also_dscp: tuple[Dscp, ...] = ()
-    """Further DSCPs that other software uses for traffic that belongs here."""
+    """Further DSCPs that other software uses for traffic of this class."""
     lossless: bool = False
     scheduling: Literal["strict", "dwrr"] = "strict"
     floor_percent: Percent = 0
-    """Bandwidth kept for this class although classes above it want all of it."""
+    """Bandwidth that this class keeps even if classes above it want all of it."""
     ceiling_percent: Annotated[int, Meta(ge=1, le=100)] = 100
     weight_percent: Percent = 0
-    """Share among the dwrr classes of what the strict ones leave; only for dwrr."""
+    """Share, among the dwrr classes, of the bandwidth that the strict classes leave. Only for dwrr."""
     ecn: bool = True
 
 
 class Control(Struct, frozen=True, forbid_unknown_fields=True):
-    """Congestion notification (CNP) and network control: little traffic that must never wait."""
+    """Congestion notification (CNP) and network control: a little traffic that must never wait."""
 
     dscp: tuple[Dscp, ...]
     priority: Priority
 
 
 class BestEffort(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that carries no DSCP named in the policy."""
+    """All traffic whose DSCP the policy does not name."""
 
     priority: Priority = 0
     floor_percent: Percent = 0
@@ -70,17 +73,17 @@ class BestEffort(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EcnThresholds(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where marking starts, where it reaches `mark_percent`, for ports of one speed."""
+    """Queue sizes at which marking starts and at which it reaches `mark_percent`, for ports of one speed."""
 
-    speed_gbps: Annotated[float, Meta(gt=0)]
+    speed_gbps: SpeedGbps
     min_bytes: Annotated[int, Meta(ge=1024)]
     max_bytes: Annotated[int, Meta(ge=1024)]
     mark_percent: Annotated[int, Meta(ge=1, le=100)]
 
 
 class PfcWatchdog(Struct, frozen=True, forbid_unknown_fields=True):
-    """Breaks a pause storm: a queue paused for `detection_ms` is drained until `restoration_ms` without
-    pause."""
+    """Ends a pause storm: a queue that is paused for `detection_ms` is drained until there is no pause for
+    `restoration_ms`."""
 
     poll_ms: Annotated[int, Meta(ge=100, le=1000)] = 100
     detection_ms: Annotated[int, Meta(ge=100, le=5000)] = 200
@@ -90,13 +93,13 @@ class PfcWatchdog(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Buffers(Struct, frozen=True, forbid_unknown_fields=True):
     lossless_percent: Annotated[int, Meta(ge=1, le=90)] = 50
-    """Share of the packet memory for lossless classes where a switch partitions it."""
+    """Share of the packet memory for lossless classes, on switches that partition it."""
 
 
 class PortGroup(Struct, frozen=True, forbid_unknown_fields=True):
-    """Ports that are alike. Cable length and MTU decide the headroom a lossless class needs."""
+    """Ports of the same kind. Cable length and MTU decide the headroom that a lossless class needs."""
 
-    speed_gbps: Annotated[float, Meta(gt=0)]
+    speed_gbps: SpeedGbps
     cable_m: Annotated[int, Meta(ge=1, le=40000)] = 5
     mtu_bytes: Annotated[int, Meta(ge=1280, le=9216)] = 9216
 
@@ -113,11 +116,11 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     pfc_watchdog: PfcWatchdog = PfcWatchdog()
     buffers: Buffers = Buffers()
     fold: tuple[int, ...] = ()
-    """Fabric class of each MFS class, highest first; empty means an even split (see `fold_classes`)."""
+    """Fabric class of each MFS class, highest first. Empty: an even split (see `fold_classes`)."""
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits that are equal exactly when two boxes were given the same policy."""
+        """Returns twelve hex digits, which are the same on two devices exactly if their policy is."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
 
     @property
@@ -126,11 +129,10 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fold_classes(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int, ...]:
-    """Fabric class of each of MFS's `mfs_classes` classes, highest first.
+    """Returns the fabric class of each of MFS's `mfs_classes` classes, highest first.
 
-    The profile's own `fold` wins when it has that length. Otherwise the order is kept, the scavenger (the
-    last MFS class) gets the last fabric class to itself if there is more than one, and the rest is split
-    evenly.
+    This is the profile's own `fold` if it has that length. Otherwise the order is kept, the scavenger (the last MFS
+    class) has the last fabric class to itself if there is more than one, and the others are split evenly.
     """
     if mfs_classes < 1:
         raise ValueError(f"mfs_classes: {mfs_classes} is not a valid number of classes; use 1 or more")
@@ -144,12 +146,12 @@ def fold_classes(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int,
 
 
 def class_dscps(profile: Profile, mfs_classes: int = MFS_CLASSES) -> tuple[int, ...]:
-    """DSCP of each MFS class, highest first."""
+    """Returns the DSCP of each MFS class, highest first."""
     return tuple(profile.classes[f].dscp for f in fold_classes(profile, mfs_classes))
 
 
 def shipped_policy() -> str:
-    """Text of the policy file that comes with MFS."""
+    """Returns the text of the policy file that comes with MFS."""
     return (resources.files("mfsd.fabric") / "switch_configs" / SHIPPED).read_text()
 
 
@@ -157,7 +159,7 @@ DEFAULT_PROFILE = "rocev2-2-lossless"
 
 
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:
-    """Every profile of a policy file, by name; the shipped file when `path` is None. Raises PolicyError."""
+    """Returns every profile of a policy file (None: the shipped one) by name. PolicyError."""
     label = str(path) if path else SHIPPED
     try:
         data = parse_toml(path.read_bytes().decode() if path else shipped_policy())
@@ -173,11 +175,14 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     tables = data.get("profiles")
     if not isinstance(tables, dict) or not tables:
         raise PolicyError(f"{label}: profiles: no profile found; start one with [profiles.NAME]")
+    for name in tables:
+        if not name.isprintable():  # rendered files contain it in a comment
+            raise PolicyError(f"{label}: profiles: {name!r} is no name; use characters that can be printed")
     return {name: _profile(f"{label}: profiles.{name}", table) for name, table in tables.items()}
 
 
 def load_profile(name: str, path: Path | None = None) -> Profile:
-    """The profile `name` of a policy file. Raises PolicyError, listing the profiles there are."""
+    """Returns the profile `name` of a policy file. If there is none, PolicyError lists the profiles."""
     profiles = load_profiles(path)
     if name not in profiles:
         raise PolicyError(f"{path or SHIPPED}: profiles.{name}: no such profile; there are {', '.join(profiles)}")
@@ -197,11 +202,20 @@ def _profile(where: str, table: Any) -> Profile:
 
 def validate(profile: Profile, where: str = "profile") -> None:
     """Raises PolicyError for the first thing in `profile` that cannot work on any switch."""
+    _check_group_names(profile, where)
     _check_names_and_dscps(profile, where)
     _check_order(profile, where)
     _check_shares(profile, where)
     _check_thresholds(profile, where)
     _check_fold(profile, where)
+
+
+def _check_group_names(profile: Profile, where: str) -> None:
+    for name in profile.port_groups:
+        if not GROUP_NAME.fullmatch(name):
+            raise PolicyError(
+                f"{where}.port_groups: {name!r} is no name for switches; use up to 24 letters, digits, - and _"
+            )
 
 
 def _check_names_and_dscps(profile: Profile, where: str) -> None:
@@ -214,6 +228,9 @@ def _check_names_and_dscps(profile: Profile, where: str) -> None:
         at = f"{where}.classes[{i}]"
         if c.name in names:
             raise PolicyError(f"{at}.name: {c.name!r} is used twice; every class needs its own name")
+        for taken, priority in (("control", profile.control.priority), ("best-effort", profile.best_effort.priority)):
+            if c.name == taken and c.priority != priority:
+                raise PolicyError(f"{at}.name: {c.name!r} is what priority {priority} is called; use another name")
         names.add(c.name)
         if c.priority in priorities:
             raise PolicyError(
@@ -267,6 +284,13 @@ def _check_order(profile: Profile, where: str) -> None:
             f"{where}.best_effort.priority: {profile.best_effort.priority} would go before strict "
             "class traffic on "
             f"{lowest_strict}; use a lower number"
+        )
+    shares = next((c for c in profile.classes if c.priority == profile.best_effort.priority), None)
+    dwrr = next((c for c in profile.classes if c.scheduling == "dwrr"), None)
+    if shares and dwrr and shares.scheduling == "strict":
+        raise PolicyError(
+            f"{where}.best_effort.priority: {shares.priority} is strict {shares.name}'s, above dwrr {dwrr.name}; "
+            f"unmarked traffic would starve it: use {dwrr.priority} or less"
         )
     for i, c in enumerate(profile.classes):
         if c.scheduling == "dwrr" and c.priority > lowest_strict:

@@ -1,8 +1,8 @@
-"""Reads what a port has carried: bytes by direction and, where the driver counts them, by priority; pause frames.
+"""Reads the counters of a port: bytes by direction and, if the driver counts them, by priority; pause frames.
 
-Bytes by priority are what the whole port carried. Without them sysfs has what RDMA did (`port_xmit_data` and
-`port_rcv_data`, in words of four bytes). A device with several ports has the sum of them: MFS plans with devices.
-Reading may take milliseconds, as drivers ask firmware: never on a thread that schedules.
+Bytes by priority include all traffic of the port. Without them, sysfs has the bytes of RDMA only (`port_xmit_data` and
+`port_rcv_data`, in words of four bytes). For a device with several ports their sum is read, since MFS plans by device.
+Reading may take milliseconds, because drivers ask firmware: never do it on a thread that schedules.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SYSFS = Path("/sys/class/infiniband")
 WORD_BYTES = 4
 NUMBER_BYTES = 64
 SCAN_NS = 1_000_000_000
-"""Which files and interfaces a device has is looked up this often, and where one of them has gone."""
+"""The files and interfaces of a device are looked up this often, and when one of them has disappeared."""
 
 Statistics = Callable[[str], Mapping[str, int]]
 """Name of an interface -> its driver's statistics by name. Raises OSError."""
 
 
 class PortCounters(Struct, frozen=True):
-    """One reading. By direction: sent, received; None and (): the port does not count it."""
+    """One reading, by direction: sent, received. None and (): the port does not count it."""
 
     at_ns: int
     bytes: tuple[int | None, int | None]
@@ -38,7 +38,7 @@ class PortCounters(Struct, frozen=True):
 
 
 class PortReader:
-    """Of one device. Its files stay open between readings."""
+    """Reads the counters of one device. Its files stay open between readings."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PortReader:
         self._hw_counters: dict[str, list[_File]] = {}
 
     def read(self) -> PortCounters:
-        """What cannot be read is None."""
+        """Returns a reading. Counters that cannot be read are None."""
         at_ns = self._clock_ns()
         if self._scanned_ns is None or at_ns - self._scanned_ns >= SCAN_NS:
             self._scan(at_ns)
@@ -83,7 +83,7 @@ class PortReader:
         self._words, self._hw_counters = ([], []), {}
 
     def _scan(self, at_ns: int) -> None:
-        """What there is to read: devices are renamed and unplugged."""
+        """Looks up the files and interfaces again, because devices may be renamed or unplugged."""
         self.close()
         self._scanned_ns = at_ns
         self._interfaces = _entries(self._folder / "device/net")
@@ -128,11 +128,11 @@ class PortReader:
 
 
 class _File:
-    """A number in sysfs, which makes the text anew for each reading from the start."""
+    """A number in sysfs, which produces the text anew for each reading from the start."""
 
     def __init__(self, path: Path) -> None:
         self.lost = False
-        """It was there, and is not any more."""
+        """Whether the file has disappeared."""
         try:
             self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

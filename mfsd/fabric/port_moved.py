@@ -1,7 +1,7 @@
-"""Two readings of a port's counters -> what it moved between them, as far as that can be believed (pure).
+"""Computes from two readings of a port's counters what it moved between them, if that is plausible (pure).
 
-Counters wrap, are reset by drivers, vanish, and are rubbish for a moment after a firmware's restart. A difference is
-believed when the link could have carried it; else it is None, and the next reading starts anew from where it is.
+Counters wrap, are reset by drivers, disappear, and have wrong values for a moment after firmware restarts. A difference
+is accepted if the link could have carried it. Otherwise it is None, and the next difference starts from this reading.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from msgspec import Struct
 from mfsd.fabric.port_counters import PortCounters
 
 WRAPS = (2**32, 2**34, 2**64, 2**66)
-"""Counters of 32 and 64 bits, of bytes and of words of four."""
+"""Values at which counters wrap: 32 and 64 bits, in bytes and in words of four bytes."""
 FASTER = 4
-"""A rate that is configured may be a share of the port's own."""
+"""Factor on the configured rate, which may be only a share of the port's rate."""
 BURST_BYTES = 64 << 20
 PAUSES_PER_S = 10_000_000
-"""A link of 800 Gbit/s carries a thousand million frames of 64 bytes in a second; pauses are far fewer."""
+"""Limit of plausible pause frames. A link of 800 Gbit/s carries a thousand million frames of 64 bytes in a second;
+pauses are far fewer."""
 
 
 class Moved(Struct, frozen=True):
-    """By direction: sent, received. None and (): not known."""
+    """Differences by direction: sent, received. None and (): not known."""
 
     elapsed_ns: int
     bytes: tuple[int | None, int | None] = (None, None)
@@ -40,7 +41,7 @@ def moved(before: PortCounters, now: PortCounters, rate_bytes_per_s: int) -> Mov
     ]
     whole = [difference(old, new, most) for old, new in zip(before.bytes, now.bytes, strict=True)]
     for direction, side in enumerate(by_priority):
-        if now.priority_bytes[direction]:  # the sum of counters does not wrap as one of them does
+        if now.priority_bytes[direction]:  # single counters wrap at known values, their sum does not
             known = [moved for moved in side if moved is not None]
             whole[direction] = sum(known) if side and len(known) == len(side) and sum(known) <= most else None
     pauses = [
@@ -55,7 +56,7 @@ def moved(before: PortCounters, now: PortCounters, rate_bytes_per_s: int) -> Mov
 
 
 def difference(before: int | None, now: int | None, most: int) -> int | None:
-    """What a counter grew by; None: it is missing, was reset, or makes no sense."""
+    """Returns how much a counter grew; None if it is missing, was reset, or is implausible."""
     if before is None or now is None or before < 0 or now < 0:
         return None
     if now >= before:

@@ -1,10 +1,9 @@
-"""Finds out what a path does with classes: whether DSCP arrives, where it is changed, and which classes are
-kept apart.
+"""Tests how a path treats classes: whether DSCP arrives, where it is changed, and which classes are kept apart.
 
-The peer runs `Reflector`. DSCP is tested with single datagrams: the peer reports the DSCP it saw and
-answers with the one it was asked for, so both directions are known. Where it changes is read from the
-packet headers that routers quote in ICMP "time exceeded" (as traceroute does). Separation is tested with
-two TCP flows that compete for the path.
+The peer runs `Reflector`. DSCP is tested with single datagrams: the peer reports the DSCP that it saw and answers with
+the requested one, so that both directions are tested. The router that changes it is found by the packet headers that
+routers quote in ICMP "time exceeded" (as traceroute does). Separation is tested with two TCP flows that compete for the
+path.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from msgspec import Struct
 PORT = 7411
 MAGIC = b"MFSPROBE"
 _REQUEST = struct.Struct("!8s8sBB6x")
-"""Magic, nonce, DSCP wanted in the answer, DSCP seen (0xFF in a request). Answers are as long as requests."""
+"""Magic, nonce, DSCP wanted for the answer, DSCP seen (0xFF in a request). Answers are as long as requests."""
 _TOS_CONTROL = socket.CMSG_SPACE(4)
 _TCPI_BYTES_ACKED_OFFSET = 120
-"""Of tcpi_bytes_acked in struct tcp_info (<linux/tcp.h>)."""
+"""Offset of tcpi_bytes_acked in struct tcp_info (<linux/tcp.h>)."""
 
 
 class DscpResult(Struct, frozen=True):
-    """What became of one DSCP. `forward` and `back` are the values that arrived; None: nothing did."""
+    """The result for one DSCP. `forward` and `back` are the values that arrived; None: no packet arrived."""
 
     dscp: int
     forward: int | None
     back: int | None
     changed_at: str = ""
-    """The first router that quoted another value, if routers could be asked."""
+    """The first router that quoted another value, or why that is not known."""
 
     @property
     def kept(self) -> bool:
@@ -45,7 +44,7 @@ class DscpResult(Struct, frozen=True):
 
 
 class PairResult(Struct, frozen=True):
-    """How two classes shared the path while both wanted all of it."""
+    """How two classes shared the path while each wanted all of it."""
 
     higher: int
     lower: int
@@ -62,7 +61,7 @@ class PairResult(Struct, frozen=True):
 
 
 class Reflector:
-    """The peer's side: answers DSCP probes and swallows load, until `stop` is called from any thread."""
+    """The peer's side: answers DSCP probes and discards load until `stop` is called from any thread."""
 
     def __init__(self, address: str = "0.0.0.0", port: int = PORT) -> None:
         self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -142,7 +141,7 @@ def _tos(control: list[tuple[int, int, bytes]]) -> int:
 
 
 def probe_dscp(peer: tuple[str, int], dscp: int, tries: int = 3, timeout_s: float = 1.0, hops: int = 8) -> DscpResult:
-    """Sends one DSCP to the peer's reflector and back; if it was changed, asks the routers where."""
+    """Sends one DSCP to the peer's reflector and back. If it was changed, finds the router that did it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         channel.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
         channel.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
@@ -160,7 +159,7 @@ def probe_dscp(peer: tuple[str, int], dscp: int, tries: int = 3, timeout_s: floa
 
 
 def _await(channel: socket.socket, nonce: bytes, timeout_s: float) -> tuple[int, int]:
-    """DSCP the peer saw and the one its answer arrived with. Raises TimeoutError."""
+    """Returns the DSCP that the peer saw and the one that its answer arrived with. TimeoutError."""
     end = time.monotonic() + timeout_s
     while (left := end - time.monotonic()) > 0:
         channel.settimeout(left)
@@ -173,7 +172,7 @@ def _await(channel: socket.socket, nonce: bytes, timeout_s: float) -> tuple[int,
 
 
 def find_change(peer: tuple[str, int], dscp: int, hops: int = 8, timeout_s: float = 1.0) -> str:
-    """The first router on the way that quotes another DSCP than `dscp`, or why that is not known."""
+    """Returns the first router on the path that quotes another DSCP than `dscp`, or why that is not known."""
     try:
         listener = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
     except PermissionError:
@@ -188,7 +187,7 @@ def find_change(peer: tuple[str, int], dscp: int, hops: int = 8, timeout_s: floa
             if quoted is not None and quoted[1] != dscp:
                 return f"{quoted[0]} (hop {hop}) already saw {quoted[1]}"
             if _waiting(channel):
-                break  # the peer has answered: there is no router behind this hop
+                break  # the peer has answered: there is no router after this hop
     return "behind the last router that answers, or at the peer"
 
 
@@ -197,8 +196,8 @@ def _waiting(*channels: socket.socket, timeout_s: float = 0.0) -> list[socket.so
 
 
 def _await_quote(listener: socket.socket, channel: socket.socket, timeout_s: float) -> tuple[str, int] | None:
-    """The router that quotes what `channel` has sent, and the DSCP that it saw; None when the peer's answer comes or
-    the time is over."""
+    """Returns the router that quotes a datagram of `channel`, and the DSCP that it saw; None if the peer's answer comes
+    first or the time is over."""
     source_port = channel.getsockname()[1]
     end = time.monotonic() + timeout_s
     while (left := end - time.monotonic()) > 0:
@@ -212,8 +211,8 @@ def _await_quote(listener: socket.socket, channel: socket.socket, timeout_s: flo
 
 
 def quoted_dscp(packet: bytes) -> tuple[int, int] | None:
-    """(DSCP, UDP source port) of the datagram that an ICMP "time exceeded" packet quotes; None for any
-    other packet."""
+    """Returns (DSCP, UDP source port) of the datagram that an ICMP "time exceeded" packet quotes; None for any other
+    packet."""
     outer = (packet[0] & 15) * 4 if packet else 0
     if len(packet) < outer + 8 + 20 + 4 or packet[outer] != 11:
         return None
@@ -225,7 +224,7 @@ def quoted_dscp(packet: bytes) -> tuple[int, int] | None:
 
 
 class Load:
-    """One TCP flow that sends as fast as it may, with one DSCP; counts what the peer acknowledged."""
+    """One TCP flow that sends with one DSCP as fast as it can, and counts the bytes that the peer acknowledged."""
 
     def __init__(self, peer: tuple[str, int], dscp: int) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -271,7 +270,7 @@ def probe_pair(
     phase_s: float = 0.5,
     phase_bytes: int = 4_000_000,
 ) -> PairResult:
-    """Lets the lower class run alone, then both. Each phase lasts `phase_s` and `phase_bytes` at least."""
+    """Measures the lower class alone, then both. Each phase lasts at least `phase_s` and at least `phase_bytes`."""
     with Load(peer, lower) as low:
         _warm_up(low, phase_s, phase_bytes)
         began, start = time.monotonic(), low.acked_bytes
@@ -297,7 +296,8 @@ def _warm_up(flow: Load, phase_s: float, phase_bytes: int) -> None:
 
 
 def _until(moved: Callable[[], int], began: float, phase_s: float, phase_bytes: int) -> None:
-    """Waits for both; gives up after 20 s, when the path is too slow or nothing gets through."""
+    """Waits until the phase has lasted `phase_s` and moved `phase_bytes`. Gives up after 20 s, when the path is too
+    slow or nothing gets through."""
     while time.monotonic() - began < phase_s or moved() < phase_bytes:
         if time.monotonic() - began > 20:
             return

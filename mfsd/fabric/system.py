@@ -1,7 +1,7 @@
-"""What MFS knows of a network operating system: one `SwitchSystem`, one file or folder of `mfsd.fabric.systems`.
+"""Interface to a network operating system: each is one `SwitchSystem`, a file or folder of `mfsd.fabric.systems`.
 
-A system renders a plan, says what it cannot express, checks a configuration, compares it with the running one, and
-knows its limits. What all systems share has a default here.
+A system renders a plan, reports what it cannot express, checks a configuration, compares it with the running one, and
+knows its limits. Behaviour that all systems share has a default here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mfsd.fabric.plan import Plan, Port
 
 
 class About(Struct, frozen=True):
-    """The facts of a system: how it names things, and which parts of a policy its configuration can express."""
+    """Facts about a system: its names, and which parts of a policy its configuration can express."""
 
     name: str
     title: str
@@ -30,19 +30,19 @@ class About(Struct, frozen=True):
     load: str
     """How a rendered file is loaded."""
     port_pattern: str
-    """What it calls a port, whole (a regular expression)."""
+    """Regular expression that a whole port name matches."""
     floors: bool = True
     ceilings: bool = True
     watchdog_times: bool = True
     quirk: str = ""
     lossless_default: int | None = None
-    """Lossless queues it provides without changing its buffer model: more is possible, and work."""
+    """Number of lossless queues without a change of its buffer model; more are possible, with work."""
     lossless_most: int = 8
-    """Lossless queues it can have at all, where a source states it."""
+    """Highest possible number of lossless queues, if a source states it."""
 
 
 class Shortfall(Struct, frozen=True):
-    """Something the policy asks for that a system's configuration cannot express."""
+    """A part of the policy that a system's configuration cannot express."""
 
     what: str
     why: str
@@ -62,16 +62,20 @@ class SwitchSystem(ABC):
 
     @abstractmethod
     def check(self, text: str, models: Path | None = None) -> list[Finding]:
-        """Findings about configuration `text`, from the vendor's schema or manual; `models` is a folder of the vendor's
-        YANG models. A schema that is not installed is "not checked", never "pass"."""
+        """Checks the configuration `text` against the vendor's schema or manual. `models` is a folder of the vendor's
+        YANG models. If a schema is not installed the result is "not checked", never "pass"."""
 
     @abstractmethod
     def diff(self, rendered: str, running: str) -> list[Change]:
-        """What must change in `running` to become `rendered`, inside the parts that MFS owns. Raises ValueError when
+        """Returns the changes that turn `running` into `rendered`, within the parts that MFS owns. ValueError if
         `running` cannot be read."""
 
+    def port_name(self, name: str) -> str:
+        """Returns the name that the running configuration has for a port, given one that fits `port_pattern`."""
+        return name
+
     def render(self, plan: Plan) -> Rendered:
-        """The configuration of `plan`, and what of the plan is not in it."""
+        """Returns the configuration for `plan`, and the parts of the plan that are not in it."""
         import jinja2
 
         environment = jinja2.Environment(
@@ -85,15 +89,15 @@ class SwitchSystem(ABC):
         return Rendered(self.about.name, self.finished(text), tuple(self.shortfalls(plan)))
 
     def helpers(self, plan: Plan) -> Mapping[str, Any]:
-        """What only this system's template needs, by the name it has there."""
+        """Returns the values that only this system's template needs, by name."""
         return {}
 
     def finished(self, text: str) -> str:
-        """The rendered template as the system reads it."""
+        """Returns the rendered template in the form that the system reads."""
         return text
 
     def shortfalls(self, plan: Plan) -> list[Shortfall]:
-        """What `plan` asks for and the configuration does not contain, with the reason and the remedy."""
+        """Returns the parts of `plan` that the configuration does not contain, with the reason and the remedy."""
         about = self.about
         found = [*self._common_shortfalls(plan), *self.own_shortfalls(plan)]
         if about.quirk:
@@ -101,15 +105,16 @@ class SwitchSystem(ABC):
         return found
 
     def own_shortfalls(self, plan: Plan) -> list[Shortfall]:
-        """Those that only this system has."""
+        """Returns the shortfalls that only this system has."""
         return []
 
     def floors_missing(self, plan: Plan) -> list[str]:
-        """Queues whose floor the configuration does not contain."""
+        """Returns the queues whose floor the configuration does not contain."""
         return [] if self.about.floors else [q.name for q in plan.queues if q.floor_percent]
 
     def limits(self, plan: Plan, asic: str | None = None) -> list[Finding]:
-        """What the system and its silicon can hold of `plan`; `asic` (a key of ASICS) adds the packet memory."""
+        """Checks `plan` against the limits of the system and its silicon. `asic` (a key of ASICS) adds the packet
+        memory."""
         return [self.lossless_limit(plan), *check_limits(plan, asic)]
 
     def lossless_limit(self, plan: Plan) -> Finding:
@@ -171,11 +176,11 @@ class SwitchSystem(ABC):
 
 
 class LiveSystem(SwitchSystem):
-    """A system whose ports are this host's: MFS reads and writes them itself."""
+    """A system whose ports are those of this host, which MFS reads and writes itself."""
 
     @abstractmethod
     def diff_live(self, plan: Plan, netns: str | None = None) -> list[Change]:
-        """What `plan` would change on this host's ports."""
+        """Returns the changes that `plan` would make to this host's ports."""
 
     @abstractmethod
     def apply_live(self, plan: Plan, netns: str | None = None) -> None:

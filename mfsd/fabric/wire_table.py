@@ -1,5 +1,5 @@
-"""From a profile to what packets carry: stage -> classes -> DSCP. Every host marks by this table, with a daemon and
-without one, and the same profile configures the switches."""
+"""Derives from a profile the DSCPs that packets carry: stage -> classes -> DSCP. Every host marks by this table, with
+or without a daemon, and the same profile configures the switches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from mfsd.policy.types import Stage
 
 class WireTable(NamedTuple):
     dscp: tuple[int, ...]
-    """Of each MFS class, the highest first."""
+    """DSCP of each MFS class, the highest first."""
     stages: Mapping[Stage, tuple[int, ...]]
-    """Classes of each stage, the highest first, where transfers are marked by stage and size alone. A daemon chooses
+    """Classes of each stage, the highest first, for hosts that mark transfers by stage and size only. A daemon chooses
     the class of each transfer by its urgency."""
 
 
 def wire_table(profile: Profile, mfs_classes: int = MFS_CLASSES) -> WireTable:
-    """A stage gets one MFS class of each of its fabric classes: MFS classes that share one are the same there."""
+    """Returns the table. A stage gets one MFS class for each of its fabric classes, because MFS classes with the same
+    fabric class do not differ there."""
     fold = fold_classes(profile, mfs_classes)
     lanes = [fold.index(fabric_class) for fabric_class in sorted(set(fold))]
     by_stage = divided(len(lanes)).by_stage()

@@ -18,7 +18,7 @@ def installed() -> bool:
 
 
 def lint(models: Path, modules: list[str], instance: dict[str, Any]) -> list[str]:
-    """What is wrong with an instance (RFC 7951 JSON) of modules in the folder `models`; empty when it is valid."""
+    """Returns the errors in an instance (RFC 7951 JSON) of modules in the folder `models`; empty if it is valid."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(instance))

@@ -1,4 +1,4 @@
-"""A cluster on one machine: nodes as network namespaces, each with a RoCE device made of TCP and a daemon.
+"""A cluster on one machine. Each node is a network namespace with a daemon and a RoCE device that runs over TCP.
 
-It is what `mfsctl playground` starts; the testbed of `bench` stands on the same namespaces and processes.
+`mfsctl playground` starts it. The testbed of `bench` uses the same namespaces and processes.
 """

@@ -1,6 +1,6 @@
-"""The playground itself: builds the nodes, starts what runs on them, and starts again what ends.
+"""The playground itself: builds the nodes, starts their programs, and restarts those that end.
 
-Runs as the first process of a sandbox; what it makes vanishes with it.
+Runs as the first process of a sandbox. All that it makes disappears with it.
 """
 
 from __future__ import annotations
@@ -27,39 +27,46 @@ DEVICE = "mfs0"
 START_TIMEOUT_S = 60.0
 RESTART_S = 1.0
 WATCH_S = 0.1
-"""As the systemd units have it."""
+"""As in the systemd units."""
 ETCD_PORT = 2379
 COORDINATOR_PORT = 7400
 PAGE_PORT = 7480
 DROP_BUDGET = 0.25
-"""Share of requests that may be pruned: few are under way here, and some of them shall be seen."""
+"""Share of requests that may be pruned. Few requests are active here, and some pruning should be visible."""
+RATE_LEAST_BYTES_PER_S, RATE_MOST_BYTES_PER_S = 10**6 // 8, 10**13 // 8
+"""Limits of a rate in the configuration."""
 MAX_HOLD = "5s"
-"""The most that a configuration may have."""
+"""The highest value that the configuration allows."""
 CHECKOUT_ETCD = Path(__file__).parents[2] / "build/debian/etcd-server/usr/bin/etcd"
-"""Where a checkout's setup puts it."""
+"""Where the setup of a checkout puts etcd."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
-    rate: str
-    """Of every node's device, as in 1gbit."""
     rate_bytes_per_s: int
+    """Rate of every node's device."""
     load: bool
     etcd: str | None
-    """The program; None: one coordinator leads alone."""
+    """Path of etcd. None: there is only one coordinator, which leads."""
 
     @property
     def coordinators(self) -> int:
         return 2 if self.etcd else 1
 
+    @property
+    def fastest_bytes_per_s(self) -> int:
+        """Rate of the decode node's link. With a load it is as fast as the links of all prefill nodes together."""
+        return self.rate_bytes_per_s * (link_share(self.nodes - 1, self.nodes) if self.load else 1)
+
 
 def find_etcd() -> str | None:
-    """etcd of this machine or of the checkout."""
+    """Returns the path of this machine's etcd or of the checkout's; None if there is none."""
     return shutil.which("etcd") or (str(CHECKOUT_ETCD) if os.access(CHECKOUT_ETCD, os.X_OK) else None)
 
 
 def layout(options: Options, folder: Path, doors: list[tuple[int, int]]) -> State:
-    """Names and addresses of everything. `doors`: loopback ports of each coordinator and of its page, outside."""
+    """Returns names and addresses of all parts. `doors`: for each coordinator, the loopback ports outside the sandbox
+    of the coordinator and of its page."""
     nodes = [
         Node(f"node{n}", node_address(n), DEVICE, str(folder / "run" / f"node{n}.sock"))
         for n in range(1, options.nodes + 1)
@@ -72,7 +79,7 @@ def layout(options: Options, folder: Path, doors: list[tuple[int, int]]) -> Stat
 
 
 def doors_inside(folder: Path, count: int) -> Iterator[tuple[Path, str]]:
-    """(socket in the shared folder, address behind it) of each coordinator and of its page, in turn."""
+    """Yields (socket in the shared folder, address behind it) for each coordinator and then for its page."""
     for at in range(count):
         yield folder / f"coordinator{at}.sock", f"{CONTROL_ADDRESS}:{COORDINATOR_PORT + at}"
         yield folder / f"page{at}.sock", f"{CONTROL_ADDRESS}:{PAGE_PORT + at}"
@@ -88,7 +95,7 @@ def _nothing() -> None:
 
 @dataclass
 class _Part:
-    """A program, how to start it again, and how to know that it is up."""
+    """A program with the command that starts it and a check that it is up."""
 
     name: str
     command: list[str]
@@ -112,7 +119,7 @@ class _Part:
 
 
 class Cluster:
-    """Everything that runs. `say` takes a line about what happens."""
+    """All programs of the playground. `say` is called with lines about what happens."""
 
     def __init__(self, options: Options, state: State, say: Callable[[str], None]) -> None:
         self._options, self._state, self._say = options, state, say
@@ -121,7 +128,7 @@ class Cluster:
         self._listeners: list[socket.socket] = []
 
     def start(self) -> None:
-        """Returns when everything is up. PlaygroundError or OSError when something is not."""
+        """Starts all programs and returns when all are up. PlaygroundError or OSError if one does not come up."""
         try:
             build_nodes([node.name for node in self._state.nodes])
         except FileNotFoundError:
@@ -135,16 +142,16 @@ class Cluster:
                 part.wait()
 
     def watch(self) -> None:
-        """Starts again what ends, until interrupted. PlaygroundError when it does not come up."""
+        """Restarts each program that ends, until interrupted. PlaygroundError if one does not come up."""
         while True:
-            # Not os.waitid without end: a signal that comes just before it blocks would be seen when a child ends.
+            # WNOHANG: a signal that arrives just before a blocking wait would be handled only when a child ends.
             child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if child is None:
                 time.sleep(WATCH_S)
                 continue
             part = next((p for p in self._parts if p.program and p.program.process.pid == child.si_pid), None)
             if part is None:
-                os.waitpid(child.si_pid, 0)  # an orphan of some node: the first process here is its parent
+                os.waitpid(child.si_pid, 0)  # an orphan of some node: the kernel gives it to this first process
                 continue
             assert part.program is not None
             code = part.program.process.wait()
@@ -174,7 +181,8 @@ class Cluster:
             config = self._folder / f"coordinator{at}.toml"
             config.write_text(
                 'log_level = "warning"\n[coordinator]\n'
-                f'rate_default = "{self._options.rate}"\nweb = "{CONTROL_ADDRESS}:{PAGE_PORT + at}"\n'
+                f'rate_default = "{_bits(self._options.rate_bytes_per_s)}"\n'
+                f'web = "{CONTROL_ADDRESS}:{PAGE_PORT + at}"\n'
                 f"[policy]\ndrop_budget = {DROP_BUDGET}\n"
             )
             command = [*_mfsd(), "--coordinator", "--config", str(config)]
@@ -195,15 +203,15 @@ class Cluster:
                     f"mfsd of {node.name}",
                     on_node(node.name, [*with_device(node, self._rate(node)), *command]),
                     path.exists,
-                    partial(path.unlink, missing_ok=True),  # of the daemon before; `up` waits for a new one
+                    partial(path.unlink, missing_ok=True),  # the previous daemon's socket; `up` waits for a new one
                 )
             )
         return parts
 
     def _rate(self, node: Node) -> str:
-        """Of its link: where there is a load, the node that decodes has as much as all that prefill."""
+        """Returns the rate of a node's link. With a load, the decode node's is that of all prefill nodes together."""
         times = link_share(self._state.nodes.index(node), len(self._state.nodes)) if self._options.load else 1
-        return f"{self._options.rate_bytes_per_s * 8 * times}bit" if times > 1 else self._options.rate
+        return _bits(self._options.rate_bytes_per_s * times)
 
     def _configuration(self, node: Node) -> str:
         addresses = ", ".join(f'"{c.inside}"' for c in self._state.coordinators)
@@ -219,14 +227,14 @@ class Cluster:
         )
 
     def _others(self) -> list[_Part]:
-        """The doors in the sandbox's wall, and the load."""
+        """Returns the relay, which lets connections into the sandbox, and the load."""
         doors = list(doors_inside(self._folder, len(self._state.coordinators)))
         relay = python_module("mfsd.playground.relay")
         for path, target in doors:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(str(path))
             listener.listen()
-            self._listeners.append(listener)  # open for as long as there may be another relay
+            self._listeners.append(listener)  # kept open, because the relay may be restarted
             relay += [str(listener.fileno()), target]
         fds = tuple(listener.fileno() for listener in self._listeners)
         parts = [_Part("the relay", relay, pass_fds=fds)]
@@ -239,9 +247,14 @@ class Cluster:
 
 
 def with_device(node: Node, rate: str | None = None) -> list[str]:
-    """In front of a command that shall find the node's RDMA device."""
+    """Returns the words to put before a command so that it finds the node's RDMA device."""
     command = [*python_module("mfsd.soft_roce.launcher"), "--netdev", "eth0", "--device", node.device]
     return [*command, *(["--rate", rate] if rate else []), "--"]
+
+
+def _bits(rate_bytes_per_s: int) -> str:
+    """Returns the rate in the one form that all programs here read; users may write it in others."""
+    return f"{rate_bytes_per_s * 8}bit"
 
 
 def _mfsd() -> list[str]:

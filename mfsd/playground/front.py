@@ -1,4 +1,4 @@
-"""The side of the playground that stays outside: its folder, its doors on loopback, and its life."""
+"""The part of the playground outside the sandbox: its folder, its loopback ports, and its start and end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ EXIT_FAILED = 1
 
 
 def run(options: Options, ready: Callable[[State], None], say: Callable[[str], None]) -> int:
-    """Runs a playground until it is interrupted; the exit status. `ready` is called once everything is up, `say` with
-    lines about what happens. PlaygroundError when it cannot start here."""
+    """Runs a playground until it is interrupted; returns the exit status. `ready` is called once all is up, `say` with
+    lines about what happens. PlaygroundError if it cannot start here."""
     with ExitStack() as stack:
         folder = stack.enter_context(own_folder())
         ports = stack.enter_context(_doors(folder, options.coordinators))
@@ -51,7 +51,7 @@ def run(options: Options, ready: Callable[[State], None], say: Callable[[str], N
 
 @contextmanager
 def _doors(folder: Path, coordinators: int) -> Iterator[list[int]]:
-    """Listens on loopback for each coordinator and for its page; the ports, in the order of `doors_inside`."""
+    """Listens on loopback for each coordinator and its page. Yields the ports, in the order of `doors_inside`."""
     with ExitStack() as stack:
         command, ports, descriptors = python_module("mfsd.playground.relay"), [], []
         for path, _ in doors_inside(folder, coordinators):
@@ -59,7 +59,7 @@ def _doors(folder: Path, coordinators: int) -> Iterator[list[int]]:
             ports.append(listener.getsockname()[1])
             descriptors.append(listener.fileno())
             command += [str(listener.fileno()), str(path)]
-        # In a session of its own: Ctrl-C ends the sandbox first, and the relay with us.
+        # A new session: Ctrl-C then ends the sandbox first, and the relay ends with this process.
         relay = subprocess.Popen(command, pass_fds=descriptors, start_new_session=True)
         try:
             yield ports
@@ -69,5 +69,5 @@ def _doors(folder: Path, coordinators: int) -> Iterator[list[int]]:
 
 
 def as_json(state: State) -> bytes:
-    """One JSON object, for programs."""
+    """Returns the state as one JSON object, for programs."""
     return msgspec.json.encode(state)

@@ -1,14 +1,16 @@
-"""A load that tells the story: nodes that prefill, one that stores KV blocks and one that decodes, with deadlines.
+"""A load that demonstrates MFS: nodes that prefill, one that stores KV blocks and one that decodes, with deadlines.
 
     python -m mfsd.playground.load NODE_NUMBER RATE_BYTES_PER_S ADDRESS ...      (the addresses of all nodes)
 
 Runs until it is killed. Every prefill node begins a batch each PERIOD_S: it fetches reusable blocks from the store
 (stage 1), runs its layers, each with a collective among the prefill nodes (stage 2), and sends each request's KV to the
 decode node (stage 3), whose link is as fast as those of all prefill nodes together. Sizes are shares of what a prefill
-node's link carries in a period, so that links are as busy at every rate. Short requests have little time and long ones
-have much, and all of a node's KV goes over one connection: sent in the order in which it is computed, short ones wait
-behind long ones and are late; sent in the order of permits, most are in time. Now and then come two that are so large
-that one of them is pruned for the others, and one whose time is too short whatever is done.
+node's link carries in a period, so that links are equally busy at every rate.
+
+Short requests have little time and long ones have much, and all KV of a node goes over one connection. If it is sent in
+the order in which it is computed, short requests wait behind long ones and are late. If it is sent in the order of
+permits, most are in time. Now and then there are two requests so large that one is pruned for the others, and one
+whose time is too short in any case.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ DEVICE = "mfs0"
 PERIOD_S = 2.0
 LAYERS = 4
 COMPUTE_S = 0.06
-"""Of a layer."""
+"""Time to compute one layer."""
 COLLECTIVE_SHARE = 0.02
-"""Of a layer, as a share of what the link carries in a period."""
+"""Size of one layer's collective, as a share of what the link carries in a period."""
 PIECE_SHARE = 0.005
-"""Most of KV that is asked for and sent at once."""
+"""Largest piece of KV that is submitted and sent at once; a share as in COLLECTIVE_SHARE."""
 BACKGROUND_SHARE = 0.05
 BACKGROUND_PERIOD_S = 0.5
 BATCHES_AT_ONCE = 4
@@ -42,11 +44,11 @@ HUGE_EVERY = 6
 HOPELESS_EVERY = 5
 HOPELESS_S = 0.05
 ID_STEP = 1 << 32
-"""Between the batches and requests of neighbouring nodes: numbers are unique in the cluster."""
+"""Distance between the first numbers of two nodes, so that batch and request numbers are unique in the cluster."""
 
 
 class Kind(NamedTuple):
-    """Requests of one kind; shares as of COLLECTIVE_SHARE."""
+    """Requests of one kind. Shares are as in COLLECTIVE_SHARE."""
 
     kv_share: float
     reuse_share: float
@@ -56,13 +58,13 @@ class Kind(NamedTuple):
 SHORT = Kind(kv_share=0.02, reuse_share=0.005, deadline_s=1.2)
 LONG = Kind(kv_share=0.28, reuse_share=0.02, deadline_s=6.0)
 HUGE = Kind(kv_share=0.6, reuse_share=0.02, deadline_s=2.1)
-"""Alone it can be in time; of two at once one is pruned for the other."""
+"""One such request can be in time. Of two at once, one is pruned for the other."""
 BATCH = (LONG, LONG, SHORT, SHORT, SHORT, SHORT)
-"""In the order in which they ask."""
+"""The requests of a batch, in the order in which they submit."""
 
 
 class Roles(NamedTuple):
-    """Addresses by what their nodes do; a small cluster has nodes that do several things."""
+    """Addresses of the nodes by role. In a small cluster a node has several roles."""
 
     prefill: list[str]
     store: str
@@ -74,7 +76,7 @@ def roles(addresses: list[str]) -> Roles:
 
 
 def link_share(number: int, nodes: int) -> int:
-    """How many times as fast a node's link is as that of a prefill node."""
+    """Returns a node's link rate as a multiple of that of a prefill node."""
     return max(1, nodes - 2) if number == nodes - 1 else 1
 
 
@@ -104,7 +106,7 @@ class Prefill:
 
     def _batch(self, number: int) -> None:
         try:
-            with contextlib.suppress(OSError):  # a node was killed, as the page invites to
+            with contextlib.suppress(OSError):  # the user has killed a node, as the page suggests
                 self._run_batch(number)
         finally:
             self._room.release()
@@ -142,7 +144,7 @@ class Prefill:
         return Request(next(self._identifiers), deadline_ns=now_ns + budget_ns, budget_ns=budget_ns, flows=tuple(flows))
 
     def _load(self, batch: Batch, requests: list[Request], loaded: list[threading.Event]) -> None:
-        """Stage 1: blocks that the store has, layer by layer."""
+        """Stage 1: fetches the blocks that the store has, layer by layer."""
         try:
             channel = self._link.connect(self._place.store)
             for layer in range(LAYERS):
@@ -158,7 +160,7 @@ class Prefill:
                 event.set()
 
     def _compute(self, batch: Batch, loaded: list[threading.Event], computed: list[threading.Event]) -> None:
-        """Stage 2 blocks the next layer."""
+        """Computes the layers. The collective of each (stage 2) blocks the next layer."""
         try:
             channel = self._link.connect(self._neighbour)
             size = int(COLLECTIVE_SHARE * self._period_bytes)
@@ -174,7 +176,7 @@ class Prefill:
                 event.set()
 
     def _ship(self, batch: Batch, request: Request, computed: list[threading.Event]) -> None:
-        """Stage 3: each layer's KV, as soon as it is there, in pieces."""
+        """Stage 3: sends the KV of each layer in pieces, as soon as the layer is computed."""
         sent, posted = threading.Semaphore(0), 0
         for layer in range(LAYERS):
             computed[layer].wait()
@@ -223,7 +225,7 @@ def _over(task: Task, sent: threading.Semaphore) -> None:
 
 
 def background(session: Session, link: Link, peer: str, rate_bytes_per_s: int) -> None:
-    """What has no claim on time: the store's copies, and what decoding writes back."""
+    """Sends traffic without a deadline: copies of the store, or what decoding writes back."""
     nic = session.nic(DEVICE, rate_bytes_per_s=rate_bytes_per_s)
     size = int(rate_bytes_per_s * BACKGROUND_PERIOD_S * BACKGROUND_SHARE)
     channel: Channel | None = None

@@ -1,32 +1,32 @@
-"""Nodes as network namespaces around one bridge. Made inside of a sandbox, so nothing here is taken down again."""
+"""Makes nodes as network namespaces around one bridge. They end with the sandbox, so nothing here removes them."""
 
 from __future__ import annotations
 
 import subprocess
 
 CONTROL_ADDRESS = "10.99.0.254"
-"""Of the bridge itself: etcd and the coordinators are there, beside the nodes."""
+"""Address of the bridge, where etcd and the coordinators run, outside the nodes."""
 
 
 def ip(*arguments: str) -> None:
-    """Runs iproute2's `ip`. Raises OSError with its own words."""
+    """Runs iproute2's `ip`. OSError has its error message."""
     result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=30)
     if result.returncode:
         raise OSError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
 
 
 def node_address(number: int) -> str:
-    """IPv4 address of a node's `eth0`; numbers begin at 1."""
+    """Returns the IPv4 address of a node's `eth0`. Numbers begin at 1."""
     return f"10.99.0.{number}"
 
 
 def on_node(node: str, command: list[str]) -> list[str]:
-    """The command line that runs a command in a node's network."""
+    """Returns the command line that runs a command in a node's network."""
     return ["ip", "netns", "exec", node, *command]
 
 
 def build_nodes(names: list[str]) -> None:
-    """Makes the bridge and a namespace with an `eth0` for each name."""
+    """Makes the bridge and, for each name, a namespace with an `eth0`."""
     ip("link", "set", "dev", "lo", "up")
     ip("link", "add", "name", "br0", "type", "bridge")
     ip("address", "add", f"{CONTROL_ADDRESS}/24", "dev", "br0")

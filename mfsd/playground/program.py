@@ -1,4 +1,4 @@
-"""A child process of a cluster in namespaces: started, watched, ended, and quoted when it fails."""
+"""A child process of a cluster in namespaces, whose output is shown if it fails."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tempfile
 import time
 
 CPUCLOCK_SCHED = 2
-"""The kernel's kind of processor clock that counts what the scheduler gave."""
+"""The kernel's kind of CPU clock that counts the time given by the scheduler."""
 TAIL_BYTES = 2000
 
 
 class Program:
-    """A child process whose output is kept for errors."""
+    """A child process whose output is kept for error messages."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], pass_fds: tuple[int, ...] = ()):
         self.name = name
@@ -27,8 +27,9 @@ class Program:
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
             pass_fds=pass_fds,
-            # Ctrl-C is for the controller, which then ends its programs. And the kernel shares a busy machine's cores
-            # by session (autogroups): in one of all, the daemons of six hosts would take from one host's worker.
+            # A new session, because Ctrl-C is for the controller, which then ends its programs. The kernel also shares
+            # the cores of a busy machine by session (autogroups): in one session, the daemons of six hosts would take
+            # time from one host's worker.
             preexec_fn=os.setsid,
         )
 
@@ -41,9 +42,9 @@ class Program:
         return self._said.read()[-TAIL_BYTES:].strip()
 
     def cpu_s(self) -> float:
-        """Processor time that it and its threads have used so far: to the nanosecond, where /proc knows ticks."""
+        """Returns the CPU time of its threads so far, to the nanosecond (/proc has only ticks); 0 if it has ended."""
         try:
-            return time.clock_gettime(~self.process.pid << 3 | CPUCLOCK_SCHED)  # what clock_getcpuclockid(3) would say
+            return time.clock_gettime(~self.process.pid << 3 | CPUCLOCK_SCHED)  # the id from clock_getcpuclockid(3)
         except OSError:
             return 0.0
 
@@ -53,7 +54,7 @@ class Program:
         self.process.wait()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Asks it to end; insists after `timeout_s`."""
+        """Sends SIGTERM, and SIGKILL after `timeout_s`."""
         if not self.ended:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,8 @@
-"""Carries connections across the wall of the sandbox: from a listening socket to an address, bytes both ways.
+"""Relays connections into the sandbox: from a listening socket to an address, in both directions.
 
 A network namespace cannot be reached from outside, but a unix socket in a folder that both sides see can. So one relay
-listens on this machine's loopback and connects to such sockets, and one inside listens there and connects on.
+listens on this machine's loopback and connects to such sockets. A second one in the sandbox listens on these sockets
+and connects to the addresses.
 
     python -m mfsd.playground.relay FD TARGET [FD TARGET ...]     TARGET: a socket's path, or HOST:PORT
 """
@@ -38,7 +39,7 @@ async def _serve(listener: socket.socket, target: str) -> None:
                     host, _, port = target.rpartition(":")
                     there_reader, there_writer = await asyncio.open_connection(host, int(port))
             except OSError:
-                return  # nothing listens there now: the caller sees its connection closed
+                return  # nothing listens there now: this closes the caller's connection
             with contextlib.closing(there_writer):
                 await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
 

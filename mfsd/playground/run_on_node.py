@@ -1,4 +1,4 @@
-"""Runs a program on a node of a playground that runs already."""
+"""Runs a program on a node of a running playground."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
 
 
 def run_on(state: State, node: Node, command: list[str]) -> int:
-    """The exit status of the command, as shells tell it. It finds the node's RDMA device, and the daemon by MFS_SOCKET.
-    PlaygroundError when the playground cannot be entered."""
+    """Runs the command on the node and returns its exit status as a shell would. The command finds the node's RDMA
+    device, and the daemon by MFS_SOCKET. PlaygroundError if the playground cannot be entered."""
     try:
         enter(state.pid)
     except OSError as error:
@@ -28,12 +28,14 @@ def run_on(state: State, node: Node, command: list[str]) -> int:
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:
-    """The exit status of the command, as shells tell it. It gets the signals that would end this process. They are
-    waited for, not handled: Python runs a handler between two instructions, and that of one that comes just before a
-    wait for the child would run behind it."""
+    """Runs the command and returns its exit status as a shell would. Signals that would end this process are passed on
+    to the command.
+
+    This waits for the signals and has no handlers. Python runs a handler between two instructions: the handler of a
+    signal that arrives just before a wait for the child would run after the wait."""
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     child = subprocess.Popen(command, env=environment, preexec_fn=_begin)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the program, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also sends it to the program
     while (code := child.poll()) is None:
         number = signal.sigwait(AWAITED)
         if number != signal.SIGCHLD:
@@ -42,6 +44,6 @@ def run(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _begin() -> None:
-    """In the child."""
+    """Prepares the child before it runs the command."""
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)

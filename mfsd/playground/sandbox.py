@@ -1,8 +1,7 @@
-"""Runs a function in namespaces of its own, so that nothing it makes can outlive it.
+"""Runs a function in new namespaces, so that nothing it makes can outlive it.
 
-Network namespaces, mounts, processes: all are gone when the function has ended, however it ended (an exception,
-Ctrl-C, SIGKILL), because the kernel takes them down with the namespaces. Needs root, or a kernel that lets users make
-user namespaces.
+When the function has ended (also by an exception, Ctrl-C or SIGKILL), the kernel removes its network namespaces, mounts
+and processes with the namespaces. Needs root, or a kernel that lets users make user namespaces.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGINT, signal.SIGTERM)
 RETRY_S = 0.01
-"""After a finalizer was interrupted: what is raised there Python drops, and it must be raised again, elsewhere."""
+"""Delay before KeyboardInterrupt is raised again after it was raised in a finalizer, where Python drops exceptions."""
 WAIT_S = 0.05
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SandboxError(Exception):
-    """This host lets us make no namespaces; the text says what is missing and how to get it."""
+    """This host does not allow new namespaces. The message says what is missing and how to get it."""
 
 
 def _call(what: str, result: int) -> None:
@@ -51,7 +50,7 @@ def _unshare() -> None:
     flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET
     if _libc.unshare(flags) == 0:
         return
-    # An ordinary user, or the root of a container: becomes root of a user namespace of its own.
+    # An ordinary user or the root of a container becomes root of a new user namespace.
     _call("unshare", _libc.unshare(flags | CLONE_NEWUSER))
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
@@ -59,7 +58,7 @@ def _unshare() -> None:
 
 
 def _furnish() -> None:
-    """Private mounts: a /proc of the new process namespace, and a /run where named network namespaces can be kept."""
+    """Makes private mounts: /proc for the new process namespace, and /run to keep named network namespaces."""
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV)
@@ -68,18 +67,19 @@ def _furnish() -> None:
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when its parent ends, however that happens."""
+    """Lets the kernel kill this process when its parent ends in any way."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | None = None) -> int:
-    """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
-    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `started` is called there
-    first, with that process's number as seen from here: a process that joins it later needs that. SandboxError: not
-    possible here."""
+    """Calls `function` in a child process in new user (unless root), mount, process and network namespaces.
+
+    Returns what it returns, or 130 if interrupted. SIGINT, SIGTERM and a closed terminal raise KeyboardInterrupt in it.
+    `started` is called there first, with the child's process id in the caller's namespace, which `enter` needs later.
+    SandboxError: this is not possible here."""
     ready, tell = os.pipe()
     signals = _Signals()
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until all processes know what to do then
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until all processes have their handlers
     keeper = os.fork()
     if keeper == 0:
         os.close(ready)
@@ -92,7 +92,8 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(keeper, signal.SIGTERM)
 
-    before = {number: signal.signal(number, forward) for number in ENDING}
+    closed = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []  # else it is to survive that
+    before = {number: signal.signal(number, forward) for number in (*ENDING, *closed)}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     try:
         with os.fdopen(ready) as pipe:
@@ -107,9 +108,9 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
 
 
 def enter(pid: int) -> None:
-    """Joins the namespaces of a sandboxed process (its number as `started` got it); children of the caller are in its
-    process namespace, too. The working folder stays where it can. OSError when the process is gone or
-    another user's."""
+    """Joins the namespaces of a sandboxed process, given the process id that `started` got. For the process namespace,
+    this applies only to children of the caller. The working folder is kept if it exists there. OSError if the process
+    has ended or is another user's."""
     wanted = [("user", CLONE_NEWUSER), ("mnt", CLONE_NEWNS), ("net", CLONE_NEWNET), ("pid", CLONE_NEWPID)]
     here = Path.cwd()
     opened = []
@@ -127,9 +128,10 @@ def enter(pid: int) -> None:
 
 
 class _Signals:
-    """How many the keeper has passed on and how many of them the first process has handled, in memory they share.
-    Python runs a handler between two instructions: a signal that arrives just before a wait without end begins is
-    handled when that ends, and only a further signal ends it."""
+    """Counts, in shared memory, the signals that the keeper has passed on and those that the first process has handled.
+
+    Python runs a handler between two instructions. A signal that arrives just before an endless wait is handled only
+    after the wait, and only a further signal ends the wait."""
 
     def __init__(self) -> None:
         self._counts = mmap.mmap(-1, 2)
@@ -139,7 +141,7 @@ class _Signals:
         os.kill(child, signal.SIGTERM)
 
     def repeat(self, child: int) -> None:
-        """While one is not handled. By another signal than the first: one that comes late changes nothing."""
+        """Sends a signal again while one is not handled. It is SIGALRM, which changes nothing if it comes late."""
         if self.pending():
             os.kill(child, signal.SIGALRM)
 
@@ -151,7 +153,8 @@ class _Signals:
 
 
 def _keep(function: Callable[[], int], started: Callable[[int], None] | None, tell: int, signals: _Signals) -> NoReturn:
-    """Between the caller and the first process of the namespaces: waits for that and dies with the caller."""
+    """Runs in the process between the caller and the first process of the namespaces: waits for the latter, and dies
+    with the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all processes; the caller decides
     die_with_parent()
     try:
@@ -163,6 +166,7 @@ def _keep(function: Callable[[], int], started: Callable[[int], None] | None, te
     if child == 0:
         _first(function, started, tell, signals)
     os.close(tell)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as SIGINT, but set after the fork so that programs do not inherit it
     signal.signal(signal.SIGTERM, lambda *_: signals.send(child))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     status = _ended(child, lambda: signals.repeat(child))
@@ -170,7 +174,7 @@ def _keep(function: Callable[[], int], started: Callable[[int], None] | None, te
 
 
 def _ended(child: int, meanwhile: Callable[[], None]) -> int:
-    """Its status, once it has ended. In steps (`_Signals` says why), `meanwhile` after each."""
+    """Waits for the child and returns its status. It waits in steps (see `_Signals`) and calls `meanwhile` in each."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -182,13 +186,13 @@ def _ended(child: int, meanwhile: Callable[[], None]) -> int:
 def _first(
     function: Callable[[], int], started: Callable[[int], None] | None, tell: int, signals: _Signals
 ) -> NoReturn:
-    """The first process: when it ends, the kernel ends all others of its namespace."""
+    """Runs as the first process. When it ends, the kernel ends all others of its namespace."""
 
     me, dropped_one = os.getpid(), False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal dropped_one
-        if os.getpid() != me:  # a child that a library forked and now ends must not tidy up for us
+        if os.getpid() != me:  # a child that a library has forked must not clean up for this process
             os._exit(143)
         if number == signal.SIGALRM and not dropped_one and not signals.pending():
             return
@@ -219,7 +223,7 @@ def _first(
             signal.signal(number, interrupt)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if started is not None:
-            started(int(os.readlink("/proc/self")))  # noqa: PTH115  still the caller's /proc: its number there
+            started(int(os.readlink("/proc/self")))  # noqa: PTH115  /proc is still the caller's, so is the id
         try:
             _furnish()
         except OSError as error:

@@ -1,7 +1,8 @@
-"""Where a user's playground keeps its sockets and files, and how other commands find the one that runs."""
+"""The folder with a user's playground's sockets and files, by which other commands find the running playground."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -17,41 +18,41 @@ SOCKET_PATH_BYTES_MAX = 100
 
 
 class PlaygroundError(Exception):
-    """The playground cannot start, go on or be found; the text says why and what to do."""
+    """The playground cannot start, continue or be found. The message says why and what to do."""
 
 
 class Node(msgspec.Struct):
     name: str
     address: str
-    """IPv4, of its device and of its only interface."""
+    """IPv4 address of its device and of its only interface."""
     device: str
-    """RDMA device, as `ibv_devices` shows it there."""
+    """RDMA device, as `ibv_devices` shows it on the node."""
     socket: str
-    """Of its daemon; also reached from outside."""
+    """Socket of its daemon, which programs outside the sandbox can also use."""
 
 
 class Coordinator(msgspec.Struct):
     inside: str
-    """HOST:PORT as the nodes reach it."""
+    """HOST:PORT for the nodes."""
     outside: str
-    """HOST:PORT for this machine's other programs."""
+    """HOST:PORT for other programs of this machine."""
     page: str
-    """URL for this machine's browsers."""
+    """URL for browsers on this machine."""
 
 
 class State(msgspec.Struct):
-    """A playground that runs, as `mfsctl playground --json` prints it."""
+    """A running playground, as `mfsctl playground --json` prints it."""
 
     pid: int
-    """Its first process; 0 until that is known."""
+    """Process id of its first process; 0 until that is known."""
     folder: str
     nodes: list[Node]
     coordinators: list[Coordinator]
     etcd: bool
-    """Whether the coordinators elect a leader through one."""
+    """Whether the coordinators elect a leader through etcd."""
 
     def node(self, name: str) -> Node:
-        """PlaygroundError when there is none of that name."""
+        """Returns the node of that name. PlaygroundError if there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -59,46 +60,69 @@ class State(msgspec.Struct):
 
 
 def folder_of_user() -> Path:
-    """The user's own folder, one playground each."""
+    """Returns the user's own folder. Each user has one, and so one playground."""
     return Path(tempfile.gettempdir()) / f"mfs-playground-{os.getuid()}"
 
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """The folder, empty, while it is ours; it is removed at the end. PlaygroundError when another playground has it."""
+    """Locks and empties the user's folder, yields it, and removes it at the end. PlaygroundError if another playground
+    has it."""
     folder = folder_of_user()
     if len(bytes(folder / "run-control" / "node99.sock")) > SOCKET_PATH_BYTES_MAX:
         raise PlaygroundError(f"{folder}: too long for the path of a socket; set TMPDIR to a short one, as /tmp")
-    _make(folder)
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = _locked(folder)
     try:
+        for entry in folder.iterdir():  # files of a playground that was killed
+            if entry.name != "lock":
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """Makes the folder and locks it; returns the lock's descriptor. PlaygroundError if another playground has it."""
+    while True:
+        _make(folder)
+        try:
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:  # a playground that ends has just removed the folder
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(lock)
             raise PlaygroundError(
                 f"{folder}: a playground of yours runs already; end that one, or use it: mfsctl playground shell node1"
             ) from None
-        for entry in folder.iterdir():  # what one left that was killed
-            if entry.name != "lock":
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        yield folder
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(lock)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), (folder / "lock").lstat()):
+                return lock
+        os.close(lock)  # its playground has just ended and removed it: no other process would find this lock
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        _own_alone(folder)
     except OSError as error:
         raise PlaygroundError(f"{folder}: {error.strerror}; set TMPDIR to a folder that you may write to") from None
+
+
+def _own_alone(folder: Path) -> None:
+    """Raises PlaygroundError if another user could have written in the folder, as its contents could then be theirs.
+    OSError if it cannot be read."""
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PlaygroundError(f"{folder} is not a folder of your own alone; remove it or set TMPDIR")
 
 
 def publish(state: State) -> None:
-    """Lets other commands find the playground."""
+    """Writes the file by which other commands find the playground."""
     file = Path(state.folder) / "playground.json"
     fresh = file.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(state))
@@ -106,16 +130,17 @@ def publish(state: State) -> None:
 
 
 def running() -> State:
-    """The playground of this user that runs now. PlaygroundError when there is none."""
+    """Returns this user's running playground. PlaygroundError if there is none."""
     folder = folder_of_user()
     try:
+        _own_alone(folder)
         lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         raise _none() from None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        pass  # a process lives there
+        pass  # the playground holds the lock, so it runs
     else:
         raise _none()
     finally:
@@ -124,6 +149,11 @@ def running() -> State:
         return msgspec.json.decode((folder / "playground.json").read_bytes(), type=State)
     except FileNotFoundError:
         raise PlaygroundError("the playground is still starting; try again when it has printed its addresses") from None
+    except OSError as error:
+        raise PlaygroundError(f"{folder / 'playground.json'}: cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        problem = f"{error}; start the playground again, as after an upgrade"
+        raise PlaygroundError(f"{folder / 'playground.json'}: {problem}") from None
 
 
 def _none() -> PlaygroundError:

@@ -1,7 +1,7 @@
-"""Links of the made-up load: a rate that all connections of a node share, in each direction, and messages over TCP.
+"""Links of the synthetic load: messages over TCP, at a rate that all connections of a node share in each direction.
 
-A message is its length, then its bytes; the receiver answers one byte when all of it is there. A negative length asks
-the receiver to send so much instead.
+A message is its length, then its bytes. The receiver answers with one byte when it has the whole message. A negative
+length asks the receiver to send that many bytes instead.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 PORT = 7999
 CHUNK_S = 0.002
-"""How long a chunk takes on the link: connections that send at once take turns by it."""
+"""How long a chunk takes on the link. Connections that send at the same time take turns after each chunk."""
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 2_048, 131_072
 BUFFER_BYTES = 65_536
-"""Of a socket: small, so that what is sent waits here, where the link is shared, and not in the kernel."""
+"""Size of a socket's buffers. Small, so that bytes wait here, where the link is shared, and not in the kernel."""
 RETRY_S = 0.2
 _LENGTH = struct.Struct("!q")
 _HERE = b"."
@@ -36,10 +36,10 @@ class Way:
         self.chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, chunk))
 
     def take(self, size_bytes: int) -> None:
-        """Returns when the bytes are through. The first to come goes first."""
+        """Blocks until the link has carried the bytes. Callers are served in order of arrival."""
         with self._lock:
             now_s = time.monotonic()
-            # A thread that was woken late does not slow the link down.
+            # A thread that wakes up late must not slow the link down.
             self._free_s = max(self._free_s, now_s - 4 * CHUNK_S) + size_bytes / self._rate_bytes_per_s
             pause_s = self._free_s - now_s
             if pause_s > 0:
@@ -47,7 +47,7 @@ class Way:
 
 
 class Link:
-    """A node's connection with the network, full duplex."""
+    """A node's full-duplex connection to the network."""
 
     def __init__(self, address: str, rate_bytes_per_s: int) -> None:
         self.out, self.incoming = Way(rate_bytes_per_s), Way(rate_bytes_per_s)
@@ -57,7 +57,7 @@ class Link:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def connect(self, peer: str) -> Channel:
-        """Waits for the peer."""
+        """Connects to the peer; retries until it listens."""
         while True:
             connection = socket.socket()
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -102,27 +102,27 @@ class Link:
 
 
 class Channel:
-    """A connection; for one thread at a time."""
+    """A connection, for one thread at a time."""
 
     def __init__(self, link: Link, connection: socket.socket) -> None:
         self._link, self._connection = link, connection
 
     def push(self, size_bytes: int) -> None:
-        """Returns when the peer has all of it. OSError."""
+        """Sends a message; returns when the peer has all of it. OSError if the peer is gone."""
         self._connection.sendall(_LENGTH.pack(size_bytes))
         self._link.send(self._connection, size_bytes)
         if self._connection.recv(1) != _HERE:
             raise ConnectionError("the peer is gone")
 
     def pull(self, size_bytes: int) -> None:
-        """The peer sends so much. OSError."""
+        """Lets the peer send this many bytes; returns when they have arrived. OSError if the peer is gone."""
         self._connection.sendall(_LENGTH.pack(-size_bytes))
         self._link.receive(self._connection, size_bytes)
 
 
 class Queue:
-    """One connection that all threads of a node share, as a queue pair is: messages go in the order in which they were
-    posted, and a small one waits until the large ones in front of it are through."""
+    """One connection that all threads of a node share, like a queue pair. Messages go in the order in which they were
+    posted, so a small one waits for the large ones before it."""
 
     def __init__(self, link: Link, peer: str) -> None:
         self._link, self._peer = link, peer
@@ -130,7 +130,7 @@ class Queue:
         threading.Thread(target=self._send, daemon=True).start()
 
     def post(self, size_bytes: int, over: Callable[[], object]) -> None:
-        """Calls `over` when the peer has all of it, or is gone."""
+        """Queues a message. Calls `over` when the peer has all of it, or is gone."""
         self._posted.put((size_bytes, over))
 
     def _send(self) -> None:

@@ -1,4 +1,4 @@
-"""The live side of the request tier: what one engine knows and remembers between steps, and its decisions on record.
+"""The live side of the request tier: the state that one engine keeps between steps, and the record of its decisions.
 
-The rules are in mfsd.policy.serve; what is particular to one engine is in its adapter, mooncake_adapter.vllm.scheduler.
+The rules are in mfsd.policy.serve; code for one kind of engine is in its adapter, mooncake_adapter.vllm.scheduler.
 """

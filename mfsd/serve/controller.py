@@ -1,8 +1,8 @@
-"""The meta controller in an engine's process: reads the engine's requests, decides about once a second, changes the
-policy between two steps. Off unless the settings enable it.
+"""The meta controller in an engine's process. It reads the engine's requests, decides about once a second, and changes
+the policy between two steps. Off unless the settings enable it.
 
-The strategy `llm` asks a model behind an endpoint. That takes seconds, so a thread does it while the engine serves; an
-answer that is late, absent or of another form counts as none, and the rules decide.
+The strategy `llm` asks a model behind an endpoint. That takes seconds, so a thread does it while the engine serves. If
+the answer is late, missing or has another form, the rules decide.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from mfsd.policy.serve import Policy
 from mfsd.policy.serve.meta import Decision, MetaState, Qos, Strategy, Views, configured, decide, llm
+from mfsd.policy.serve.meta.guard import Bypass
 from mfsd.policy.serve.pace import prefill_s_per_token
 from mfsd.policy.serve.perceive import Outputs, cost_of
 from mfsd.serve.endpoint import ask_endpoint
@@ -22,7 +25,7 @@ from mfsd.serve.requests import Entry
 from mfsd.serve.settings import Meta
 
 Ask = Callable[[Meta, str], bytes]
-"""Asks the model; its text, or an exception."""
+"""Asks the model and returns its text; raises an exception if there is none."""
 
 
 class _Answer(NamedTuple):
@@ -31,7 +34,7 @@ class _Answer(NamedTuple):
 
 
 class _Followed:
-    """A request while it is here."""
+    """A request while it is at this engine."""
 
     __slots__ = ("entry", "evaluated", "service_s", "timed")
 
@@ -41,7 +44,7 @@ class _Followed:
 
 
 class Controller:
-    """`tick` after steps, not more often than about once a second."""
+    """Chooses the policy of an engine. Call `tick` after steps; it acts at most about once a second."""
 
     def __init__(
         self, engine: Engine, config: Meta, warn: Callable[[str, str], object], ask: Ask | None = None
@@ -56,12 +59,16 @@ class Controller:
         self._answer: _Answer | None = None
         self._asking: threading.Thread | None = None
         self._asked_s: float | None = None
-        """For the next decision."""
+        """When the model was asked for the next decision; None: not yet."""
         self.latest: Decision | None = None
 
     def rest(self, resting: bool) -> None:
-        """An operator has chosen the policy, or gives the choice back."""
+        """Pauses the controller because an operator has chosen the policy, or resumes it.
+
+        Results in the meantime do not come from the controller's own choice. So that choice is neither taken back nor
+        learned from, and they say nothing about a bypass."""
         self._resting = resting
+        self._state = msgspec.structs.replace(self._state, watch=None, pulled=None, bypass=Bypass())
         self.latest = None
 
     def tick(self) -> None:
@@ -114,7 +121,7 @@ class Controller:
         self._followed[entry.number] = _Followed(entry, cost.total_s)
 
     def _experienced(self, followed: _Followed, now_s: float) -> None:
-        """Its first token, and whether that was in time, once each."""
+        """Records the request's first token, and whether it was in time, once each."""
         entry = followed.entry
         at_s, limit_s = entry.first_token_s, entry.wanted.ttft_s
         if at_s is not None and not followed.timed:
@@ -145,8 +152,8 @@ class Controller:
     # ---- the model ---------------------------------------------------------------------------------------------------
 
     def _ask_in_time(self, views: Views, now_s: float) -> None:
-        """So that the answer is there when the strategy has its turn; again where that is put off for long. The first
-        decision is made at once, without one."""
+        """Asks early enough that the answer is there when the strategy has its turn, and again if that turn is delayed
+        for long. The first decision is made at once, without an answer."""
         decided_s, asked_s, every_s = self._state.decided_s, self._asked_s, self._config.every_s
         if decided_s is None or now_s - decided_s < every_s - self._config.timeout_s:
             return
@@ -161,7 +168,7 @@ class Controller:
 
     @property
     def _holds_s(self) -> float:
-        """An answer to what was asked longer ago is about another load."""
+        """How long an answer is valid. After that, the load that it is about has changed."""
         return max(self._config.every_s, self._config.timeout_s)
 
     def _answer_at(self, now_s: float) -> Policy | None:
@@ -174,7 +181,7 @@ class Controller:
         endpoint = self._config.endpoint
         try:
             policy = llm.read_answer(self._config, self._ask(self._config, text))
-        except Exception as error:  # whatever a foreign server does
+        except Exception as error:  # a foreign server may cause any error
             self._warn("serve-meta", f"{endpoint}: {error!s:.200}; rules choose the policy instead")
             return
         if self._engine.clock() - asked_s > self._config.timeout_s:

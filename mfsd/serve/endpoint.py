@@ -1,6 +1,7 @@
-"""The language model that the strategy `llm` asks: one chat completion from an OpenAI-compatible endpoint, by a
-deadline for the whole of it. A time limit of a socket holds for each read anew: an endpoint that sends a byte now and
-then would outlast it."""
+"""Asks the language model of the strategy `llm` for one chat completion at an OpenAI-compatible endpoint.
+
+There is one deadline for the whole exchange. The timeout of a socket starts anew with each read, so an endpoint that
+sends a byte now and then would never exceed it."""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ class _Reply(msgspec.Struct):
 
 
 def ask_endpoint(config: Meta, text: str) -> bytes:
-    """The model's text. OSError, HTTPException or ValueError where there is none in time."""
+    """Returns the model's text. OSError, HTTPException or ValueError if there is none in time."""
     body = msgspec.json.encode(
         {"model": config.model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 64}
     )
     request = urllib.request.Request(config.endpoint, body, {"Content-Type": "application/json"})
-    if config.api_key_file:  # for this endpoint alone, and not for one that it redirects to
+    if config.api_key_file:  # only for this endpoint, not for one that it redirects to
         request.add_unredirected_header("Authorization", f"Bearer {_key(Path(config.api_key_file))}")
     choices = msgspec.json.decode(_read(request, config.timeout_s), type=_Reply).choices
     if not choices:
@@ -47,7 +48,7 @@ def ask_endpoint(config: Meta, text: str) -> bytes:
 
 
 def _key(path: Path) -> str:
-    """Read for each question, so that it may be replaced; never a part of an error."""
+    """Reads the key for each request, so that the file may be replaced. No error contains the key."""
     key = path.read_text("ascii", "replace").strip()
     if not key or not key.isascii() or not key.isprintable():
         raise ValueError(f"{path}: holds no key of printable ASCII characters")
@@ -75,7 +76,7 @@ def _read(request: urllib.request.Request, timeout_s: float) -> bytes:
 
 
 def _cut(opened: list[socket.socket]) -> None:
-    """What reads them gets an end."""
+    """Shuts the sockets down, so that their readers see the end."""
     for one in opened:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
-"""The request tier of one engine: facts in, plans out. Knows requests, steps and programs, and no engine by name.
+"""The request tier of one engine: facts in, plans out. It has no code for particular kinds of engine.
 
-An adapter calls `arrived` and `ended` once a request, `plan` before a step, `step_began` with what the step really
-computes, and `step_ended` with the tokens that came out. A plan that cannot be made is None: that step is first come
-first served. Three in a row, and all are until the engine starts again.
+An adapter calls `arrived` and `ended` once per request, `plan` before a step, `step_began` with the load that the step
+really computes, and `step_ended` and `produced` after it. If a plan cannot be made it is None, and that step is first
+come first served. After three such plans in a row all steps are, until the engine restarts.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from mfsd.serve.settings import Settings
 from mfsd.serve.steps import Begun, Clock, Steps
 
 FAILURES_MAX: Final = 3
-"""Plans in a row that cannot be made before no more are tried."""
+"""Number of failed plans in a row after which no more are tried."""
 ARRIVAL_AGE_MAX_S: Final = 3600.0
 _OF_WAITING: Final = frozenset({Policy.MLFQ})
-"""Orders by how long a call has waited: its view changes from step to step."""
+"""Policies that order by how long a call has waited, so that its view changes from step to step."""
 
 PlanStep = Callable[[StepView, ServeState, ServeConfig, float], tuple[StepPlan, ServeState]]
 
 
 class Decision(NamedTuple):
-    """A plan by the engine's own names."""
+    """A plan, with the engine's own names of requests."""
 
     plan: StepPlan
     tokens: dict[str, int]
-    """Of each request that is computed, first in order first."""
+    """Number of tokens of each request that is computed, in order."""
     paused: frozenset[str]
 
 
@@ -60,7 +60,7 @@ def _cause(error: Exception) -> str:
 
 
 class TierCount:
-    """Requests of one tier."""
+    """Counts of the requests of one tier."""
 
     __slots__ = ("aborted", "late", "met", "no_deadline", "tokens")
 
@@ -78,10 +78,10 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         plan: PlanStep = plan_step,
     ) -> None:
-        """config: the settings' numbers within the engine's own limits."""
+        """config: the numbers of the settings, within the engine's own limits."""
         self.config, self.name = config, name
         self.base: Final = config
-        """As configured; `config` is what holds now."""
+        """The configuration from the settings; `config` is the current one."""
         self.clock = Clock(clock)
         self.reader = Reader(settings, warn)
         self.programs = Programs(ProgramTable(settings.programs))
@@ -93,10 +93,10 @@ class Engine:
         """plans, failed_plans, other_errors, first_come_steps, paused, relegated, lost, held, prefill_tokens,
         decode_tokens."""
         self.chunks: Counter[int] = Counter()
-        """Steps that computed so many prompt tokens, since who reads it has cleared it."""
+        """Number of prompt tokens -> steps that computed as many, since the reader last cleared it."""
         self.tiers: dict[str, TierCount] = {}
         self.reuse_counts: Callable[[], Mapping[str, int]] = dict
-        """What was decided on reuse, by choice; the adapter sets it where something decides that."""
+        """Returns the decisions on reuse, counted by choice. The adapter sets it if there are such decisions."""
         self._names: dict[int, str] = {}
         self._running_facts: Sequence[Fact] = ()
         self._computing: tuple[str, ...] = ()
@@ -119,11 +119,11 @@ class Engine:
 
     @property
     def running(self) -> frozenset[str]:
-        """Names of the requests that hold KV: those that did at the latest plan, and those of the step since then."""
+        """Names of the requests that held KV at the latest plan, and of those in the step since then."""
         return frozenset([*[fact.name for fact in self._running_facts], *self._computing])
 
     def use(self, config: ServeConfig) -> None:
-        """Another configuration from the next plan on. Requests stay as they are; the order is made anew from them."""
+        """Uses another configuration from the next plan on. Requests stay as they are and are ordered anew."""
         if config.policy is Policy.TWO_LANE and self._lanes.cut_s is None:
             now_s = self.clock()
             for name, entry in self.entries.items():
@@ -139,9 +139,9 @@ class Engine:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def arrived(self, name: str, words: Words, age_s: float, prompt_tokens: int, output_limit: int) -> Entry:
-        """A request that the client sent age_s ago."""
+        """Adds a request that the client sent age_s ago."""
         now_s = self.clock()
-        age_s = age_s if 0 <= age_s <= ARRIVAL_AGE_MAX_S else 0.0  # clocks of two processes may differ
+        age_s = age_s if 0 <= age_s <= ARRIVAL_AGE_MAX_S else 0.0  # the clocks of two processes may differ
         decode_s = self._decode_step_s()
         measured = self.state.pace.small.steps > 0
         wanted = self.reader.wanted(words, decode_s if measured else 0.0)
@@ -166,7 +166,7 @@ class Engine:
         return entry
 
     def ended(self, name: str, aborted: bool = False, at_limit: bool = False) -> None:
-        """at_limit: its output was cut by its own limit."""
+        """Removes a request that has ended. at_limit: its own limit has cut its output."""
         entry = self.entries.pop(name, None)
         if entry is None:
             return
@@ -209,15 +209,15 @@ class Engine:
         pruned: Iterable[str] = (),
         promised: Iterable[Fact] = (),
     ) -> Decision | None:
-        """What the next step computes; None: first come first served. Requests that never arrived are taken as without
-        words. promised: those that hold KV memory and cannot be planned yet."""
+        """Plans the next step; None: first come first served. Requests that never arrived are planned without words.
+        promised: requests that hold KV memory and cannot be planned yet."""
         self._running_facts, self._computing = running, ()
         if self.gave_up:
             self.first_come()
             return None
         try:
             decision = self._planned(waiting, running, kv_tokens, kv_used_tokens, pruned, promised)
-        except Exception as error:  # the engine serves on, whatever is wrong here
+        except Exception as error:  # the engine must go on serving after any error here
             self.failed(error)
             return None
         self._count(decision)
@@ -256,8 +256,8 @@ class Engine:
         )
 
     def queue_order(self) -> tuple[list[str], frozenset[str]]:
-        """What waited at the latest plan, in the order of its policy, and what of it was relegated. Takes about as long
-        as a plan, so it is asked seldom."""
+        """Returns the requests that waited at the latest plan, in the order of its policy, and the relegated ones among
+        them. It takes about as long as a plan, so call it seldom."""
         if self.latest is None:
             return [], frozenset()
         plan, names = self.latest.plan, self._names
@@ -275,7 +275,8 @@ class Engine:
         return entry
 
     def _waiting(self, fact: Fact, now_s: float) -> Request:
-        """Made anew only where something changed: many wait, few move."""
+        """Returns the view of a waiting request. It is made anew only after a change, because most requests do not
+        change."""
         entry = self._entry(fact, now_s)
         shown = entry.shown
         if (
@@ -294,7 +295,7 @@ class Engine:
         return shown
 
     def failed(self, error: Exception) -> None:
-        """A plan could not be made, or the adapter could not follow it."""
+        """Counts a plan that could not be made, or that the adapter could not follow."""
         self.counts["failed_plans"] += 1
         self.counts["first_come_steps"] += 1
         self._failures += 1
@@ -304,7 +305,7 @@ class Engine:
             self._warn("serve-gave-up", f"{FAILURES_MAX} plans in a row failed; first come first served until restart")
 
     def erred(self, error: Exception) -> None:
-        """Something else than a plan went wrong, as in counting what came out: plans are made all the same."""
+        """Counts an error outside of a plan, as in counting produced tokens. Plans are still made."""
         self.counts["other_errors"] += 1
         self._warn("serve-error", f"an error beside the plans ({_cause(error)}); requests are served and planned on")
 
@@ -321,12 +322,13 @@ class Engine:
             self._seen_aside = aside
 
     def first_come(self) -> None:
-        """The adapter takes this step first come first served, whatever the plan said."""
+        """Counts a step that the adapter serves first come first served, whatever the plan says."""
         self.counts["first_come_steps"] += 1
         self._running_facts = ()
 
     def step_began(self, load: StepLoad, names: tuple[str, ...], key: object) -> None:
-        """What the engine really computes, which may be less than the plan. `key` is given again when it ends."""
+        """Takes the load that the engine really computes, which may be less than the plan. `key` is given again to
+        `step_ended`."""
         self._computing = names
         if self._to_follow:
             self._failures, self._to_follow = 0, False
@@ -339,7 +341,7 @@ class Engine:
         self.steps.began(Begun(key, load, names, self.clock(), estimate_s))
 
     def step_ended(self, key: object) -> None:
-        """Before its tokens are counted."""
+        """Ends the step. Call it before `produced`."""
         ended = self.steps.ended(key, self.clock())
         if ended is None:
             return
@@ -350,7 +352,7 @@ class Engine:
                 entry.service_s += seconds
 
     def produced(self, name: str, tokens: int) -> None:
-        """So many tokens of the request came out of the step that has just ended."""
+        """Counts the tokens that the step that has just ended produced for the request."""
         entry = self.entries.get(name)
         if entry is not None:
             entry.produced(self.config, tokens, self.clock())

@@ -1,4 +1,4 @@
-"""The words by which a request says what it needs, as clients spell them: in headers, and in its body's `vllm_xargs`.
+"""Reads the words by which a client says what its request needs, in headers and in the body's `vllm_xargs`.
 `mfsd.serve.promise` makes them safe to use."""
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ HEADERS: Final = {
     b"x-application": "application",
     b"x-expected-output-tokens": "expected_output_tokens",
 }
-"""Of two headers for one word the first in this table counts."""
+"""Header -> word. If there are two headers for one word, the first in this table counts."""
 OBJECTIVES: Final = {b"x-slo-ttft-ms": "ttft_slo_ms", b"x-slo-tbt-ms": "tbt_slo_ms", b"x-slo-ttlt-ms": "ttlt_slo_ms"}
 FIELD: Final = "vllm_xargs"
-"""Of the body, in which engines read them."""
+"""Field of the body in which engines read the words."""
 
 
 def given(sources: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """What is a mapping, and their own "mfs"."""
+    """Returns those sources that are mappings, and the mappings under their key "mfs"."""
     found = [source for source in sources if isinstance(source, Mapping)]
     return found + [source["mfs"] for source in found if isinstance(source.get("mfs"), Mapping)]
 
 
 def first_given(sources: Iterable[Any], *names: str) -> Any:
-    """The first of these words in what the request carries, as it is; None: it has none."""
+    """Returns the first of these words that the request carries, unchecked; None if it has none."""
     return _first(given(sources), *names)
 
 
@@ -56,10 +56,11 @@ def _first(carried: Iterable[Mapping[str, Any]], *names: str) -> Any:
 
 
 def words_in(sources: Iterable[Any], tiers: Collection[str], priority: object, session: object) -> Words:
-    """A class of service (`qos`) that is the name of a tier counts as one; vLLM's priority (smaller goes first), which
-    has no bounds, is the importance of a request that names none, the least or greatest beyond its range. session: the
-    engine's own field for it, where the words name none."""
-    carried = given(sources)  # once: each request of a gateway passes here
+    """Reads the words of a request. A class of service (`qos`) with the name of a tier counts as the tier.
+
+    If the request names no importance, it is vLLM's priority (smaller goes first), limited to the range of importance.
+    session: the engine's own field for the session, used if the words name none."""
+    carried = given(sources)  # computed once, because every request of a gateway comes here
     tier = _first(carried, "tier")
     if tier is None and isinstance(qos := _first(carried, *QOS_KEYS), str) and qos in tiers:
         tier = qos

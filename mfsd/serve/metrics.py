@@ -1,7 +1,7 @@
 """Prometheus metrics of one engine, in the process where its scheduler runs.
 
-vLLM's `/metrics` carries them where PROMETHEUS_MULTIPROC_DIR is set, since its engine core is a process of its own.
-They are plain counters, gauges and histograms for that reason: collectors are not carried between processes.
+vLLM's `/metrics` contains them if PROMETHEUS_MULTIPROC_DIR is set, since its engine core is a separate process. They
+are plain counters, gauges and histograms, because collectors do not work across processes.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ REUSE_REASONS: Final = {
     Choice.RECOMPUTE: REASONS_AGAIN,
     Choice.PART: REASONS_AGAIN,
 }
-"""That a live engine's decisions have."""
+"""Reasons that decisions of a live engine can have."""
 
 
 @functools.cache
 def families(registry: CollectorRegistry = REGISTRY) -> dict[str, Any]:
-    """All metrics by name, registered once: a process may make several engines, one after the other."""
+    """Returns all metrics by name. They are registered once, because a process may make one engine after another."""
     made: dict[str, Any] = {}
     for name, (text, labels) in COUNTERS.items():
         made[name] = Counter(name, text, (ENGINE, *labels), registry=registry)
@@ -68,11 +68,11 @@ def families(registry: CollectorRegistry = REGISTRY) -> dict[str, Any]:
 
 
 def reuse_counter(engine: str, registry: CollectorRegistry = REGISTRY) -> Callable[[Decision], None]:
-    """Counts decisions on reuse where they are made, which is the connector: it needs no scheduler of ours."""
+    """Returns a function that counts decisions on reuse. The connector makes them, without a scheduler of ours."""
     family = families(registry)["mfs_serve_reuse_decisions"]
     for choice, reasons in REUSE_REASONS.items():
         for reason in reasons:
-            family.labels(engine, choice.value, reason.label)  # 0 is a value, too
+            family.labels(engine, choice.value, reason.label)  # so that the metric exists with the value 0
 
     def count(decision: Decision) -> None:
         family.labels(engine, decision.choice.value, decision.reason.label).inc()
@@ -133,7 +133,7 @@ class Metrics:
             self._set("mfs_serve_step_error_ratio", errors[len(errors) // 2])
 
     def _count(self, name: str, total: float, *labels: str) -> None:
-        """Brings the counter up to the engine's own total."""
+        """Raises the counter to the engine's own total."""
         key = (name, *labels)
         before = self._counted.get(key, 0.0)
         self._families[name].labels(self._label, *labels).inc(total - before)

@@ -1,4 +1,5 @@
-"""What a request says of itself, made safe to use: what cannot be is a default, with one warning a kind, counted."""
+"""Makes the words of a request safe to use. An impossible value is counted and becomes a default, with one warning per
+kind."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from mfsd.policy.serve.config import DAY_S
 from mfsd.serve.settings import IMPORTANCE_MAX, NO_TIER, Settings, Tier
 
 NAME_MAX: Final = 64
-"""Characters of a session, tenant, role or application; longer ones are cut, and stay different by a digest."""
+"""Most characters of a session, tenant, role or application. Longer names are cut, and a digest keeps them different.
+"""
 IMPORTANCE: Final = {"low": -1, "normal": 0, "high": 1}
 TOKENS_MAX: Final = 1 << 30
 _DAY_MS: Final = DAY_S * 1e3
 
 Warn = Callable[[str, str], object]
-"""Kind and text; the receiver gives each kind once."""
+"""Called with kind and text; the receiver reports each kind once."""
 
 
 class Words(NamedTuple):
-    """As the request carries them: nothing is checked yet."""
+    """The words of a request, unchecked."""
 
     ttft_ms: object = None
     tbt_ms: object = None
@@ -38,7 +40,7 @@ class Words(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What holds for the request."""
+    """The checked values that apply to a request."""
 
     ttft_s: float | None = None
     tbt_s: float | None = None
@@ -52,19 +54,19 @@ class Wanted(NamedTuple):
     role: str = ""
     application: str = ""
     expected_output_tokens: float | None = None
-    """0: what it says cannot be used; None: it says nothing."""
+    """0: the request's value cannot be used; None: it has none."""
 
 
 class Reader:
-    """Words -> Wanted, by the configured tiers. Counts what it could not use."""
+    """Turns Words into Wanted by the configured tiers, and counts values that it cannot use."""
 
     def __init__(self, settings: Settings, warn: Warn) -> None:
         self._settings, self._warn = settings, warn
         self.unusable: Counter[str] = Counter()
-        """By word."""
+        """Number of unusable values, by word."""
 
     def wanted(self, words: Words, decode_step_s: float = 0.0) -> Wanted:
-        """decode_step_s: nothing between tokens can be faster than it."""
+        """Checks the words of a request. decode_step_s: the shortest possible time between tokens."""
         name, tier = self._tier(words.tier)
         tenant = self._name("tenant", words.tenant)
         return Wanted(
@@ -87,7 +89,7 @@ class Reader:
         self._warn(f"serve-{word}", text)
 
     def _slo(self, word: str, value: object, of_tier_ms: float | None, at_least_s: float = 0.0) -> float | None:
-        """Seconds. A value that cannot be is no deadline, not the tier's."""
+        """Returns a target in seconds. An impossible value means no deadline, not that of the tier."""
         name = f"{word}_slo_ms"
         number = of_tier_ms if value is None else _number(value)
         if number is None:
@@ -144,7 +146,7 @@ class Reader:
         return number
 
     def _name(self, word: str, value: object) -> str:
-        """One printable line of at most NAME_MAX characters."""
+        """Returns one printable line of at most NAME_MAX characters."""
         if value in ("", None):
             return ""
         if not isinstance(value, str | int) or isinstance(value, bool):
@@ -159,7 +161,7 @@ class Reader:
 
 
 def _number(value: object) -> float | None:
-    """A number, or text that is one."""
+    """Returns the number that the value is, or that its text has; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -1,9 +1,9 @@
-"""Where an engine leaves its status: one file an engine, in a folder that `mfsctl serve` knows. And beside it, where it
-finds a policy that an operator wants.
+"""Publishes the status of an engine in a file in a folder that `mfsctl serve` knows. Beside it is the file with the
+policy that an operator wants.
 
-A file and not a socket: nothing of the engine has to answer, so a reader costs it nothing and one that hangs can be
-read, too. It is replaced whole, at most once a second while steps run, and goes with the engine; a file whose process
-has ended is left out.
+This is a file and not a socket, so that readers cost the engine nothing and the status of a hanging engine can be read,
+too. The file is replaced atomically, at most once a second while steps run, and removed when the engine ends. Readers
+ignore a file whose process has ended.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ EVERY_S: Final = 1.0
 WANTED_SUFFIX: Final = ".policy"
 PARTIAL_SUFFIX: Final = ".partial"
 AUTO: Final = "auto"
-"""Wanted instead of a policy: what the configuration says, the controller included."""
+"""Wanted in place of a policy: the configuration decides, the controller included."""
 FILE_MAX_BYTES: Final = 16 << 20
 WANTED_MAX_BYTES: Final = 64
 CLOSE_S: Final = 5.0
-"""An engine that ends waits so long for its last file."""
+"""How long an ending engine waits until its last file is written."""
 
 Warn = Callable[[str, str], object]
 
 
 class Publisher:
-    """Status file and metrics of one engine; `tick` after each step. The file is made and written in a thread of its
-    own: with many requests that takes longer than a step should wait."""
+    """Status file and metrics of one engine. Call `tick` after each step. A separate thread makes and writes the file,
+    because with many requests that takes longer than a step should wait."""
 
     def __init__(
         self, engine: Engine, warn: Warn, folder: Path | None = None, controller: Controller | None = None
@@ -64,7 +64,7 @@ class Publisher:
         self._metrics = Metrics(engine)
         self._started_s = self._latest_s = engine.clock()
         self._failed = False
-        """The latest file could not be written."""
+        """Whether the latest file could not be written."""
         self._writer: Thread | None = None
         self._write()
 
@@ -81,7 +81,7 @@ class Publisher:
                 self._writer.start()
 
     def _take_wanted(self) -> None:
-        """Takes the policy that an operator has asked for since the last time; the controller rests then."""
+        """Applies a policy that an operator has asked for since the last call. The controller then rests."""
         if self._failed or not self._wanted.exists():
             return
         try:
@@ -99,7 +99,7 @@ class Publisher:
         self._forget(self._wanted)
 
     def _forget_killed(self) -> None:
-        """What engines left here that were killed: a daemon reads so many files of a folder, and no more."""
+        """Removes the files of killed engines, because a daemon reads only a limited number of files of a folder."""
         here = pid_namespace()
         with contextlib.suppress(OSError):
             for path in self._folder.glob(f"*{SUFFIX}"):
@@ -125,19 +125,19 @@ class Publisher:
             with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(status_of(self._engine, os.getpid(), self._started_s)))
             partial.replace(self._path)
-        except OSError as error:  # the next second tries again, as after a disk that was full
-            self._forget(self._path)  # what it says would stay as it is
+        except OSError as error:  # tried again in the next second, as the disk may have been full
+            self._forget(self._path)  # else an old status would stay
             if not self._failed:
                 remedy = f"mfsctl serve cannot show this engine; set {FOLDER_VARIABLE} to a folder that it may write"
                 self._warn("serve-status", f"{self._folder}: {error.strerror or error}; {remedy}")
             self._failed = True
-        except Exception as error:  # in a thread: the next second tries again
+        except Exception as error:  # runs in a thread; tried again in the next second
             self._warn("serve-status-made", f"the status of {self._engine.name} could not be made ({error})")
         else:
             self._failed = False
 
     def settled(self) -> None:
-        """Returns when no file is being written."""
+        """Waits until no file is being written."""
         if self._writer is not None:
             self._writer.join(CLOSE_S)
 
@@ -149,10 +149,11 @@ class Publisher:
 
 
 def want(where: list[Path], engine: str, policy: str) -> bool:
-    """Leaves the policy for the engine of that name; whether it was found. OSError where that cannot be written.
+    """Writes the wanted policy for the engine of that name; returns whether there is such an engine. OSError if the
+    file cannot be written.
 
-    Root writes in folders of other users, who may replace what lies there at any time: so the file is a new one, and
-    its owner is changed by its descriptor."""
+    Root writes in folders of other users, who may replace files there at any time. So the file is a new one, and its
+    owner is changed by its descriptor."""
     for folder in where:
         if not (folder / f"{engine}{SUFFIX}").is_file():
             continue
@@ -161,7 +162,7 @@ def want(where: list[Path], engine: str, policy: str) -> bool:
             with os.fdopen(handle, "w") as file:
                 file.write(policy)
                 owner = folder.stat()
-                if owner.st_uid != os.geteuid():  # root asks an engine of another user
+                if owner.st_uid != os.geteuid():  # root writes for an engine of another user
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             Path(partial).replace(folder / f"{engine}{WANTED_SUFFIX}")
         except BaseException:
@@ -173,8 +174,8 @@ def want(where: list[Path], engine: str, policy: str) -> bool:
 
 
 def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
-    """Engines whose process lives, and those of other containers, of which that cannot be said, by name; and what could
-    not be read, one line each."""
+    """Returns the status of running engines, sorted by name, and one line for each file that could not be read. Engines
+    of other containers are included, because it cannot be known whether their process runs."""
     found: list[EngineStatus] = []
     complaints: list[str] = []
     here = pid_namespace()
@@ -192,7 +193,7 @@ def read_all(where: list[Path]) -> tuple[list[EngineStatus], list[str]]:
 
 
 def _read(path: Path) -> EngineStatus | None:
-    """None: it went meanwhile."""
+    """Reads a status; None if the file has been removed in the meantime."""
     try:
         raw = read_regular(path, FILE_MAX_BYTES)
     except FileNotFoundError:
@@ -209,7 +210,7 @@ def _read(path: Path) -> EngineStatus | None:
 def _lives(path: Path, pid: int) -> bool:
     try:
         return still_runs(pid, path.stat().st_mtime, time.time())
-    except OSError:  # it went meanwhile
+    except OSError:  # removed in the meantime
         return False
 
 

@@ -1,8 +1,8 @@
-"""Decisions as JSON lines, so that every plan of a live engine can be made again elsewhere and compared to the bit.
+"""Records decisions as JSON lines, so that every plan of a live engine can be replayed elsewhere and be compared.
 
-A file begins with a `Begin` (configuration and state), then has one `Step` a plan. Where the state does not follow from
-the step before, as after a plan that failed or a change of the configuration, another `Begin` comes first. So each file
-stands alone, rotated ones too.
+A file starts with a `Begin` (configuration and state), followed by one `Step` per plan. If the state does not follow
+from the previous step, as after a failed plan or a change of configuration, there is another `Begin` before the step.
+Each file, also a rotated one, can therefore be read by itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin", tag_field="kind"):
-    """What the steps after it start from."""
+    """Configuration and state from which the following steps start."""
 
     config: ServeConfig
     state: ServeState
@@ -37,7 +37,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin", tag_field="kind"):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", tag_field="kind"):
-    """One plan: what the engine saw, when, and what was decided."""
+    """One plan: the view that it was made from, the time, and the decision."""
 
     now_s: float
     view: StepView
@@ -48,8 +48,8 @@ _decoder = msgspec.json.Decoder(Begin | Step)
 
 
 class Recorder:
-    """Writes to `path`; rotated files are `path`.1 (the latest) and so on. A disk that cannot be written ends the
-    record with one call of `warn`, never the engine's step."""
+    """Writes to `path`; rotated files are `path`.1 (the latest) and so on. If the disk cannot be written, the record
+    ends with one call of `warn`, and the engine's step goes on."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Recorder:
     def _rotate(self) -> None:
         if self._file is not None:
             self._file.close()
-        # also at the first plan: in a container the engine that was started again may have the name of the one before
+        # also at the first plan: in a container, a restarted engine may have the same name as the one before
         for number in range(self._files - 1, 0, -1):
             newer = self.path if number == 1 else self._numbered(number - 1)
             with contextlib.suppress(FileNotFoundError):
@@ -129,48 +129,48 @@ class Recorder:
 
 
 class Difference(NamedTuple):
-    """A plan that came out otherwise."""
+    """A plan whose replay has another result."""
 
     path: Path
     line: int
     recorded: StepPlan
     replayed: StepPlan | None
-    """None: the plan raised `error`."""
+    """None: the replay raised `error`."""
     error: str = ""
 
 
 class Replayed(NamedTuple):
-    """What came of the plans of one or more files."""
+    """Result of the replay of one or more files."""
 
     files: int
     steps: int
-    """Plans that were made again."""
+    """Number of replayed plans."""
     differing: int
-    """Of them, how many came out otherwise."""
+    """Number of these with another result."""
     first: Difference | None = None
     cut: tuple[Path, ...] = ()
-    """Files whose last line is not whole, as while an engine writes it; the line is not counted."""
+    """Files whose last line is incomplete, as while an engine writes it. The line is not counted."""
 
     @property
     def equal(self) -> bool:
-        """Whether every plan is bit-equal; False where there was none."""
+        """Whether every plan is equal to the bit; False if there was none."""
         return self.steps > 0 and self.differing == 0
 
 
 class RecordError(Exception):
-    """The file is no record. ``str()`` is one line that names file, line and reason."""
+    """The file is not a record. ``str()`` is one line that names file, line and reason."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """The record's files: the path itself, or all of a folder, rotated ones included."""
+    """Returns the files of a record: the path itself, or all record files of a folder, rotated ones included."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if SUFFIX in file.suffixes and file.is_file())
 
 
 def read(path: Path) -> Iterator[tuple[int, Begin | Step]]:
-    """Its lines by number; a name that ends in .xz is unpacked. A last line that does not end is left out; RecordError
-    for any other that is none."""
+    """Yields the lines with their numbers; a file whose name ends in .xz is unpacked. An incomplete last line is left
+    out. RecordError for any other line that is not valid."""
     try:
         with _opened(path) as file:
             for number, line in enumerate(file, 1):
@@ -196,7 +196,7 @@ def _decoded(path: Path, number: int, line: bytes) -> Begin | Step:
 
 
 def replay(path: Path) -> Replayed:
-    """Makes every plan of a file, or of a folder's files, again and compares it as JSON, to the bit."""
+    """Replays every plan of a file or of a folder's files, and compares it as JSON, to the bit."""
     found = files_of(path)
     if not found:
         raise RecordError(f"{path}: no file *{SUFFIX} in it; name a file or folder that an engine recorded to")
@@ -221,7 +221,7 @@ def _replayed(path: Path) -> Iterator[Difference | None]:
             raise RecordError(f"{path}:{number}: a step before any state; the file's beginning is missing")
         try:
             plan, state = plan_step(row.view, state, config, row.now_s)
-        except Exception as error:  # whatever it is, the recorded plan was made without
+        except Exception as error:  # any error is a difference: the recorded plan had none
             yield Difference(path, number, row.plan, None, f"{type(error).__name__}: {error}")
             continue
         yield None if _encode(plan) == _encode(row.plan) else Difference(path, number, row.plan, plan)
@@ -229,7 +229,7 @@ def _replayed(path: Path) -> Iterator[Difference | None]:
 
 def _is_cut(path: Path) -> bool:
     if path.suffix == PACKED:
-        return False  # what was packed is whole
+        return False  # packed files are complete
     with path.open("rb") as file:
         file.seek(0, 2)
         if file.tell() == 0:

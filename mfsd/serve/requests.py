@@ -1,4 +1,4 @@
-"""One request as the engine's side of the request tier remembers it, and how it appears in a view."""
+"""A request as the engine's side of the request tier stores it, and its view for the policy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mfsd.serve.promise import Wanted
 
 
 class Fact(NamedTuple):
-    """What the engine says of one request at a step, in its own counts."""
+    """The engine's own counts for one request at a step."""
 
     name: str
     num_computed_tokens: int
     num_cached_tokens: int = 0
-    """Of those: found in a cache or loaded."""
+    """The part of these that was found in a cache or loaded."""
     num_output_tokens: int = 0
     again_tokens: int = 0
-    """Of a request whose KV was dropped: prompt and output that are to be computed again."""
+    """Prompt and output tokens that must be computed again because the KV was dropped."""
     may_load: bool = False
-    """A connector may have KV of its prompt, and was not asked yet."""
+    """Whether a connector may have KV of its prompt and has not been asked yet."""
 
 
 class Entry:
@@ -52,7 +52,7 @@ class Entry:
         self.name, self.number, self.arrival_s, self.wanted = name, number, arrival_s, wanted
         self.prompt_tokens = self.to_compute = prompt_tokens
         self.due_s = self.first_due_s = due_s
-        """As in the view: the first may be renewed."""
+        """As in the view. `due_s` may be renewed."""
         self.expected = self.expected_max = 0.0
         self.program = ""
         self.inherited = Inherited()
@@ -60,16 +60,16 @@ class Entry:
         self.outputs = self.folded = self.late_tokens = 0
         self.service_s = 0.0
         self.shown: Request | None = None
-        """As the latest view had it."""
+        """The request in the latest view."""
 
     def again(self, tokens: int, output_tokens: int, now_s: float) -> None:
-        """Its KV was dropped: so many tokens are to be computed again, those of its answer among them."""
+        """Sets, after its KV was dropped, how many tokens must be computed again, those of its output included."""
         if tokens > self.to_compute:
             self.due_s = again_due_s(self.first_due_s, self.arrival_s, now_s)
         self.to_compute, self.folded = tokens, output_tokens
 
     def produced(self, config: ServeConfig, tokens: int, now_s: float) -> None:
-        """Counts the tokens, and those of them that came late: the first one after its own deadline, the others by
+        """Counts the tokens and the late ones among them. The first token has its own deadline, the others that of
         QoServe's Eq 2."""
         wanted = self.wanted
         if self.first_token_s is None:
@@ -85,7 +85,7 @@ class Entry:
         self.outputs += tokens
 
     def in_time(self, now_s: float) -> bool | None:
-        """Of a request that ends now; None: it had no deadline."""
+        """Whether the request, if it ends now, was in time; None if it had no deadline."""
         if not self.has_deadline:
             return None
         first_s, whole_s = self.wanted.ttft_s, self.wanted.ttlt_s

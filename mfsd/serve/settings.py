@@ -1,14 +1,17 @@
-"""What an operator sets for the request tier: the rules' numbers, tiers, weights of tenants, and where decisions and
-state are written. From a TOML file, or from the same tables as the engine's own configuration passes them."""
+"""An operator's settings for the request tier: numbers of the rules, tiers, weights of tenants, and where decisions and
+state are written. They come from a TOML file, or as the same tables in the engine's own configuration."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import msgspec.inspect
 
 from mfsd.policy.serve import ServeConfig, Service
 from mfsd.policy.serve.config import DAY_S
@@ -17,8 +20,13 @@ from mfsd.serve.records import FILES, SIZE_MAX_BYTES
 
 IMPORTANCE_MAX: Final = 1000
 NO_TIER: Final = "default"
-"""What requests without a tier are called."""
+"""Name of the tier of requests without one."""
 _DAY_MS: Final = DAY_S * 1e3
+_SENTENCE: Final = re.compile(
+    r"(?P<problem>Object contains unknown field `(?P<unknown>.*?)`|Invalid enum value '(?P<word>.*?)')"
+    r"(?P<where> - at `(?P<path>\$[^`]*)`)?"
+)
+"""Error messages of msgspec that do not say what is allowed."""
 
 
 class SettingsError(ValueError):
@@ -47,18 +55,18 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_tiers(tiers: Collection[str]) -> None:
-    """ValueError."""
+    """Raises ValueError if a tier has a name that is not allowed."""
     if NO_TIER in tiers:
         raise ValueError(f"tiers.{NO_TIER}: requests without a tier are called so: use [{NO_TIER}], or another name")
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where decisions are written, one file an engine (mfsd.serve.records)."""
+    """Where decisions are written, one file per engine (mfsd.serve.records)."""
 
     folder: str = ""
-    """Empty: they are not."""
+    """Empty: decisions are not written."""
     size_max_bytes: int = SIZE_MAX_BYTES
-    """Of one file; then it is rotated."""
+    """Size at which a file is rotated."""
     files: int = FILES
 
     def __post_init__(self) -> None:
@@ -76,9 +84,9 @@ class Meta(MetaConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """URL of an OpenAI-compatible /v1/chat/completions."""
     model: str = ""
     timeout_s: float = 10.0
-    """An answer that takes longer, from the question to its last byte, is none."""
+    """Longest time from the request to the last byte of the answer; a later answer is ignored."""
     api_key_file: str = ""
-    """A file with the endpoint's key (`Authorization: Bearer`), read at each question; empty: none."""
+    """A file with the endpoint's key (`Authorization: Bearer`), read for each request; empty: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,12 +101,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """False: the engine's own scheduler decides alone."""
     serve: ServeConfig = ServeConfig()
     programs: Service = Service.PLAS
-    """What counts as service that a program has had, for the policies that go by it (mlfq, las)."""
+    """How the service that a program has had is counted, for policies that order by it (mlfq, las)."""
     default: Tier = Tier()
-    """Requests that name no tier, or one that is not known."""
+    """Tier of requests that name none, or an unknown one."""
     tiers: dict[str, Tier] = {}
     tenants: dict[str, float] = {}
-    """Weight of each; 1 where it is not named."""
+    """Weight of each tenant; 1 for tenants not listed."""
     record: Record = Record()
     meta: Meta = Meta()
 
@@ -110,22 +118,52 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tables_in(path: Path) -> Any:
-    """What a TOML file has, for `read_tables`. SettingsError."""
+    """Returns the tables of a TOML file, for `read_tables`. SettingsError."""
     try:
         return msgspec.toml.decode(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise SettingsError(f"{path}: {_line(error)}") from None
+        raise SettingsError(f"{path}: {explained(error, Settings)}") from None
 
 
 def read_tables(tables: Any, where: str) -> Settings:
-    """`where` names the tables in errors. SettingsError."""
+    """Reads settings from tables. `where` names the tables in errors. SettingsError."""
     try:
         return msgspec.convert(tables, Settings)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise SettingsError(f"{where}: {_line(error)}") from None
+        raise SettingsError(f"{where}: {explained(error, Settings)}") from None
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def explained(error: Exception, struct: type[msgspec.Struct]) -> str:
+    """Returns an error as one line. If msgspec found an unknown word or key of `struct`, it says what is allowed."""
+    line = " ".join(str(error).split())
+    parts = _SENTENCE.fullmatch(line)
+    if not isinstance(error, msgspec.ValidationError) or parts is None:
+        return line
+    at = _type_at(struct, parts["path"] or "$")
+    hint = ""
+    if parts["unknown"] is not None and isinstance(at, msgspec.inspect.StructType):
+        names = [field.encode_name for field in at.fields]
+        close = difflib.get_close_matches(parts["unknown"], names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+    elif parts["word"] is not None and isinstance(at, msgspec.inspect.EnumType):
+        hint = f": use {', '.join(str(word.value) for word in at.cls)}"
+    return f"{parts['problem']}{hint}{parts['where'] or ''}"
+
+
+def _type_at(struct: type[msgspec.Struct], path: str) -> msgspec.inspect.Type | None:
+    """Returns the type at a path of msgspec, such as `$.tiers[...].ttft_ms`; None if there is none."""
+    at: msgspec.inspect.Type | None = msgspec.inspect.type_info(struct)
+    for name, entry in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path):
+        if isinstance(at, msgspec.inspect.UnionType):
+            at = next((kind for kind in at.types if not isinstance(kind, msgspec.inspect.NoneType)), None)
+        if name and isinstance(at, msgspec.inspect.StructType):
+            at = next((field.type for field in at.fields if field.encode_name == name), None)
+        elif entry and isinstance(at, msgspec.inspect.ListType):
+            at = at.item_type
+        elif entry and isinstance(at, msgspec.inspect.DictType):
+            at = at.value_type
+        else:
+            return None
+    return at

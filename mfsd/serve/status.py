@@ -1,4 +1,4 @@
-"""What an engine says of itself: to files that `mfsctl serve` reads, and to its metrics."""
+"""The status of an engine, for the files that `mfsctl serve` reads and for its metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAMS_MAX: Final = 200
 
 class TierStatus(msgspec.Struct, frozen=True):
     met: int = 0
-    """Ended in time."""
+    """Requests that ended in time."""
     late: int = 0
     no_deadline: int = 0
     aborted: int = 0
@@ -30,19 +30,19 @@ class TierStatus(msgspec.Struct, frozen=True):
     waiting: int = 0
     running: int = 0
     paused: int = 0
-    """Of those here, by the latest plan; so are the next two."""
+    """Requests here that are paused by the latest plan. The next two are also by that plan."""
     relegated: int = 0
     lost: int = 0
 
 
 class ProgramStatus(msgspec.Struct, frozen=True):
-    """A program with requests here now."""
+    """A program that has requests here now."""
 
     program: str
     requests: int
     waiting: int
     service_s: float
-    """That its calls had which have ended, and those here now."""
+    """Service of its calls that have ended and of those here now."""
     wait_s: float
 
 
@@ -54,12 +54,12 @@ class RequestStatus(msgspec.Struct, frozen=True):
     importance: int
     age_s: float
     due_in_s: float | None
-    """Until its first token is due; negative: late; None: it has no deadline, or it has its first token."""
+    """Time until its first token is due; negative: late. None: it has no deadline, or it has its first token."""
     prompt_tokens: int
     output_tokens: int
     expected_tokens: float
     step_tokens: int
-    """In the latest step."""
+    """Its tokens in the latest step."""
     service_s: float
     tenant: str = ""
     program: str = ""
@@ -73,7 +73,7 @@ class RequestStatus(msgspec.Struct, frozen=True):
     first_token_after_s: float | None = None
     late_tokens: int = 0
     due_earlier: int = 0
-    """Waiting requests whose first token is due before its own."""
+    """Number of waiting requests whose first token is due before that of this request."""
 
 
 class StepStatus(msgspec.Struct, frozen=True):
@@ -83,9 +83,9 @@ class StepStatus(msgspec.Struct, frozen=True):
     chunk_tokens: int = 0
     estimate_s: float = 0.0
     error_median: float | None = None
-    """(measured - estimate) / measured of the latest steps."""
+    """Median of (measured - estimate) / measured in the latest steps."""
     error_p90: float | None = None
-    """Of its absolute value."""
+    """90th percentile of its absolute value."""
 
 
 class EngineStatus(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class EngineStatus(msgspec.Struct, frozen=True):
     up_s: float
     config: ServeConfig
     gave_up: bool
-    """Plans failed; first come first served until it starts again."""
+    """Plans failed, and the engine is first come first served until it restarts."""
     waiting: int
     running: int
     paused: int
@@ -105,20 +105,20 @@ class EngineStatus(msgspec.Struct, frozen=True):
     tiers: dict[str, TierStatus]
     counts: dict[str, int]
     unusable: dict[str, int]
-    """What requests said that could not be used, by word."""
+    """Number of requests' values that could not be used, by word."""
     reuse: dict[str, int] = {}
-    """What was decided on reuse that a store has, by choice; empty where nothing decides that."""
+    """Decisions on reuse of KV in a store, by choice; empty if there are no such decisions."""
     programs: tuple[ProgramStatus, ...] = ()
     requests: tuple[RequestStatus, ...] = ()
     requests_left_out: int = 0
     pid_namespace: int = 0
-    """In which `pid` is the process' number; 0: not known."""
+    """PID namespace in which `pid` counts; 0: not known."""
     format: int = FORMAT
 
 
 def status_of(engine: Engine, pid: int, started_s: float) -> EngineStatus:
-    """May be called beside the engine's own thread: what changes meanwhile is that of before or of after, request by
-    request, and no table is walked that grows."""
+    """Returns the engine's status. May be called beside the engine's own thread: each request is shown as before or
+    after a concurrent change, and no table that may grow is iterated over."""
     now_s = engine.clock()
     entries = list(engine.entries.values())
     states = states_of(engine)
@@ -169,7 +169,7 @@ def tiers_of(engine: Engine) -> dict[str, TierStatus]:
 
 
 def states_of(engine: Engine) -> dict[int, str]:
-    """By number, of the latest plan; those that are not in it wait."""
+    """Returns the states of the requests in the latest plan, by number. All other requests wait."""
     latest = engine.latest
     if latest is None:
         return {}

@@ -1,4 +1,4 @@
-"""Where engines leave their status files, and how one is opened: for those who read them without an engine."""
+"""Finds and opens the status files of engines, for readers outside an engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FORMAT: Final = 1
 FOLDER_VARIABLE: Final = "MFS_SERVE_STATUS"
 SUFFIX: Final = ".json"
 HOST_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""Its inode (Linux' PROC_PID_INIT_INO)."""
+"""Inode of the host's PID namespace (Linux' PROC_PID_INIT_INO)."""
 STARTED_SLACK_S: Final = 60.0
-"""By so much the wall clock may have been set since a file was written."""
+"""How far the wall clock may have been set since a file was written."""
 
 
 def own_folder() -> Path:
-    """Where this user's engines write: $MFS_SERVE_STATUS, else the user's run folder, else one of its own in /tmp."""
+    """Returns the folder of this user's engines: $MFS_SERVE_STATUS, else the user's run folder, else one in /tmp."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named)
@@ -27,7 +27,7 @@ def own_folder() -> Path:
 
 
 def pid_namespace() -> int:
-    """The inode of the process numbers that this process sees, unique on the node; 0 where there is no /proc."""
+    """Returns the inode of this process's PID namespace, which is unique on the node; 0 if there is no /proc."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
@@ -35,14 +35,15 @@ def pid_namespace() -> int:
 
 
 def process_name() -> str:
-    """This process as no other of the node is called: containers number their processes by themselves, each from 1."""
+    """Returns a name of this process that is unique on the node. The process id is not, since each container counts
+    its processes from 1."""
     namespace = pid_namespace()
     return f"{os.getpid()}" if namespace in (0, HOST_PID_NAMESPACE) else f"{os.getpid()}.{namespace}"
 
 
 def still_runs(pid: int, written_s: float, now_s: float) -> bool:
-    """Whether the process that wrote a file then is still there: else the number is no process' or another one's by
-    now."""
+    """Whether the process that wrote a file at that time still runs. Otherwise its number belongs to no process, or by
+    now to another one."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -52,7 +53,7 @@ def still_runs(pid: int, written_s: float, now_s: float) -> bool:
 
 
 def folders() -> list[Path]:
-    """Where engines may have written that this user may read: its own folder, and for root those of all users."""
+    """Returns the folders in which this user may read files of engines: its own, and for root those of all users."""
     found = [own_folder()]
     if os.geteuid() == 0 and FOLDER_VARIABLE not in os.environ:
         found += [*sorted(Path("/run/user").glob("*/mfs-serve")), *sorted(Path("/tmp").glob("mfs-serve-*"))]
@@ -60,8 +61,8 @@ def folders() -> list[Path]:
 
 
 def open_regular(path: str | Path, folder: int | None = None) -> int:
-    """A descriptor of a file that may have been left there by anyone: no link is followed, and a pipe does not block.
-    folder: of the folder that `path` is in. OSError, or ValueError where it is no regular file."""
+    """Opens a file that any user may have put there, and returns its descriptor. No link is followed, and a pipe does
+    not block. folder: descriptor of the folder of `path`. OSError, or ValueError if it is no regular file."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

@@ -1,4 +1,4 @@
-"""The engine's clock and how long its steps took."""
+"""The engine's clock, and the measured times of its steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mfsd.policy.serve import Observed, StepLoad
 ERRORS_MAX: Final = 512
 UNDER_WAY_MAX: Final = 64
 OBSERVED_MAX: Final = 64
-"""Steps that ended since the last plan: an engine that makes no plans any more takes none of them."""
+"""Limit of the steps kept since the last plan, for an engine that makes no more plans and so never takes them."""
 
 
 class Clock:
-    """Never goes back: where its source does, time stands still until that has caught up."""
+    """A clock that never goes back. If its source does, the time stands still until the source has caught up."""
 
     def __init__(self, source: Callable[[], float]) -> None:
         self._source = source
@@ -27,19 +27,19 @@ class Clock:
 
 
 class Begun(NamedTuple):
-    """A step that was handed to the engine; `key` is the engine's own object for it."""
+    """A step that was given to the engine. `key` is the engine's own object for it."""
 
     key: object
     load: StepLoad
     names: tuple[str, ...]
     begun_s: float
     estimate_s: float
-    """Without the margin; 0: none was made."""
+    """Estimate without the margin; 0: there is none."""
 
 
 class Steps:
-    """Steps end in the order in which they began. An engine that runs a step ahead begins one before the last has
-    ended: its time counts from that end."""
+    """Measures steps, which end in the order in which they began. An engine that runs a step ahead begins one before
+    the previous one has ended; its time then counts from that end."""
 
     def __init__(self) -> None:
         self._under_way: deque[Begun] = deque(maxlen=UNDER_WAY_MAX)
@@ -52,7 +52,8 @@ class Steps:
         self._under_way.append(begun)
 
     def ended(self, key: object, now_s: float) -> tuple[Begun, float] | None:
-        """The step of this key and its time; None for one that never began. Those before it never ended."""
+        """Ends the step of this key and returns it with its time; None if it never began. Earlier steps that have not
+        ended are dropped."""
         while self._under_way:
             begun = self._under_way.popleft()
             if begun.key is key:
@@ -68,7 +69,7 @@ class Steps:
         return begun, max(0.0, seconds)
 
     def taken(self) -> tuple[Observed, ...]:
-        """Steps that ended since the last call, the latest ones if they are many."""
+        """Returns the steps that ended since the last call; if they are many, the latest ones."""
         observed = tuple(self._observed)
         self._observed.clear()
         return observed

@@ -1,7 +1,7 @@
-"""What this node's engines have of each tier, from the status files that they publish, for the daemon that reports it.
+"""Reads, for the daemon's report, what this node's engines have of each tier from the status files that they publish.
 
-Engines may belong to any user of the node, so that nothing in the files is believed: how many are read, how large they
-are and what they hold is bounded. One that cannot be read is left out, counted, and named once.
+Engines may belong to any user of the node, so the files are not trusted: their number, their size and their contents
+are limited. A file that cannot be read is left out, counted, and logged once.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mfsd.serve.status_files import FORMAT, SUFFIX, open_regular, pid_namespace,
 
 FOLDERS_MAX: Final = 64
 ENTRIES_MAX: Final = 1024
-"""Of a folder, that are listed."""
+"""Most entries of a folder that are listed."""
 FILES_MAX: Final = 64
-"""Of a folder, that are read."""
+"""Most files of a folder that are read."""
 FILE_MAX_BYTES: Final = 4 << 20
-"""An engine's largest status, a thousand requests with long names, is a quarter of it."""
+"""Largest file that is read. The largest real status, a thousand requests with long names, is a quarter of it."""
 READ_MAX_BYTES: Final = 32 << 20
-"""In one pass over all folders."""
+"""Most bytes that are read in one pass over all folders."""
 FRESH_S: Final = 10.0
-"""An engine that serves writes once a second."""
+"""Age up to which a file counts as fresh. A serving engine writes once a second."""
 NAMED_MAX: Final = 256
-"""Files that are named in the log, in a daemon's life."""
+"""Most files that a daemon logs during its life."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 Now = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
@@ -54,7 +54,7 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
-    """The part of EngineStatus that is needed here; the rest is skipped."""
+    """The fields of EngineStatus that are needed here; the others are skipped."""
 
     format: int
     pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -69,7 +69,7 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 class _File(NamedTuple):
-    """As it was when it was read."""
+    """A file as of its latest reading."""
 
     key: tuple[int, ...]
     written_s: float
@@ -78,11 +78,11 @@ class _File(NamedTuple):
 
 
 class _Full(Exception):
-    """The pass has read as much as it may."""
+    """This pass has read READ_MAX_BYTES."""
 
 
 class TierReader:
-    """Remembers what it has read: a file that has not changed is not read again."""
+    """Reads the status files. A file that has not changed is not read again."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TierReader:
         warn: Callable[[Path, str], object],
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        """warn: called once for each file, or folder, that cannot be read, with the reason."""
+        """warn: called once, with the reason, for each file or folder that cannot be read."""
         self._folders = folders
         self._warn = warn
         self._clock_s = clock_s
@@ -100,7 +100,7 @@ class TierReader:
         self._broken: dict[Path, str] = {}
 
     def read(self) -> NodeTiers:
-        """Of all engines that live."""
+        """Returns the tiers of all running engines."""
         self._left_bytes, self._broken = READ_MAX_BYTES, {}
         seen: dict[Path, _File] = {}
         tiers: dict[str, TierReport] = {}
@@ -145,7 +145,7 @@ class TierReader:
             os.close(folder)
 
     def _file(self, folder: int, path: Path, owner: int) -> _File | None:
-        """None: it went meanwhile."""
+        """Reads a file; None if it has been removed in the meantime."""
         try:
             found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         except OSError:
@@ -159,7 +159,7 @@ class TierReader:
         except FileNotFoundError:
             return None
         except _Full as error:
-            return _File((), found.st_mtime, None, str(error))  # there may be room the next time
+            return _File((), found.st_mtime, None, str(error))  # the next pass may have room for it
         except RecursionError:
             return _File(key, found.st_mtime, None, "lists or tables within each other without end")
         except (OSError, ValueError, msgspec.MsgspecError) as error:
@@ -167,7 +167,7 @@ class TierReader:
             return _File(key, found.st_mtime, None, problem)
 
     def _status(self, folder: int, name: str, owner: int) -> _Status:
-        """OSError, ValueError, MsgspecError or RecursionError."""
+        """Reads a status. OSError, ValueError, MsgspecError or RecursionError."""
         with os.fdopen(open_regular(name, folder), "rb") as file:
             found = os.fstat(file.fileno())
             if found.st_uid != owner:
@@ -201,8 +201,9 @@ def _reports(status: _Status) -> Iterable[tuple[str, TierReport]]:
 
 
 def _lives(status: _Status, written_s: float, now_s: float) -> bool:
-    """Whether the file's engine is still there: it has written just now, or its process is the one that wrote. An idle
-    engine writes nothing; of one in another container no more is known, whose number is another process' here."""
+    """Whether the file's engine still runs: the file is fresh, or the process that wrote it runs. An idle engine writes
+    nothing. For an engine in another container only the file's age is known, because its process id is another
+    process's here."""
     if abs(now_s - written_s) <= FRESH_S:
         return True
     if status.pid_namespace not in (0, pid_namespace()):

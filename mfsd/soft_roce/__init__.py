@@ -1,1 +1,1 @@
-"""A RoCE device in software for any Linux host: its launcher. The device itself is csrc/soft_roce."""
+"""Launcher of a software RoCE device for any Linux host. The device itself is in csrc/soft_roce."""

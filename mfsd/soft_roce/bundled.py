@@ -1,7 +1,7 @@
-"""Finds copies of libibverbs that Python packages bring along, as the wheels of NIXL do.
+"""Finds copies of libibverbs in Python packages, such as the wheels of NIXL.
 
-Such a copy has a name of its own, and the provider registers with the system's libibverbs only. What links the copy
-finds the system's functions first when that library is preloaded.
+Such a copy has another name, and the provider registers only with the system's libibverbs. If that library is
+preloaded, programs that link the copy find the system's functions first.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 SYSTEM_LIBRARY = "libibverbs.so.1"
-COPIES = "*.libs/libibverbs*.so*"  # where auditwheel puts them, beside the package
+COPIES = "*.libs/libibverbs*.so*"  # auditwheel puts them beside the package
 PACKAGES = ("lib*/python3*/site-packages", "lib*/python3*/dist-packages", "local/lib/python3*/dist-packages")
 MAX_SHEBANG_BYTES = 512
 
 
 def _interpreters(program: Path, path: str | None) -> Iterator[Path]:
-    """The program, and what its first line says to run it with."""
+    """Yields the program, and the interpreters that its first line names."""
     yield program
     try:
         with program.open("rb") as file:
@@ -32,8 +32,10 @@ def _interpreters(program: Path, path: str | None) -> Iterator[Path]:
 
 
 def _package_folders(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where the Pythons that COMMAND may start look for packages. Launchers in front of a program name it in a later
-    word; a shell script is not read, but for the Python that it would find first."""
+    """Yields the package folders of the Pythons that COMMAND may start.
+
+    All words of COMMAND are tried, since a launcher names its program in a later word. Shell scripts are not read; for
+    them, the first Python on PATH is tried."""
     path = environment.get("PATH")
     for word in (*command, "python3", "python"):
         if not (found := shutil.which(word, path=path)):
@@ -49,12 +51,12 @@ def _package_folders(command: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def has_copy(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether the program may use a libibverbs of its own."""
+    """Whether the program may use a bundled copy of libibverbs."""
     folders = dict.fromkeys(_package_folders(command, environment))
     return any(True for folder in folders for _ in folder.glob(COPIES))
 
 
 def preload(before: str | None) -> str:
-    """The value of LD_PRELOAD with the system's libibverbs last: a shim must stay in front of it."""
+    """Returns the value of LD_PRELOAD with the system's libibverbs last, because a shim must stay in front of it."""
     others = [part for part in (before or "").replace(":", " ").split() if Path(part).name != SYSTEM_LIBRARY]
     return " ".join([*others, SYSTEM_LIBRARY])

@@ -1,8 +1,8 @@
-"""What a soft RoCE device looks like to programs: the files that a kernel driver would show in sysfs.
+"""Writes the files of a soft RoCE device that programs read: those that a kernel driver would show in sysfs.
 
-A device's files live in a directory of the user's runtime folder, one per device name and network namespace.
-They are mounted over sysfs for every program launched with that device, so all these share one device: the
-same GID, the same rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c), the same counters.
+The files are in the user's runtime folder, in one directory for each device name and network namespace. They are
+mounted over sysfs for every program launched with the device. All these programs therefore share one device, with one
+GID, one rate limit (the file ``mfs_clock``, layout in csrc/soft_roce/rate.c) and one set of counters.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 CLOCK = struct.Struct("<QQQ40x")
 CLOCK_MAGIC = 0x31656B6F6C63664D
 COUNTERS_BYTES = 192
-"""Of the file ``mfs_counters``, layout in csrc/soft_roce/counters.c."""
+"""Size of the file ``mfs_counters``; its layout is in csrc/soft_roce/counters.c."""
 COUNTER_TEXT = f"{0:023}\n"
 COUNTERS = (
     "ports/1/counters/port_xmit_data",
     "ports/1/counters/port_rcv_data",
     *(f"ports/1/hw_counters/{direction}_prio{n}_bytes" for direction in ("tx", "rx") for n in range(8)),
 )
-"""As drivers have them: in words of four bytes, and in bytes by priority."""
+"""The counters of drivers: some in words of four bytes, some in bytes by priority."""
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,30}")
 
 
 class DeviceError(Exception):
-    """The device cannot be set up; the text says what is wrong and what to do."""
+    """The device cannot be set up. The message says what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One device: ``rate_bytes_per_s`` is None when the user asked for none, 0 for no limit."""
+    """One device. ``rate_bytes_per_s`` is None if the user gave no rate, 0 for no limit."""
 
     name: str
     address: ipaddress.IPv4Address
@@ -51,7 +51,7 @@ class Device:
 
 
 def runtime_folder() -> Path:
-    """The user's own folder for device state. Refuses one that another user could have prepared."""
+    """Returns the user's own folder for device state. DeviceError if another user could have prepared it."""
     uid = os.getuid()
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK | os.X_OK):
@@ -81,7 +81,7 @@ def _gid(address: ipaddress.IPv4Address) -> str:
 
 
 def sysfs_files(device: Device) -> dict[str, str]:
-    """Path below /sys/class/infiniband/NAME -> content, without the clock."""
+    """Returns path below /sys/class/infiniband/NAME -> content, without the clock and the counters."""
     return {
         "node_type": "1: CA",
         "node_guid": _guid(device.address),
@@ -106,10 +106,10 @@ def sysfs_files(device: Device) -> dict[str, str]:
 
 
 class SharedDevice:
-    """A device's directory, shared with all running programs that use it.
+    """A device's directory, shared by all running programs that use the device.
 
-    The lock descriptor is inherited by the launched program: as long as one holds it, the device is in use
-    and keeps its address. A device that is not used is made anew.
+    The launched program inherits the lock's descriptor. As long as a program holds it, the device is in use and keeps
+    its address. The files of an unused device are written anew.
     """
 
     def __init__(self, device: Device, runtime: Path) -> None:
@@ -119,7 +119,7 @@ class SharedDevice:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.lock_fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.set_inheritable(self.lock_fd, True)
-        # one launcher at a time reads and decides
+        # only one launcher at a time may decide this
         gate = os.open(runtime / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(gate, fcntl.LOCK_EX)
@@ -149,7 +149,7 @@ class SharedDevice:
         (self.sysfs / "mfs_clock").write_bytes(clock)
 
     def _join(self) -> None:
-        """Checks that the device in use is the one that is wanted; takes on a new rate."""
+        """Checks that the device in use has the wanted address; sets a new rate if one is given. DeviceError."""
         wanted = sysfs_files(self.device)["ports/1/gids/0"]
         found = (self.sysfs / "ports/1/gids/0").read_text().strip()
         if found != wanted:

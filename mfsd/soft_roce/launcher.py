@@ -13,7 +13,7 @@ from mfsd.soft_roce.device import Device, DeviceError, SharedDevice, runtime_fol
 from mfsd.soft_roce.rate import parse_rate
 
 DEFAULT_NAME = "mfs0"
-CANNOT_EXECUTE, NOT_FOUND = 126, 127  # what shells exit with
+CANNOT_EXECUTE, NOT_FOUND = 126, 127  # exit statuses of shells
 
 
 def _default_address(netdev: str | None) -> tuple[ipaddress.IPv4Address, str]:
@@ -53,7 +53,7 @@ def _rate(text: str | None) -> int | None:
 def parse_devices(
     specifications: tuple[str, ...], address: str | None, netdev: str | None, rate: str | None
 ) -> list[Device]:
-    """Devices from ``--device NAME[=ADDRESS[,RATE]]``; the other options hold for what one leaves out."""
+    """Returns the devices of ``--device NAME[=ADDRESS[,RATE]]``. The other options supply the parts left out."""
     devices: list[Device] = []
     for specification in specifications or (DEFAULT_NAME,):
         name, _, rest = specification.partition("=")

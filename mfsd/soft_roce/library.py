@@ -10,11 +10,11 @@ SUPPORTED = "rdma-core 36 to 56 (Debian 12 and 13, Ubuntu 22.04 and 24.04)"
 
 
 class LibraryError(Exception):
-    """Something is missing; the text says what and how to get it."""
+    """The provider or libibverbs cannot be used. The message says why and what to do."""
 
 
 def provider_prefix() -> str:
-    """The value of RDMAV_DRIVERS: libibverbs appends its ABI's suffix."""
+    """Returns the value of RDMAV_DRIVERS, to which libibverbs appends the suffix of its ABI. LibraryError."""
     if not PROVIDER.is_file():
         raise LibraryError(f"{PROVIDER} is missing: the native parts were not built; run: pip install .")
     try:

@@ -1,4 +1,4 @@
-"""A private view of /sys/class and /dev for one program, as root or as an ordinary user."""
+"""Gives one program a private view of /sys/class and /dev, as root or as an ordinary user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespaceError(Exception):
-    """The host does not let us make the view; the text says why and what to do."""
+    """The host does not allow the private view. The message says why and what to do."""
 
 
 def _call(what: str, result: int) -> None:
@@ -50,9 +50,9 @@ def has_sys_admin() -> bool:
 
 
 def enter_mount_namespace() -> None:
-    """Moves this process into a mount namespace of its own, and a user namespace if that is what it takes.
+    """Moves this process into a new mount namespace, and into a new user namespace if that is necessary.
 
-    The user namespace maps only the present user and group, to themselves: the program keeps its identity.
+    The user namespace maps only the current user and group, to themselves, so the program keeps its identity.
     """
     uid, gid = os.getuid(), os.getgid()
     flags = CLONE_NEWNS if has_sys_admin() else CLONE_NEWNS | CLONE_NEWUSER
@@ -86,10 +86,10 @@ def _why_not(error: OSError, flags: int) -> str:
 
 
 def shadow(folder: Path, names: set[str], fill: Callable[[Path], None]) -> None:
-    """Replaces ``folder`` by a copy in which ``names`` are made by ``fill``; everything else is the original.
+    """Replaces ``folder`` by a copy in which ``fill`` makes the entries ``names``; all others are the original ones.
 
-    The copy is a tmpfs whose entries are bind mounts of the original ones, so device nodes and sysfs files
-    keep working in a user namespace.
+    The copy is a tmpfs whose entries are bind mounts of the original ones, so that device nodes and sysfs files also
+    work in a user namespace.
     """
     staging = Path(tempfile.mkdtemp(prefix="mfs-soft-roce-"))
     try:
@@ -102,7 +102,7 @@ def shadow(folder: Path, names: set[str], fill: Callable[[Path], None]) -> None:
     except OSError as error:
         raise NamespaceError(f"cannot lay the device over {folder}: {error}") from None
     finally:
-        # after the move this is the empty folder below; before it, the mount goes with the namespace
+        # After the move this folder is empty again. If the move failed, the mount ends with the namespace.
         try:
             staging.rmdir()
         except OSError as error:
@@ -121,7 +121,7 @@ def _mirror(original: Path, copy: Path) -> None:
             copy.touch()
         _mount(str(original), str(copy), None, MS_BIND | MS_REC)
     except FileNotFoundError:
-        return  # it went away meanwhile
+        return  # it has been removed in the meantime
 
 
 def lay_devices(sysfs: dict[str, Path]) -> None:
@@ -153,7 +153,7 @@ def lay_devices(sysfs: dict[str, Path]) -> None:
     shadow(Path("/sys/class"), {"infiniband", "infiniband_verbs"}, fill_class)
     nodes = Path("/dev/infiniband")
     if nodes.is_dir():
-        # what it has are real devices, whose place we take: names of `uverbs*` must be ours alone
+        # its entries are real devices, which are hidden: all names `uverbs*` must be those of our devices
         shadow(nodes, {entry.name for entry in nodes.iterdir()}, fill_nodes)
     else:
         shadow(Path("/dev"), {"infiniband"}, fill_dev)

@@ -1,4 +1,4 @@
-"""IPv4 addresses of this network namespace's interfaces, by ioctl: no tool or package is needed."""
+"""Reads the IPv4 addresses of this network namespace's interfaces by ioctl, without a tool or package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _request(sock: socket.socket, code: int, interface: str) -> bytes | None:
 
 
 def addresses() -> dict[str, ipaddress.IPv4Address]:
-    """Interface name -> its first IPv4 address, of interfaces that are up; loopback last."""
+    """Returns interface name -> first IPv4 address for all interfaces that are up; loopback comes last."""
     found: dict[str, ipaddress.IPv4Address] = {}
     loopback: dict[str, ipaddress.IPv4Address] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -38,7 +38,7 @@ def addresses() -> dict[str, ipaddress.IPv4Address]:
 
 
 def interface_of(address: ipaddress.IPv4Address) -> str | None:
-    """The interface that has the address; loopback answers for the whole of 127.0.0.0/8."""
+    """Returns the interface that has the address, or None. Loopback has all addresses of 127.0.0.0/8."""
     known = addresses()
     for name, own in known.items():
         if own == address:
@@ -46,7 +46,7 @@ def interface_of(address: ipaddress.IPv4Address) -> str | None:
     if address.is_loopback:
         return next((name for name, own in known.items() if own.is_loopback), None)
     try:
-        # a further address of an interface: the kernel binds to it only if it is ours
+        # it may be a further address of an interface: the kernel binds only to addresses of this host
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind((str(address), 0))
     except OSError:

@@ -1,4 +1,4 @@
-"""Link rates as people write them."""
+"""Parses link rates as users write them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _PATTERN = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:bit(?:/s|ps)?|bps)", re.IGNOR
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second of a rate such as ``10gbit``, ``2.5Gbit/s`` or ``500mbit``; ``none`` is 0, no limit.
+    """Returns a rate such as ``10gbit``, ``2.5Gbit/s`` or ``500mbit`` in bytes per second; 0 (no limit) for ``none``.
 
-    Raises ValueError with what is allowed.
+    ValueError says what is allowed.
     """
     if text.lower() == "none":
         return 0

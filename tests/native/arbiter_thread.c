@@ -3,8 +3,8 @@
  * arbiter_thread priority CORES    on a host of so many cores: prints "scheduler N", "nice N", "spin_ns N"
  * arbiter_thread affinity CPU      prints which CPUs its threads may use
  * arbiter_thread late MS           a turn takes so long: prints the age of the oldest heartbeat that a client saw
- * arbiter_thread busy MS           three take so long, which are a real-time thread's and leave its core to nothing else until
- *                                  the kernel stops it. Both threads may use two cores: exits with 2 where there are none, or no right to real time
+ * arbiter_thread busy MS           three turns take so long, which are a real-time thread's and leave its core to nothing else until
+ *                                  the kernel stops it: prints the age for each of them. Both threads may use two cores: exits with 2 where there are none, or no right to real time
  */
 #define _GNU_SOURCE
 #include <unistd.h>
@@ -99,24 +99,35 @@ static void *watch_heartbeat(void *argument)
 	return NULL;
 }
 
-static int late(struct mfs_arbiter *arbiter, uint64_t late_ns, bool busy)
+/* Runs one turn and prints the age of the oldest heartbeat that the client saw meanwhile. */
+static int watched(struct mfs_arbiter *arbiter, const struct session *session,
+		   int (*run)(struct mfs_arbiter *, void *), void *argument)
 {
-	struct timespec pause = {.tv_sec = (time_t)(late_ns / 1000000000), .tv_nsec = (long)(late_ns % 1000000000)};
-	struct watcher watcher = {0};
-	int memfd, doorbell, rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
+	struct watcher watcher = {.session = session};
 	pthread_t thread;
+	int rc;
 
-	must(rc > 0, "a client is added");
-	watcher.session = session_find(arbiter, (uint32_t)rc);
 	must(pthread_create(&thread, NULL, watch_heartbeat, &watcher) == 0, "a client reads it");
-	rc = 0;
-	for (int turn = 0; busy && turn < BUSY_TURNS && rc == 0; turn++)
-		rc = arbiter_command(arbiter, run_busy, &late_ns);
-	if (!busy)
-		rc = arbiter_command(arbiter, run_late, &pause);
+	rc = arbiter_command(arbiter, run, argument);
 	atomic_store(&watcher.over, true);
 	pthread_join(thread, NULL);
 	printf("oldest_ms %llu\n", (unsigned long long)(watcher.oldest_ns / MS));
+	return rc;
+}
+
+static int late(struct mfs_arbiter *arbiter, uint64_t late_ns, bool busy)
+{
+	struct timespec pause = {.tv_sec = (time_t)(late_ns / 1000000000), .tv_nsec = (long)(late_ns % 1000000000)};
+	int memfd, doorbell, rc = mfs_arbiter_client_add(arbiter, &memfd, &doorbell);
+	const struct session *session;
+
+	must(rc > 0, "a client is added");
+	session = session_find(arbiter, (uint32_t)rc);
+	if (!busy)
+		return watched(arbiter, session, run_late, &pause);
+	rc = 0;
+	for (int turn = 0; turn < BUSY_TURNS && rc == 0; turn++)
+		rc = watched(arbiter, session, run_busy, &late_ns);
 	return rc;
 }
 

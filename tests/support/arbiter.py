@@ -1,4 +1,4 @@
-"""An arbiter in this process behind a real unix socket: all of the daemon that the native core needs."""
+"""An arbiter in this process behind a real unix socket: the only part of the daemon that the native core needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mfsd._native import Arbiter, Client, Hello, HelloKind
 
 
 class Server:
-    """Answers hellos for one arbiter; `segments` maps client ids to their memory, for tests that play the client."""
+    """Answers hellos for one arbiter. `segments` has the memory of each client by id, for tests that act as clients."""
 
     def __init__(self, path: Path, arbiter: Arbiter) -> None:
         self.path, self.arbiter = path, arbiter
@@ -73,7 +73,7 @@ class Server:
         return Client.attach(str(self.path), timeout_ms=100_000, **options)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Hangs up on all clients. May be called twice."""
+        """Ends the connections of all clients. May be called twice."""
         for sock in (self._listener, *self._connections):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits on it

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, spoken to over its pipe: looks, clicks, takes pictures."""
+"""Controls a real headless Chromium over its pipe: evaluates expressions, clicks, takes screenshots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import TIMEOUT_S, eventually
 
 
 class Browser:
-    """One page at a time."""
+    """A browser with one page at a time."""
 
     def __init__(self, folder: Path) -> None:
         program = shutil.which("chromium") or shutil.which("google-chrome")
@@ -27,7 +27,7 @@ class Browser:
         self._hear, from_browser = os.pipe()
 
         def pipes() -> None:
-            os.dup2(to_browser, 1000)  # by way of numbers that are free, since one may be the other's target
+            os.dup2(to_browser, 1000)  # first to free numbers, since one descriptor may be the target of the other
             os.dup2(from_browser, 1001)
             os.dup2(1000, 3)
             os.dup2(1001, 4)
@@ -48,7 +48,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._answers: dict[int, dict[str, Any]] = {}
         self.problems: list[str] = []
-        """What the page's scripts threw and complained of, and what it could not load."""
+        """Exceptions and error messages of the page's scripts, and resources that could not be loaded."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
@@ -83,7 +83,7 @@ class Browser:
         return found["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """The first value of the expression that is true."""
+        """Waits until the expression has a true value, and returns it."""
         seen = f"(() => {{ try {{ const v = {expression}; return v instanceof Node ? true : v }} catch {{}} }})()"
         return eventually(lambda: self.evaluate(seen), expression, pause_s=0.05)
 
@@ -91,7 +91,7 @@ class Browser:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def click(self, selector: str) -> None:
-        """In its middle, as a pointer does."""
+        """Clicks in the middle of the element, as a pointer does."""
         box = self.evaluate(
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
             f" return [b.x + b.width / 2, b.y + b.height / 2] }})(document.querySelector({json.dumps(selector)}))"

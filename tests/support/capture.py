@@ -1,4 +1,4 @@
-"""TCP packets seen on loopback, with the class that they carry."""
+"""Captures TCP packets on loopback, with the class that they carry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SO_RCVBUFFORCE = 33
 
 
 class Capture:
-    """What was seen, as (TOS, source port, destination port), and the payload bytes of each."""
+    """The captured packets: payload bytes by (TOS, source port, destination port)."""
 
     def __init__(self, packets: socket.socket):
         self._packets = packets
@@ -44,7 +44,7 @@ class Capture:
         return sum(size for (seen_tos, _, _), size in self.carried.items() if seen_tos == tos)
 
     def both_ways(self, tos: int, back: int) -> bool:
-        """Some connection carried ``tos`` one way and ``back`` the other."""
+        """Whether some connection carried ``tos`` one way and ``back`` the other."""
         seen = set(self.carried)
         return any((back, b, a) in seen for seen_tos, a, b in seen if seen_tos == tos)
 

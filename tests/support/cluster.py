@@ -1,4 +1,4 @@
-"""Real coordinators, a real etcd, certificates, and daemons' links, for tests."""
+"""Real coordinators, a real etcd, certificates, and links of daemons, for tests."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.support.debian import program
 from tests.support.waiting import TIMEOUT_S, eventually
 
 TAKEOVER_S = 3.0
-"""Promised: from the leader's death to the next leader's order."""
+"""Promised time from the death of the leader to the first order of the next one."""
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Makes an asynchronous test an ordinary one; its fixtures stay."""
+    """Turns an asynchronous test into an ordinary one with the same fixtures."""
 
     def run(**fixtures: Any) -> None:
         asyncio.run(test(**fixtures))
@@ -90,7 +90,7 @@ class Coordinator(Process):
         return self
 
     def status(self, tls: TlsFiles | None = None) -> pb.StatusReply:
-        """gRPC gives up on a connection that takes long; of a coordinator that runs, that says nothing."""
+        """Returns the status. Retries, because gRPC may give up a slow connection to a coordinator that runs."""
 
         def asked() -> pb.StatusReply | None:
             try:
@@ -103,7 +103,7 @@ class Coordinator(Process):
         return eventually(asked, "an answer")
 
     def wait_lead(self) -> int:
-        """The term, once it leads."""
+        """Waits until the coordinator leads, and returns its term."""
         self.wait_line("event=leads")
         return int(eventually(lambda: self.status().leads and self.status().term, "the lead"))
 
@@ -126,7 +126,7 @@ def ask_status(address: str, tls: TlsFiles | None = None) -> pb.StatusReply:
 
 @contextlib.contextmanager
 def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[tuple[str, Process]]:
-    """A real etcd with its defaults: its client address and its process."""
+    """Runs a real etcd with its defaults; yields its client address and its process."""
     client_port, peer_port = free_port(), free_port()
     client, peer = f"http://{host}:{client_port}", f"http://127.0.0.1:{peer_port}"
     with Process(
@@ -140,7 +140,7 @@ def etcd(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> I
 
 
 class Recorder:
-    """A daemon's listener: what it was given, and what holds now."""
+    """A daemon's listener, which records the changes that it gets and the current order."""
 
     def __init__(self) -> None:
         self.changes: list[OrderChange] = []
@@ -167,7 +167,7 @@ class Recorder:
 
 
 class Lines:
-    """A log that remembers."""
+    """A log that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, object]]] = []
@@ -182,7 +182,7 @@ class Lines:
 
 
 class Node:
-    """A daemon's link on this test's loop."""
+    """A daemon's link on the test's loop."""
 
     def __init__(self, name: str, *addresses: str, ttl_s: float = 30.0, tls: TlsFiles | None = None) -> None:
         self.received = Recorder()
@@ -219,7 +219,7 @@ def batch(batch_id: int, budget_s: float, *, port: str = "x/in", size: int = 100
 
 
 async def until(poll: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Waits on a condition that other tasks of this loop bring about."""
+    """Waits for a condition that other tasks of this loop make true."""
     deadline_s = time.monotonic() + timeout_s
     while not poll():
         assert time.monotonic() < deadline_s, f"{what} did not come true within {timeout_s:g} s"
@@ -227,7 +227,7 @@ async def until(poll: Callable[[], object], what: str, timeout_s: float = TIMEOU
 
 
 class Authority:
-    """A certificate authority of this test's own."""
+    """A certificate authority for one test."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         from cryptography import x509
@@ -242,7 +242,7 @@ class Authority:
         self.ca.write_bytes(self._pem(self._ca))
 
     def issue(self, name: str, *hosts: str) -> TlsFiles:
-        """A certificate for these hosts or addresses, and everything its holder needs."""
+        """Issues a certificate for these hosts or addresses; returns all files that its holder needs."""
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own."""
+"""A coordinator in a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.ports import free_port
 from tests.conftest import wait_for_listener
 
 Running = tuple[subprocess.Popen[str], str]
-"""The process, and its address."""
+"""The process and its address."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs real mfsd processes for tests, and waits on what they say and show."""
+"""Runs real mfsd processes for tests, and waits for their log lines and status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Logged:
     process: subprocess.Popen[str]
 
     def _collect(self) -> None:
-        """Once the program runs."""
+        """Starts to collect lines. Call it once the program runs."""
         self.lines = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -36,7 +36,7 @@ class Logged:
             self.lines.append(line.rstrip("\n"))
 
     def wait_line(self, part: str, count: int = 1) -> str:
-        """The ``count``-th log line that contains ``part``."""
+        """Waits for the ``count``-th log line that contains ``part``, and returns it."""
 
         def poll() -> str | None:
             found = [line for line in list(self.lines) if part in line]
@@ -48,7 +48,7 @@ class Logged:
         return eventually(poll, f"a log line with {part}")
 
     def wait_end(self) -> int:
-        """The exit code of the process, once it has ended and its last line has been read."""
+        """Waits until the process has ended and its last line has been read; returns the exit code."""
         code = self.process.wait(TIMEOUT_S)
         self._reader.join(TIMEOUT_S)
         return code
@@ -67,9 +67,11 @@ class Daemon(Logged):
         patient: bool = True,
         launcher: Sequence[str] = (),
     ) -> None:
-        """Starts mfsd on ``folder/run/mfsd.sock`` with this configuration text; ``prepare`` runs in it before
-        Python does. Where it says nothing of the arbiter, programs take the daemon for dead late (``patient``),
-        so that a machine that stalls is no fault. ``launcher``: a command that starts it."""
+        """Starts mfsd on ``folder/run/mfsd.sock`` with this configuration text.
+
+        ``prepare`` runs in the process before Python. ``launcher`` is a command that starts it. If the configuration
+        has no arbiter section, programs take the daemon for dead only late (``patient``), so that a stall of the
+        machine fails no test."""
         self.socket = folder / "run" / "mfsd.sock"
         self.control = control_beside(self.socket)
         self.config_file = folder / "mfsd.toml"

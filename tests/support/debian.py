@@ -1,4 +1,4 @@
-"""Servers of the distribution that tests start themselves; tools/system-packages has unpacked them."""
+"""Servers of the distribution that tests start themselves, as unpacked by tools/system-packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNPACKED = Path(__file__).resolve().parents[2] / "build" / "debian"
 
 
 def program(package: str, name: str) -> str:
-    """Path of a program. Fails with the remedy when the package is not there."""
+    """Returns the path of a program. Fails with the remedy if the package is not there."""
     path = UNPACKED / package / "usr" / "bin" / name
     assert path.exists(), f"{package} is not unpacked under build/debian; run tools/system-packages"
     return str(path)

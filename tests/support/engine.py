@@ -1,7 +1,7 @@
-"""An engine process for tests: uses mfsd.client as its own program, driven line by line.
+"""An engine process for tests: a separate program that uses mfsd.client, controlled line by line.
 
-As a program it reads one JSON list [verb, arguments] a line and answers one JSON value a line. As a module it starts
-such programs.
+As a program it reads lines with a JSON list [verb, arguments] and answers each with a line of JSON. As a module it
+starts such programs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Engine:
-    """A process with one session; leaving the context ends it."""
+    """A process with one session. Leaving the context ends it."""
 
     def __init__(self, socket: Path, nic: str, name: str = "engine") -> None:
         self.process = subprocess.Popen(
@@ -64,7 +64,7 @@ class _Program:
         from mfsd.client import Session
 
         self.session = Session.open(socket_path=socket, process=name)
-        while not self.session.scheduled:  # it tries again by itself
+        while not self.session.scheduled:  # the session retries by itself
             time.sleep(0.01)
         self.nic = self.session.nic(nic)
         self.tasks: dict[str, Any] = {}

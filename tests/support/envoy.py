@@ -1,4 +1,4 @@
-"""A real Envoy in a process of its own, which asks the gateway's endpoint picker where each request is to go."""
+"""A real Envoy in a separate process, which asks the gateway's endpoint picker for the endpoint of each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy's side of the endpoint picker without a proxy: what one stream is told, and what it says."""
+"""The proxy's side of the endpoint picker without a proxy: the messages of one stream in both directions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mfsd.serve.gateway.upstream import session
 
 
 class Aborted(Exception):
-    """By the server."""
+    """The server has aborted the stream."""
 
 
 class Turn:
-    """Lets the loop go on with others once, as a read from a socket does."""
+    """Lets the loop run other tasks once, as a read from a socket does."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 class Stream:
-    """What gRPC gives the picker for one request."""
+    """Stands for the gRPC context that the picker gets for one request."""
 
     def __init__(self, messages: Sequence[bytes], ends: bool = True) -> None:
         self._messages, self._ends = list(messages), ends
@@ -61,7 +61,7 @@ class Log:
 
 @contextlib.asynccontextmanager
 async def gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
-    """All of its replicas answer, as far as it knows; it asks none of them."""
+    """Makes a gateway for which all of its replicas answer, without asking them."""
 
     async def asks_none(replica: LiveReplica) -> None:
         assert replica in made.replicas.all

@@ -1,4 +1,4 @@
-"""Policy files of the fabric with given DSCPs, for daemons that mark by them."""
+"""Fabric policy files with given DSCPs, for daemons that mark by them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ MFS_CLASSES = 8
 
 
 def marked_with(folder: Path, dscps: Sequence[int]) -> str:
-    """Writes a policy file whose classes have these DSCPs, and returns the [wire] table that names it. With fewer than
-    eight the last serves the other classes of MFS, too."""
+    """Writes a policy file whose classes have these DSCPs, and returns the [wire] table that names it. If there are
+    fewer than eight, the last one is also for the remaining classes of MFS."""
     classes = [
         f'  {{ name = "class-{at}", dscp = {dscp}, priority = {7 - at}, floor_percent = {min(at, 1)}, ecn = false }},'
         for at, dscp in enumerate(dscps)

@@ -1,5 +1,4 @@
-"""A forked child that runs a function, possibly as another user: no executable has to be readable for that
-user."""
+"""A forked child that runs a function, possibly as another user, who then needs to read no executable."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import msgspec
 
 
 class Forked:
-    """The child sends what ``work`` answers, then lives until it is killed or released."""
+    """A child that sends the result of ``work``, then runs until it is killed or released."""
 
     def __init__(self, work: Callable[[], object], uid: int | None = None) -> None:
         self._results, results = os.pipe()
@@ -56,7 +55,7 @@ class Forked:
         self._reap()
 
     def end(self) -> None:
-        """Lets the child exit by itself."""
+        """Lets the child exit."""
         os.close(self._release)
         self._reap(close=False)
 

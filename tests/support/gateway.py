@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, and its client."""
+"""A gateway in a separate process, and its client."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Front:
-    """Where clients send requests."""
+    """An address to which clients send requests."""
 
     def __init__(self, port: int, limit_s: float = 60.0) -> None:
-        """limit_s: of a request's answer."""
+        """limit_s: time limit for the answer to a request."""
         self.port, self.limit_s = port, limit_s
         self.url = f"http://127.0.0.1:{port}"
 
     def post(
         self, body: object, headers: dict[str, str] | None = None, path: str = "/v1/completions"
     ) -> tuple[int, dict[str, str], Any]:
-        """Status, headers, and the answer: JSON, or the text of a stream."""
+        """Sends a request; returns status, headers, and the answer: JSON, or the text of a stream."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, content, headers or {})
         try:
@@ -43,7 +43,7 @@ class Front:
         return _text(self.url + path)
 
     def begin(self, body: object) -> http.client.HTTPConnection:
-        """A request whose answer is still to be read, or never will be."""
+        """Sends a request and returns the connection, from which the answer may be read."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("POST", "/v1/completions", json.dumps(body))
         return connection
@@ -53,7 +53,7 @@ class GatewayProcess(Front):
     def __init__(self, folder: Path, config: str) -> None:
         super().__init__(free_port())
         self.pages = f"http://127.0.0.1:{free_port()}"
-        """Where it shows itself."""
+        """URL of its own pages."""
         self.file, self.log = folder / f"gateway-{self.port}.toml", folder / f"gateway-{self.port}.log"
         shows = f'[metrics]\nlisten = "{self.pages.removeprefix("http://")}"\n'
         self.file.write_text(f'listen = "127.0.0.1:{self.port}"\n{config}\n{shows}')
@@ -102,6 +102,6 @@ def gateway(folder: Path, config: str) -> Iterator[GatewayProcess]:
 
 
 def replicas(*urls: str, **each: object) -> str:
-    """Tables of replicas a, b, c, ..., with the same fields each."""
+    """Returns tables of replicas a, b, c, ..., each with the same fields."""
     more = "".join(f"{name} = {json.dumps(value)}\n" for name, value in each.items())
     return "".join(f'[[replicas]]\nname = "{name}"\nurl = "{url}"\n{more}' for name, url in zip("abcdef", urls))  # noqa: B905

@@ -24,11 +24,11 @@ class Host:
         self.namespace = namespace
         self.address = f"10.77.0.{number}"
         self.prefix = ("ip", "netns", "exec", namespace)
-        """In front of a command that shall run on this host."""
+        """Words in front of a command that is to run on this host."""
         self._switch, self._port = switch, f"p{number}"
 
     def enter(self) -> Callable[[], None]:
-        """For preexec_fn: the program starts on this host."""
+        """Returns a preexec_fn that lets the program start on this host."""
         libc = ctypes.CDLL(None, use_errno=True)
 
         def enter() -> None:
@@ -40,7 +40,7 @@ class Host:
         return enter
 
     def cut(self) -> None:
-        """The switch's port goes down: nothing gets through, and no connection notices."""
+        """Sets the switch's port down: no packet gets through, and no connection is closed."""
         ip(f"-n {self._switch} link set dev {self._port} down")
 
     def heal(self) -> None:
@@ -48,7 +48,7 @@ class Host:
 
 
 class Hosts:
-    """`count` hosts, 10.77.0.1 and on. Leaving the context removes them."""
+    """`count` hosts with addresses from 10.77.0.1 on. Leaving the context removes them."""
 
     def __init__(self, count: int) -> None:
         self._name = f"mfs{os.getpid()}"

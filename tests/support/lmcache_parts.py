@@ -1,6 +1,6 @@
-"""Stand-ins for the parts of LMCache 0.5.6 that make NIXL's agents and start their transfers, under their own names.
+"""Stand-ins for the parts of LMCache 0.5.6 that make NIXL's agents and start their transfers, under the same names.
 
-For each version of NIXL without torch, which LMCache itself needs: tests/e2e/test_lmcache.py runs that.
+With them each version of NIXL is tested without torch. LMCache itself needs torch; tests/e2e/test_lmcache.py runs it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def part(name: str, source: str) -> ModuleType:
 
 
 def backend(module: str, *arguments: Any) -> Any:
-    """A backend of this name (`p2p_backend`, `pd_backend`) whose channel has made an agent with these arguments."""
+    """Returns a backend of this name (`p2p_backend`, `pd_backend`) whose channel has made an agent with these
+    arguments."""
     channel = part("lmcache.v1.transfer_channel.nixl_channel", CHANNEL).NixlChannel
     return part(f"lmcache.v1.storage_backend.{module}", BACKEND).Backend(channel, *arguments)

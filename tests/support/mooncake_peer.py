@@ -1,4 +1,4 @@
-"""A second process with a Mooncake engine of its own, adapted or stock, that a test can look into."""
+"""A second process with its own Mooncake engine, adapted or stock, whose memory and state a test can read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SIZE_BYTES = 64 << 20
 
 
 def memory(size_bytes: int = SIZE_BYTES) -> tuple[mmap.mmap, int]:
-    """Anonymous memory and its address."""
+    """Returns anonymous memory and its address."""
     area = mmap.mmap(-1, size_bytes)
     return area, ctypes.addressof(ctypes.c_char.from_buffer(area))
 
 
 def started(engine: Any, address: int, protocol: str = "tcp") -> Any:
-    """The engine, initialized on loopback with the memory registered."""
+    """Initializes the engine on loopback, registers the memory, and returns the engine."""
     assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", protocol, "") == 0
     assert engine.register_memory(address, SIZE_BYTES) == 0
     return engine
@@ -46,7 +46,7 @@ def _peer(pipe: Connection, adapted: bool, protocol: str, scripted: bool) -> Non
             pipe.send(True)
         elif question[0] == "notifies":
             pipe.send([(one.name, one.msg) for one in engine.get_notifies()])
-    os._exit(0)  # the engine's threads do not end by themselves
+    os._exit(0)  # the engine's threads never end
 
 
 class Peer:

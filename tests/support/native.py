@@ -1,4 +1,4 @@
-"""The native core, for programs of tests that are compiled with it."""
+"""Compiles test programs with the native core."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 APART = ("soft_roce", "nixl", "nixl_stand_in")
-"""Folders of csrc that are libraries of their own, loaded by other people's programs."""
+"""Folders of csrc that are separate libraries, loaded by programs of others."""
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 
 def core(*left_out: str) -> list[Path]:
-    """Every source of the core but those named by folder and file (`arbiter/command.c`): a program includes them."""
+    """Returns every source of the core except those named by folder and file (`arbiter/command.c`), which the program
+    includes itself."""
     sources = sorted(path for path in CSRC.glob("*/*.c") if path.parent.name not in APART)
     excluded = {CSRC / name for name in left_out}
     assert excluded <= {*sources}, f"no source: {excluded - {*sources}}"
@@ -27,7 +28,7 @@ def core(*left_out: str) -> list[Path]:
 SANITIZERS = {
     "plain": (),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    # The thread sanitizer models no fences; here they only decide who rings a bell, no data hangs on them.
+    # The thread sanitizer models no fences. Here they only decide which side rings a bell; no data depends on them.
     "thread": ("-fsanitize=thread", "-Wno-tsan"),
 }
 FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}/include", f"-I{CSRC}")
@@ -36,14 +37,14 @@ FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}/in
 class CorePrograms:
     """Compiles programs of tests/native that are linked with the native core.
 
-    Each once, and the core once for each sanitizer, into a folder that all workers of a run share, by the one that
-    comes first: for a dozen programs it would take minutes."""
+    Each program is compiled once, and the core once for each sanitizer, into a folder that all workers of a run share:
+    to compile the core for each of a dozen programs would take minutes."""
 
     def __init__(self, shared: Path) -> None:
         self._shared = shared
 
     def build(self, name: str, sanitizer: str = "plain", sources: Sequence[Path] | None = None) -> Path:
-        """tests/native/NAME.c with these sources of the core (None: all)."""
+        """Compiles tests/native/NAME.c with these sources of the core (None: all)."""
         folder = self._shared / f"core-{sanitizer}" / name
         folder.mkdir(parents=True, exist_ok=True)
         program = folder / name
@@ -74,7 +75,7 @@ class CorePrograms:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One worker of the tests at a time."""
+    """Lets only one worker of the tests run the block at a time."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -87,7 +88,7 @@ def compile_c(*words: str | Path) -> None:
 
 
 def foreign_shim(folder: Path, *flags: str) -> Path:
-    """A library to preload in place of ours that is of another version. `-DEARLIER`: of an earlier one."""
+    """Compiles a library of another version to preload in place of ours. `-DEARLIER`: of an earlier version."""
     library = folder / "libforeign_shim.so"
     source = CSRC.parent / "tests/native/foreign_shim.c"
     compile_c("-fPIC", "-shared", *flags, source, "-o", library)

@@ -1,4 +1,4 @@
-"""NIXL's Python module as far as the adapter uses it, with a binding that answers by script and moves nothing."""
+"""The part of NIXL's Python module that the adapter uses, with a binding that answers by script and moves no data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class nixlBackendError(Exception): ...
 
 @dataclass
 class Binding:
-    """NIXL's own agent: what it was asked, in order, and what it answers."""
+    """Stands for NIXL's own agent: records the calls in order and gives scripted answers."""
 
     posts: Callable[[int], object] = lambda handle: IN_PROGRESS
     asked: Callable[[int], object] = lambda handle: SUCCESS

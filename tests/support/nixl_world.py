@@ -1,7 +1,7 @@
-"""A process with NIXL agents of one version: two that are adapted and one that is not, with memory that they share.
+"""A process with NIXL agents of one version: two adapted ones and one that is not, with shared memory.
 
-A test's function runs inside it, so that one version of NIXL is loaded at a time, and that its libraries, which do not
-end well, are not the test's own.
+A test's function runs inside it, so that a process loads only one version of NIXL, and the test's own process none of
+its libraries, which do not end cleanly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MarkedScript(ScriptedSession):
 
 
 class Warnings(WarnOnce):
-    """Keeps what it was told."""
+    """Keeps the warnings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Warnings(WarnOnce):
 
 @dataclass
 class World:
-    """What is in the process: agents "own" and "peer" are adapted, "stock" is not."""
+    """The contents of the process: agents "own" and "peer" are adapted, "stock" is not."""
 
     wheel: Path
     session: MarkedScript = field(default_factory=MarkedScript)
@@ -99,7 +99,7 @@ class World:
         return self.areas["own"]
 
     def reset(self) -> None:
-        """As if nothing had been sent or reported."""
+        """Resets everything to the state in which nothing has been sent or reported."""
         vars(self.session).pop("submit_transfer", None)
         self.session.__init__()
         self.once.texts.clear()
@@ -115,7 +115,7 @@ class World:
         self.areas[name][:] = numpy.random.default_rng(seed).integers(0, 256, SIZE, dtype=numpy.uint8)
 
     def lists(self, peer: str, size: int, pieces: int = 1) -> tuple[Any, Any]:
-        """The first `size` bytes here and there, in so many descriptors."""
+        """Returns lists of the first `size` bytes here and at the peer, in `pieces` descriptors."""
         step = size // pieces
         return tuple(
             self.own.get_xfer_descs([(base + at * step, step, 0) for at in range(pieces)], "DRAM")
@@ -123,7 +123,7 @@ class World:
         )
 
     def handle(self, operation: str, peer: str, size: int, pieces: int = 1, notification: bytes = b"") -> Any:
-        """Made from prepared lists."""
+        """Makes a handle from prepared lists."""
         local, remote = self.lists(peer, size, pieces)
         sides = (self.own.prep_xfer_dlist("NIXL_INIT_AGENT", local), self.own.prep_xfer_dlist(peer, remote))
         order = list(range(pieces))
@@ -133,7 +133,7 @@ class World:
         return made
 
     def finish(self, handle: Any) -> str:
-        """Asks until it has ended; its last answer."""
+        """Polls a transfer until it has ended; returns the last answer."""
 
         def ended() -> str | None:
             state = self.own.check_xfer_state(handle)
@@ -142,7 +142,7 @@ class World:
         return eventually(ended, "the end of a transfer", pause_s=0.0005)
 
     def notified(self, name: str = "peer") -> list[bytes]:
-        """What this agent was notified of since it was asked last."""
+        """Returns the notifications of this agent since the last call."""
         return [one for several in self.agents[name].get_new_notifs().values() for one in several]
 
     def same(self, peer: str, size: int) -> bool:
@@ -170,10 +170,10 @@ def _serve(pipe: Connection, wheel: Path, early: bool, environment: dict[str, st
 
 
 class WorldProcess:
-    """Runs functions in such a process. Leaving the context ends it."""
+    """Runs functions in a process with a World. Leaving the context ends it."""
 
     def __init__(self, wheel: Path, environment: Mapping[str, str], early: bool = False) -> None:
-        """`early`: the program has made an agent before the adapter is there."""
+        """`early`: the program makes an agent before the adapter is installed."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, wheel, early, dict(environment)), daemon=True)

@@ -1,5 +1,5 @@
-"""An engine's HTTP side without a model: python -m tests.support.openai_engine PORT. It answers as vLLM does, remembers
-every request, and holds those back that ask for it until POST /release."""
+"""An engine's HTTP side without a model: python -m tests.support.openai_engine PORT. It answers like vLLM, keeps every
+request, and holds back requests that ask for it until POST /release."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Engine:
         self.fails = False
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        """`hold`: after so many tokens nothing more is sent until /release."""
+        """Answers a request. `hold` in it: after so many tokens, nothing more is sent until /release."""
         body = await request.json()
         if self.fails:
             return web.json_response({"error": {"message": "the model is gone"}}, status=500)
@@ -73,7 +73,7 @@ class Engine:
         return response
 
     async def run(self) -> None:
-        """Beside the requests."""
+        """Runs beside the requests."""
 
     async def seen(self, _: web.Request) -> web.Response:
         return web.json_response(self.requests)
@@ -114,7 +114,7 @@ def serve(engine: Engine, port: int) -> None:
 
 
 class StandIn:
-    """One in a process of its own."""
+    """An engine in a separate process."""
 
     def __init__(self, module: str = "tests.support.openai_engine", *more: str) -> None:
         self.port = free_port()
@@ -135,7 +135,7 @@ class StandIn:
         self._post("/release")
 
     def fail(self, fails: bool) -> None:
-        """From now on each request at once."""
+        """Sets whether, from now on, each request fails at once."""
         self._post(f"/fail/{'on' if fails else 'off'}")
 
     def _post(self, path: str) -> None:
@@ -148,7 +148,7 @@ class StandIn:
 
 @contextlib.contextmanager
 def engines(count: int, module: str = "tests.support.openai_engine", *more: str) -> Iterator[list[StandIn]]:
-    """more: of each, with its number in place of N."""
+    """Runs `count` engines. more: further arguments of each, with its number in place of N."""
     made = [StandIn(module, *(word.replace("N", str(number)) for word in more)) for number in range(count)]
     try:
         for one in made:

@@ -1,4 +1,4 @@
-"""A network of a test's own: its loopback has the packets of what the test starts and no others."""
+"""A separate network for a test. Its loopback has only packets of the test's own processes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CLONE_NEWNET = 0x40000000
 
 @contextmanager
 def own_loopback() -> Iterator[None]:
-    """This thread, and processes and threads that it starts meanwhile, are in a network namespace with nothing in it
-    but loopback: nothing can be fetched there. Skips the test where this user may make none."""
+    """Moves this thread, and the processes and threads that it starts in the block, into a network namespace that has
+    only loopback, so that nothing can be fetched there. Skips the test if this user may not make one."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:

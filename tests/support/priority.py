@@ -1,4 +1,4 @@
-"""Whether this user may take a scheduling policy."""
+"""Whether this user may use a scheduling policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def may(scheduler: int) -> bool:
-    """A child tries."""
+    """Lets a child try the policy."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""The specification under events: what the plan core (mfsd._native.PlanCore) is held to."""
+"""The specification under events, with which the plan core (mfsd._native.PlanCore) is compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ReferenceCore:
     """Plans from scratch on every event. A refused event (ValueError) changes nothing; `now_ns` may go back."""
 
     def __init__(self, config: PolicyConfig, capacity_per_s: Loads) -> None:
-        """capacity_per_s: amount per second of each resource. ValueError when one is below 1."""
+        """capacity_per_s: amount per second of each resource. ValueError if one is below 1."""
         for resource, capacity in capacity_per_s.items():
             if capacity < 1:
                 raise ValueError(f"resource {resource} has capacity {capacity}: use at least 1 per second")
@@ -25,12 +25,12 @@ class ReferenceCore:
         self._batch_of: dict[int, int] = {}
         self._plan = Plan()
         self._before: tuple[Pruned, ...] = ()
-        """What was pruned and is active still."""
+        """Pruned requests that are still active."""
         self._held = False
         self.spent = 0
 
     def promised(self, resource: int, red_ns: int | None) -> int:
-        """Of what is neither pruned nor infeasible."""
+        """Returns the load promised to requests that are neither pruned nor infeasible."""
         out = {p.request_id for p in self._plan.pruned} | set(self._plan.infeasible)
         return sum(
             batch.fixed_loads.get(resource, 0)
@@ -53,7 +53,7 @@ class ReferenceCore:
         return self._replan(now_ns)
 
     def hold(self) -> None:
-        """Events are taken and not planned, until `release` plans for all of them at once."""
+        """Collects events without planning, until `release` plans for all of them at once."""
         self._held = True
 
     def release(self, now_ns: int) -> Plan:
@@ -69,7 +69,7 @@ class ReferenceCore:
         return self._replan(now_ns)
 
     def _forget(self, batch: Batch, stays: Set[int] = frozenset()) -> None:
-        """What does not stay is not pruned any more, should it come back before the next plan."""
+        """Removes requests that do not stay from the pruned ones, in case they come back before the next plan."""
         del self._batches[batch.batch_id]
         gone = set()
         for request in batch.requests:
@@ -116,7 +116,7 @@ class ReferenceCore:
 
 
 class ReferencePlanner:
-    """Plans afresh on every event and compares; a mfsd.coordinator.planner.Planner."""
+    """A mfsd.coordinator.planner.Planner that plans from scratch on every event and compares with the plan before."""
 
     name = "reference"
 
@@ -161,5 +161,5 @@ class ReferencePlanner:
 
 
 def _verdicts(plan: Plan) -> dict[int, Pruned | None]:
-    """None: infeasible."""
+    """Returns the pruned and the infeasible (None) requests, by number."""
     return {**dict.fromkeys(plan.infeasible), **{p.request_id: p for p in plan.pruned}}

@@ -1,7 +1,7 @@
-"""A clock that stands while the machine does: promised times are held against what the machine gave to run in.
+"""A clock that stops while the machine is paused. Promised times are compared with the time in which it really ran.
 
-A virtual machine may be put aside for seconds, and a test that counts those against a promise fails for nothing. A
-thread that wants to run every few milliseconds counts how long it got to, and little of any longer gap.
+A virtual machine may be paused for seconds, and a test that counted these would fail without reason. So a thread that
+wakes up every few milliseconds counts the time between, but only a little of any longer gap.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import time
 
 TICK_S = 0.005
 GAP_S = 0.05
-"""Counted of one gap at most: ten times what a machine that runs takes for a tick."""
+"""Most time that is counted of one gap: ten times the length of a tick on a running machine."""
 
 
 class RunningClock:
-    """Counts from when the context is entered."""
+    """Counts from the moment the context is entered."""
 
     def __init__(self) -> None:
         self._ran_s = 0.0

@@ -1,5 +1,5 @@
-"""An engine's HTTP side whose steps are planned by MFS's own request scheduler, without a model:
-python -m tests.support.scheduled_engine PORT NAME FOLDER. It publishes in FOLDER, where mfsctl serve finds it. Its
+"""An engine's HTTP side without a model, whose steps MFS's own request scheduler plans:
+python -m tests.support.scheduled_engine PORT NAME FOLDER. It publishes its status in FOLDER, for mfsctl serve. Its
 tokens are t0, t1, ..."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session that grants by script and remembers what it was asked: for what a real daemon cannot be made to do at will
+"""A session that grants by script and records its calls, for behaviour that a real daemon cannot be made to show
 (answer a certain class now, hold one task and let another go)."""
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ DSCP = (48, 40, 34, 26, 18, 10, 8, 1)
 
 @dataclass
 class ScriptedTask:
-    """One submitted message and its life, as the names of the calls in order."""
+    """One submitted message, with the names of its calls in order."""
 
     transfer: Transfer
     wire_class: int
     permitted: threading.Event
     life: list[str] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
-    """How long each wait might have taken that found it without a permit."""
+    """Time limits of the waits that found it without a permit."""
 
     def wait(self, timeout_s: float | None = None) -> int:
         if not self.permitted.is_set():
@@ -77,7 +77,7 @@ class ScriptedSession:
         return task
 
     def take_transfer(self, transfer: Transfer) -> ScriptedTask | None:
-        return None  # no credit: all ask
+        return None  # there is no credit, so all must ask
 
     def permit_transfer(self, transfer: Transfer, timeout_s: float | None = None) -> ScriptedTask | None:
         if not self.scheduled:
@@ -95,7 +95,7 @@ class ScriptedSession:
 
     @property
     def classes_apart(self) -> frozenset[int]:
-        """Of another mark than class 0, the collectives'."""
+        """Classes with another mark than class 0, the class of collectives."""
         return frozenset(
             k for k, dscp in enumerate(self.dscp) if None not in (dscp, self.dscp[0]) and dscp != self.dscp[0]
         )

@@ -1,4 +1,4 @@
-"""Statuses as a leader gives them, small and large, and a coordinator that does nothing but show one."""
+"""Statuses like those of a leader, small and large, and a coordinator that only shows one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RATE = 50_000_000_000
 
 
 class Shown:
-    """As much of a coordinator as the page asks."""
+    """The part of a coordinator that the page uses."""
 
     def __init__(self, reply: pb.StatusReply, replies: dict[str, Reply] | None = None) -> None:
         self.reply = reply
@@ -60,7 +60,7 @@ class Shown:
 
 @contextlib.contextmanager
 def served(shown: Any) -> Iterator[str]:
-    """The page's address, while a loop of its own serves it."""
+    """Serves the page in a loop of its own thread; yields its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -91,7 +91,7 @@ def leader(**more: Any) -> pb.StatusReply:
 
 
 def small(unit: str = "prefill-b") -> pb.StatusReply:
-    """Two nodes with three ports, one of them full; two batches, one of them with requests that were given up."""
+    """Two nodes with three ports, one of them full, and two batches, one of them with pruned requests."""
     reply = leader(batches_active=2, requests_active=9, drop_budget=3, ports=3)
     reply.batches.add(batch_id=2**64 - 1, unit="prefill-a", requests=4, red_left_ns=S // 4, nodes=["gpu-1", "gpu-2"])
     reply.batches.add(batch_id=7, unit=unit, requests=5, red_left_ns=-S // 50, nodes=["gpu-1"])
@@ -112,7 +112,7 @@ def small(unit: str = "prefill-b") -> pb.StatusReply:
 
 
 def large(nodes: int = 64, each: int = 32) -> pb.StatusReply:
-    """A cluster with as many ports as nodes x each, its load in waves over the nodes."""
+    """A cluster with nodes * each ports, whose load varies in waves over the nodes."""
     reply = leader(batches_active=9_800, requests_active=41_000, drop_budget=400, ports=nodes * each)
     for at in range(200):
         names = [f"gpu-{(at + n) % nodes:03}" for n in range(6)]
@@ -139,7 +139,7 @@ def large(nodes: int = 64, each: int = 32) -> pb.StatusReply:
 
 
 def history(reply: pb.StatusReply, *, nodes: int, most: int, requests_each: int = 90) -> None:
-    """An hour in which a burst was too much. The last minutes are what the status says."""
+    """Adds an hour with a burst that was too much. Its last minutes agree with the status."""
     reply.history.interval_ns = INTERVAL_NS
     for age in reversed(range(INTERVALS)):
         burst = math.exp(-(((age - 150) / 25) ** 2))
@@ -170,7 +170,7 @@ def _port(node: pb.Node, name: str, rho: float, permille: list[int], unscheduled
 
 
 def lives(request_id: int, layers: int = 12) -> dict[str, Reply]:
-    """What three nodes say of a request that was late: one fetched and computed it, one knows nothing, one took it."""
+    """Replies of three nodes about a late request: one fetched and computed it, one got it, one does not know it."""
     stages = []
     for stage, begin, step, took, size in (
         ("reuse", 0.01, 0.012, 0.02, 40_000_000),

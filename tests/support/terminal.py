@@ -1,4 +1,4 @@
-"""A program in a terminal of a given size, and what a person sees on its screen."""
+"""Runs a program in a terminal of a given size, and reads the text on its screen."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     def _read(self) -> None:
-        """Takes what has been written, for a moment."""
+        """Reads for a moment what the program writes."""
         while select.select([self._fd], [], [], READ_S)[0]:
             try:
                 data = os.read(self._fd, 1 << 16)
@@ -65,11 +65,11 @@ class Terminal:
             if not data:
                 return
             self.raw += data
-            with contextlib.suppress(Exception):  # a private sequence that the emulator does not know
+            with contextlib.suppress(Exception):  # the emulator does not know some private sequences
                 self._stream.feed(data)
 
     def wait(self, seen: Callable[[str], bool], what: str) -> str:
-        """The screen's text once it is so."""
+        """Waits until the screen's text satisfies `seen`, and returns it."""
 
         def poll() -> str | None:
             self._read()
@@ -78,7 +78,7 @@ class Terminal:
         return eventually(poll, what, pause_s=0)
 
     def wait_end(self) -> int:
-        """The exit status."""
+        """Waits for the end of the program and returns its exit status."""
 
         def poll() -> tuple[int] | None:
             self._read()

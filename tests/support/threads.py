@@ -1,4 +1,4 @@
-"""Stops one thread of another process, as a debugger does: everything else of that process goes on."""
+"""Stops one thread of another process, as a debugger does. All other threads of the process go on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 WALL = 0x40000000
-"""__WALL: waitpid looks at threads, too."""
+"""__WALL: waitpid also waits for threads."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 _libc.ptrace.restype = ctypes.c_long
@@ -23,16 +23,16 @@ def _ptrace(request: int, thread: int) -> None:
 
 
 def thread_named(pid: int, name: str) -> int:
-    """The number of the process's one thread of that name."""
+    """Returns the number of the process's only thread of that name."""
     (found,) = (int(t.name) for t in Path(f"/proc/{pid}/task").iterdir() if (t / "comm").read_text().strip() == name)
     return found
 
 
 class Hung:
-    """A thread that does not run, until `go_on` or the end of its process."""
+    """A thread that is stopped until `go_on` or the end of its process."""
 
     def __init__(self, pid: int, name: str) -> None:
-        """The process must be ours to trace: a child."""
+        """The process must be a child, which this process may trace."""
         self._thread = thread_named(pid, name)
         self._ended = False
         _ptrace(PTRACE_SEIZE, self._thread)
@@ -40,7 +40,7 @@ class Hung:
         assert os.waitpid(self._thread, WALL)[0] == self._thread
 
     def wait_end(self) -> None:
-        """Until the thread is killed where it stands. Its process is not seen to end before that was asked for."""
+        """Waits until the stopped thread is killed. Only after this wait is the process seen to have ended."""
         while True:
             _, status = os.waitpid(self._thread, WALL)
             if os.WIFSIGNALED(status) or os.WIFEXITED(status):
@@ -54,7 +54,7 @@ class Hung:
 
 @contextlib.contextmanager
 def hung(pid: int, name: str) -> Iterator[Hung]:
-    """Within the block that thread of the process does not run."""
+    """Stops that thread of the process while the block runs."""
     thread = Hung(pid, name)
     try:
         yield thread

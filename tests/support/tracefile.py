@@ -1,4 +1,4 @@
-"""The Trace Event Format, as its readers take it: what a file must hold to be shown, and what it says."""
+"""Checks files in the Trace Event Format for what its readers need, and reads their events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDED = {
 
 
 class TraceFile:
-    """A file, checked: every event has what its phase needs, and every track's slices nest."""
+    """A checked file: every event has the fields that its phase needs, and the slices of every track nest."""
 
     def __init__(self, path: Path) -> None:
         self.document: Json = json.loads(path.read_text())
@@ -45,7 +45,7 @@ class TraceFile:
                 tracks[event["pid"], event["cat"], event["id2"]["local"]].append(event)
         for key, events in tracks.items():
             open_slices: list[Json] = []
-            for event in sorted(events, key=lambda e: e["ts"]):  # stable: equal times as they are written
+            for event in sorted(events, key=lambda e: e["ts"]):  # stable: events of equal time keep their order
                 if event["ph"] == "b":
                     open_slices.append(event)
                 elif event["ph"] == "e":
@@ -54,7 +54,7 @@ class TraceFile:
         return tracks
 
     def flows(self) -> list[Json]:
-        """Each with its args, and `submit`, `permit` and `over` in us (None: not recorded)."""
+        """Returns the flows, each with its args and with `submit`, `permit` and `over` in us (None: not recorded)."""
         found = []
         for (pid, category, _), events in self.tracks.items():
             if category == "flow":
@@ -77,7 +77,7 @@ class TraceFile:
         )
 
     def request(self, request: int, pid: int = 1) -> dict[str, Json]:
-        """Its events by phase and name."""
+        """Returns the events of a request by phase and name."""
         return {
             f"{e['ph']} {e['name']}": e
             for (p, category, local), events in self.tracks.items()

@@ -13,7 +13,7 @@ HOLD_EVERYTHING = '[[rule]]\naction = "hold"\nstage = "p2d"\n'
 
 
 def under_mfs(socket: Path, *command: str | Path, mode: str = "enforce") -> list[str]:
-    """The command line that runs ``command`` with the shim, attached to the daemon on ``socket``."""
+    """Returns the command line that runs ``command`` with the shim, attached to the daemon on ``socket``."""
     launcher = (sys.executable, "-m", "nccl_shim.run", "--socket", str(socket), "--mode", mode, "--")
     return [*launcher, *map(str, command)]
 

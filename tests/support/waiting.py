@@ -1,4 +1,4 @@
-"""Waiting for what other processes and threads bring about: the one loop of the tests that polls."""
+"""Waits for changes by other processes and threads. This is the only polling loop of the tests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 TIMEOUT_S = 100.0
-"""Far above what anything here takes; reaching it is a failure."""
+"""Time limit of a wait, far above what any wait here takes."""
 T = TypeVar("T")
 
 
 def eventually(
     poll: Callable[[], T | None], what: str = "the condition", limit_s: float = TIMEOUT_S, pause_s: float = 0.002
 ) -> T:
-    """The first true result of `poll`. `pause_s` is between two polls, for those that cost something."""
+    """Returns the first true result of `poll`. `pause_s`: pause between two polls, for polls that are expensive."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         if result := poll():

@@ -1,6 +1,6 @@
 """Published wheels for tests, downloaded once into build/wheels, and how their programs are started.
 
-MFS_TEST_NCCL_VERSIONS lists the NCCL versions to test, by commas.
+MFS_TEST_NCCL_VERSIONS lists the NCCL versions to test, separated by commas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NIXL_VERSIONS = ("1.4.1", NIXL)
 
 
 def mooncake_environment(folder: Path) -> dict[str, str]:
-    """What the stock Mooncake wheel needs to run on the device mfs0."""
+    """Returns the variables with which the stock Mooncake wheel runs on the device mfs0."""
     topology = folder / "topology.json"
     topology.write_text('{"cpu:0": [["mfs0"], []]}')
     wheel = unpacked("mooncake-transfer-engine-non-cuda", MOONCAKE)
@@ -35,11 +35,11 @@ def mooncake_environment(folder: Path) -> dict[str, str]:
 
 
 def nixl_environment(version: str = NIXL) -> dict[str, str]:
-    """What the stock NIXL wheel needs to run on a soft RoCE device and on nothing else."""
+    """Returns the variables with which the stock NIXL wheel runs only on a soft RoCE device."""
     wheel = nixl_wheel(version)
     return {"PYTHONPATH": os.pathsep.join([str(wheel), str(ROOT)]), "UCX_TLS": "rc_v", "MFS_NIXL": "1"}
 
 
 def nixl_wheel(version: str = NIXL) -> Path:
-    """NIXL without torch, which it names as a dependency and imports only where a program has."""
+    """Returns NIXL without torch, its dependency, which it imports only if the program has done so."""
     return unpacked("nixl-cu12", version)

@@ -1,4 +1,4 @@
-"""The attach protocol spoken by hand, for what a well-behaved client never does."""
+"""The attach protocol by hand, for messages that a correct client never sends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 100.0
 
 
 class RawClient:
-    """A connection to the attach socket, with the segment mapped once it has attached."""
+    """A connection to the attach socket. Once attached, the segment is mapped."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -23,7 +23,7 @@ class RawClient:
         self.segment: mmap.mmap | None = None
 
     def attach(self, hello: bytes | None = None) -> Welcome:
-        """Says hello; the daemon's answer."""
+        """Sends a hello and returns the daemon's answer."""
         self.socket.send(hello or _native.hello_encode(HelloKind.ATTACH, process="raw"))
         packet, descriptors, _, _ = socket.recv_fds(self.socket, _native.WELCOME_BYTES, 2)
         welcome = _native.welcome_decode(packet)
@@ -35,7 +35,7 @@ class RawClient:
         return welcome
 
     def closed(self) -> bool:
-        """Waits for the daemon's next packet; True when it closed the connection instead."""
+        """Waits for the daemon's next packet; returns whether it closed the connection instead."""
         try:
             return self.socket.recv(4096) == b""
         except ConnectionResetError:

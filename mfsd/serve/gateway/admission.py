@@ -1,4 +1,4 @@
-"""A place at a replica for each call: at once, else in the order of the queue, else none."""
+"""Gives each call a place at a replica: at once, else in the order of the queue, else none."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mfsd.serve.settings import NO_TIER
 RETRY_MIN_S: Final = 1
 RETRY_MAX_S: Final = 60
 PACE_WEIGHT: Final = 0.05
-"""Of the latest interval between two ends in their mean."""
+"""Weight of the latest interval between the ends of two calls in the mean interval."""
 
 
 STARTS: Final = Choice(replica=None, reason="its engine has not started yet", refused=Refusal.SATURATED)
 Among = frozenset[str] | None
-"""Names of the replicas that a call may have; None: all."""
+"""Names of the replicas that a call may go to; None: all."""
 
 
 class Place(NamedTuple):
-    """A call's place at a replica, which counts it from now on."""
+    """A call's place at a replica. The replica counts the call from now on."""
 
     replica: LiveReplica
     choice: Choice
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class NoPlace(Exception):
-    """None of the replicas may have the call, now or at all."""
+    """No replica can take the call, now or ever."""
 
     def __init__(self, choice: Choice, retry_after_s: int = 0) -> None:
         super().__init__(choice.reason)
@@ -61,12 +61,12 @@ class Admission:
         self._config = RouteConfig(load=settings.route.load, locality_tokens=settings.route.locality_tokens)
         self._start_max_s = settings.residency.start_max_s
         self.starts: Callable[[Call, Prompt, Role, Among], bool] = lambda *_: False
-        """Whether an engine starts, or will, by which a call can be served that no healthy replica can have."""
+        """Whether an engine starts or will start that can serve a call which no healthy replica can take."""
         self._queue: list[_Waiter] = []
-        """In its order."""
+        """Waiting calls in the queue's order."""
         self._number = 0
         self.of_tier: Counter[str] = Counter()
-        """At engines now."""
+        """Calls that are at engines now, by tier."""
         self._interval_s = 0.0
         self._ended_s = math.nan
 
@@ -74,9 +74,11 @@ class Admission:
         return len(self._queue)
 
     def choose_decode(self, call: Call, prompt: Prompt) -> LiveReplica | None:
-        """The decode instance of a call that is yet to be prefilled, where it goes by what ports owe: its KV counts at
-        that port from now on. The call has no place there by that, for it would take it from those that decode now.
-        None: the choice is left for later. Its `expected` is the caller's to take back."""
+        """Returns the decode instance for a call that is not prefilled yet, if routing depends on what ports owe. None:
+        the choice is made later.
+
+        The call's KV counts at that port from now on. The call gets no place there yet, since it would take that from
+        calls that decode now. The caller must take back the replica's `expected`."""
         if self._route.decode is not Router.OWED:
             return None
         choice = self._choose(Router.OWED, call, prompt, Role.DECODE, None)
@@ -90,7 +92,8 @@ class Admission:
     async def place(
         self, call: Call, prompt: Prompt, role: Role, among: Among = None, intended: LiveReplica | None = None
     ) -> Place:
-        """intended: taken where it can have the call at once. NoPlace. The place must be given back by `ended`."""
+        """Waits for a place. intended: a replica that is used if it can take the call at once. The place must be given
+        back by `ended`. NoPlace."""
         since_s = self._now_s()
         choice, place = self._try(call, prompt, role, among, since_s, intended)
         if place is not None:
@@ -101,7 +104,7 @@ class Admission:
         return await self._wait(call, prompt, role, among, since_s, most_s)
 
     def ended(self, place: Place, call: Call) -> None:
-        """Its replica may have another one. The counts of the replica are the caller's."""
+        """Ends a place, so that its replica may get another call. The caller updates the counts of the replica."""
         self.of_tier[call.tier] -= 1
         now_s = self._now_s()
         if self._ended_s == self._ended_s:
@@ -111,13 +114,13 @@ class Admission:
         self.wake()
 
     def give_back(self, place: Place, call: Call, prompt: Prompt) -> None:
-        """One that nothing was sent by."""
+        """Gives back a place by which nothing was sent."""
         place.replica.leave(prompt.tokens)
         self.ended(place, call)
 
     def wake(self) -> None:
-        """Gives places to those that wait, as far as there are any. Also for when a replica comes back or goes."""
-        longest = self._replicas.longest_prompts()  # where short ones have a place, long ones may have none
+        """Gives free places to waiting calls. Call it also when a replica comes back or is removed."""
+        longest = self._replicas.longest_prompts()  # there may be places for short prompts and none for long ones
         full: set[tuple[str, str, Role, Among, int]] = set()
         for waiter in list(self._queue):
             too_small = bisect.bisect_left(longest, waiter.prompt.tokens_least)
@@ -143,7 +146,7 @@ class Admission:
         most: int,
         without: Collection[str] = (),
     ) -> list[str]:
-        """Names of those that the router would take now, the best one first. They count nothing."""
+        """Returns the names of the replicas that the router would choose now, the best first. Nothing is counted."""
         left = [one for one in self._replicas.view(prompt, among) if one.name not in without]
         found: list[str] = []
         while left and len(found) < most:
@@ -190,7 +193,8 @@ class Admission:
         among: Among,
         intended: LiveReplica | None = None,
     ) -> Choice:
-        """One that fails what it is given gets only what no other may have: not even what others have no place for."""
+        """Chooses a replica. One that fails its calls gets only those that no other replica may take; calls for which
+        the others have no place now are not among them."""
         now_s = self._now_s()
         if intended is not None and intended in self._replicas.all and not intended.behind(now_s):
             choice = choose(router, call, [intended.view(prompt)], self._programs, self._config, role)
@@ -224,7 +228,7 @@ class Admission:
         return waiter.place.result()
 
     def retry_after_s(self) -> int:
-        """Until those that wait now have been served, at the pace of late."""
+        """Returns the seconds until all calls that wait now have been served, at the recent pace."""
         wait_s = math.ceil(self._interval_s * (len(self._queue) + 1))
         return max(RETRY_MIN_S, min(RETRY_MAX_S, wait_s))
 

@@ -1,4 +1,4 @@
-"""What is written to a client, and the body that it sent."""
+"""Writes the answer to a client, and reads the body of its request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BODY_S: Final = 120.0
-"""Until the body of a request has come whole: the largest needs 2.2 Mbit/s."""
+"""Time limit for the whole body of a request. The largest body needs 2.2 Mbit/s."""
 JSON: Final = (b"content-type", b"application/json")
 
 
 class Refused(NamedTuple):
-    """An answer that is an error, in OpenAI's words."""
+    """An error as the answer, in OpenAI's terms."""
 
     status: int
     message: str
@@ -32,19 +32,19 @@ INTERNAL: Final = Refused(500, "the gateway has failed; its log has the reason",
 
 
 class ClientLeft(Exception):
-    """Before its request was complete."""
+    """The client has left before its request was complete."""
 
 
 class TooSlow(Exception):
-    """The body has not come in the time that it has."""
+    """The body has not arrived within its time limit."""
 
 
 class TooLarge(Exception):
-    """The body has more bytes than it may."""
+    """The body has more bytes than allowed."""
 
 
 async def read_body(receive: Receive, most_bytes: int) -> bytes:
-    """ClientLeft, TooLarge, TooSlow."""
+    """Returns the whole body. ClientLeft, TooLarge, TooSlow."""
     task, late = asyncio.current_task(), False
     assert task is not None
 
@@ -81,15 +81,15 @@ async def _read_body(receive: Receive, most_bytes: int) -> bytes:
 
 
 def problem(message: str, kind: str, code: str, **more: object) -> bytes:
-    """An error in OpenAI's form."""
+    """Returns an error in OpenAI's form."""
     return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code, **more}})
 
 
 class Answer:
-    """Of one request."""
+    """The answer to one request."""
 
     def __init__(self, send: Send, last: bool = False) -> None:
-        """last: of its connection, since the gateway stops, or more of the request may come."""
+        """last: the connection ends with this answer, because the gateway stops or more of the request may come."""
         self._send, self.last = send, last
         self.begun = self._ended = self._events = False
 
@@ -112,8 +112,8 @@ class Answer:
         self._ended = True
 
     async def failed(self, refused: Refused) -> None:
-        """In a stream of events that has begun the error is the last one. Another answer that has begun stays as it is:
-        it has less than it promises, by which its client sees that it is not whole."""
+        """Answers with an error. In a stream of events that has begun, the error is the last event. Any other answer
+        that has begun ends early, and the client sees that it is shorter than announced."""
         text = problem(refused.message, refused.kind, refused.code, **refused.more)
         if not self.begun:
             retry = [(b"retry-after", str(refused.retry_after_s).encode())] if refused.retry_after_s else []

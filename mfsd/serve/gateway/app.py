@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from mfsd.serve.gateway.picker import Picker
 
 PROBLEMS_MAX = 16
-"""Of the gateway's own polls, that are logged, each once."""
+"""Most errors of the gateway's own polls that are logged, each once."""
 LAST_WORD_S = 2
-"""For the errors by which requests end that have not ended in time."""
+"""Time to write the errors that end requests which have not ended in time."""
 
 
 class Application:
-    """Requests for tokens go straight to their proxies: each layer of Starlette wraps every message."""
+    """Passes requests for tokens directly to their proxies, because each layer of Starlette wraps every message."""
 
     def __init__(self, proxies: Mapping[str, Proxy], others: Starlette) -> None:
         self._proxies, self._others = proxies, others
@@ -55,7 +55,7 @@ class Application:
 
 
 def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> Application:
-    """made: gets the gateway, once the loop runs."""
+    """Returns the application. made: the gateway is appended to it once the loop runs."""
 
     def gateway() -> Gateway:
         return made[0]
@@ -65,7 +65,7 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> App
         async with session() as calls:
             made.append(Gateway(settings, calls, log))
             await gateway().poller.once()
-            gateway().residents.begin()
+            await gateway().residents.begin()
             tasks = [asyncio.create_task(_poll(gateway())), asyncio.create_task(gateway().poller.watch())]
             try:
                 yield
@@ -98,7 +98,7 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> App
     proxies = {path: Proxy(gateway, path) for path in PATHS}
     others = Starlette(
         routes=[
-            *(Route(path, proxy) for path, proxy in proxies.items()),  # with a slash at their end they are redirected
+            *(Route(path, proxy) for path, proxy in proxies.items()),  # paths with a final slash are redirected
             Route("/v1/responses/{name}", Kept(gateway), methods=["GET"]),
             Route("/v1/responses/{name}/cancel", Kept(gateway), methods=["POST"]),
             *(Route(path, page, methods=["GET"]) for path, page in pages),
@@ -115,7 +115,7 @@ def _model(name: str, card: Card) -> dict[str, object]:
 
 
 async def _poll(gateway: Gateway) -> None:
-    """For as long as there is a gateway, also where it fails itself: without it none that is down comes back."""
+    """Polls as long as there is a gateway, also after errors: without polls no replica that is down comes back."""
     logged = set[str]()
     while True:
         pause_s = gateway.settings.state.poll_ms / 1e3
@@ -132,7 +132,7 @@ async def _poll(gateway: Gateway) -> None:
 
 
 class _Server(uvicorn.Server):
-    """With what the gateway shows of itself and the endpoint picker beside it, where they are wanted."""
+    """uvicorn's server, together with the gateway's own pages and the endpoint picker if they are configured."""
 
     def __init__(self, config: uvicorn.Config, listen: str, made: list[Gateway]) -> None:
         super().__init__(config)
@@ -140,9 +140,9 @@ class _Server(uvicorn.Server):
         self._picker: Picker | None = None
         self._pages: Pages | None = None
         self._signals = 0
-        """That asked it to stop."""
+        """Number of signals that asked it to stop."""
         self._end_all: Callable[[], object] = _nothing
-        """What an impatient one does, once requests have their time to end."""
+        """Called by a further SIGINT while requests have time to end."""
         self.problem = ""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -156,11 +156,11 @@ class _Server(uvicorn.Server):
             return
         beside = {"metrics": settings.metrics.listen, "ext_proc": settings.ext_proc.listen}
         more = {name: listen for name, listen in beside.items() if listen}
-        gc.freeze()  # what is made once is not looked through again while requests wait
+        gc.freeze()  # lasting objects are not scanned again while requests wait
         gateway.log.info("ready", listen=settings.listen, replicas=len(settings.replicas), **more)
 
     def keep_problem(self, record: logging.LogRecord) -> bool:
-        """Keeps why it cannot listen, which uvicorn logs without the name of the key, and exits."""
+        """Keeps the reason why it cannot listen. uvicorn logs it without the name of the key, and then exits."""
         if not isinstance(record.msg, OSError):
             return True
         self.problem = f"listen = {self._listen}: {record.msg.strerror or record.msg}"
@@ -192,7 +192,7 @@ class _Server(uvicorn.Server):
         return True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """uvicorn's own end by a second SIGINT cancels what goes on, and would leave engines running."""
+        """Handles a signal in place of uvicorn, whose own handler of a second SIGINT would leave engines running."""
         self._signals += 1
         self.should_exit = True
         if sig == signal.SIGINT:
@@ -217,7 +217,7 @@ class _Server(uvicorn.Server):
             self._pages.stop()
 
     async def _lame_duck(self, seconds: float) -> None:
-        """Another signal ends it."""
+        """Goes on serving for this long, or until a further signal."""
         signals, end_s = self._signals, asyncio.get_running_loop().time() + seconds
         while self._signals == signals and asyncio.get_running_loop().time() < end_s:
             await asyncio.sleep(0.05)
@@ -227,11 +227,11 @@ def _nothing() -> None: ...
 
 
 class CannotServe(Exception):
-    """`str()` says what, in one line."""
+    """The gateway cannot serve. `str()` is one line with the reason."""
 
 
 def serve(settings: GatewaySettings, log: Log) -> bool:
-    """Until a signal. False: it could not start, which uvicorn has said. CannotServe."""
+    """Serves until a signal. Returns False if it could not start and uvicorn has logged why. CannotServe."""
     remedy = "restart the gateway to read its configuration again"
     signal.signal(signal.SIGHUP, lambda *_: log.warning("sighup-ignored", remedy=remedy))
     host, port = settings.host_and_port

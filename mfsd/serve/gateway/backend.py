@@ -1,9 +1,10 @@
-"""The process of an engine, with all that it starts in its session."""
+"""The process of an engine, with all processes that it starts in its session."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Final
 
 GONE_MAX_S: Final = 30.0
-"""For which it is waited for processes that were killed: they give their memory back before they are gone."""
+"""How long to wait until killed processes have ended. They release their memory before that."""
 PAUSE_S: Final = 0.02
+PR_SET_PDEATHSIG: Final = 1
+_prctl = ctypes.CDLL(None).prctl  # looked up here, because a child that is forked from threads must take no lock
 
 
 class Backend:
@@ -22,18 +25,26 @@ class Backend:
         self._ends = False
 
     async def run(self) -> str:
-        """Until it has ended; says how. OSError where it cannot be started."""
+        """Runs the process until it has ended; returns how it ended. OSError if it cannot be started."""
+        parent = os.getpid()
+
+        def begin() -> None:
+            """Runs in the child: lets it end, too, if the gateway is killed."""
+            _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True, preexec_fn=begin
         )
-        if self._ends:  # that was said while it was made
+        if self._ends:  # terminate() was called while the process was made
             self.terminate()
         status = await self._process.wait()
         self._signal(signal.SIGKILL)  # workers that outlive it would keep its memory
         return f"killed by signal {-status}" if status < 0 else f"exited with status {status}"
 
     async def gone(self) -> None:
-        """Until nothing of its group is left, once it has ended."""
+        """Waits, after its end, until no process of its group is left."""
         assert self._process is not None
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_gone(self._process.pid), GONE_MAX_S)
@@ -57,7 +68,7 @@ async def _gone(group: int) -> None:
 
 
 def _lives(group: int) -> bool:
-    """One of its processes does. What has ended and is not reaped, as in containers, has no memory."""
+    """Whether a process of the group runs. One that has ended without being reaped, as in containers, has no memory."""
     with contextlib.suppress(PermissionError):
         try:
             os.killpg(group, 0)

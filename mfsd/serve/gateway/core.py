@@ -1,4 +1,4 @@
-"""What the gateway's pages share: settings, replicas, programs, the queue and counters."""
+"""State that the gateway's pages share: settings, replicas, programs, the queue and counters."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mfsd.serve.history import Programs
 from mfsd.serve.promise import Reader
 
 CHUNKED = (Router.PREFIX, Router.TRANSFER)
-"""Routers that read which replica has a prompt's beginning."""
+"""Routers that use which replica has a prompt's beginning."""
 STOPPED_RETRY_S = 1
 
 
 class Gateway:
-    """Made in the loop that serves."""
+    """The gateway's state. Make it in the loop that serves."""
 
     def __init__(self, settings: GatewaySettings, session: aiohttp.ClientSession, log: Log) -> None:
         self.settings, self.log = settings, log
@@ -46,7 +46,7 @@ class Gateway:
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
         self.reconnect = Reconnect(log, self.down, self.admission.wake)
         self.ongoing: set[Ongoing] = set()
-        """Requests that have no answer yet, or not all of it."""
+        """Requests whose answer is not complete yet."""
         self.stopping = False
         self.chunked = settings.route.router in CHUNKED
         self._warned: set[str] = set()
@@ -54,7 +54,7 @@ class Gateway:
         self.reader = Reader(settings.serve, self.cannot_use)
 
     def cannot_use(self, kind: str, text: str) -> None:
-        """Counts; each kind is logged once."""
+        """Counts an unusable value; logs each kind once."""
         self.metrics.unusable.labels(kind.removeprefix("serve-")).inc()
         if kind not in self._warned:
             self._warned.add(kind)
@@ -66,7 +66,7 @@ class Gateway:
         self.admission.wake()
 
     def doubt(self, replica: LiveReplica) -> None:
-        """A proxy may have found it away: it is asked now, not with the next poll."""
+        """Asks a replica now, and not with the next poll, because a proxy may have failed to reach it."""
         if replica.healthy and replica.name not in self._doubted:
             task = self._doubted[replica.name] = asyncio.create_task(self._ask(replica))
             task.add_done_callback(lambda _: self._doubted.pop(replica.name, None))
@@ -76,7 +76,7 @@ class Gateway:
         self.admission.wake()
 
     def end_all(self) -> None:
-        """What has not ended in the time that it had."""
+        """Ends all requests that have not ended in time."""
         if self.ongoing:
             self.log.warning("requests-ended", requests=len(self.ongoing), drain_s=self.settings.drain_s)
         for one in list(self.ongoing):

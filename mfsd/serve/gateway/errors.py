@@ -1,4 +1,4 @@
-"""Pages of Starlette's that are JSON, and its errors in OpenAI's form."""
+"""Starlette responses as JSON, and its errors in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def error_page(status: int, message: str, kind: str, code: str, headers: Mapping
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Of a path that there is not, or of another method."""
+    """Answers for an unknown path or a wrong method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_page(404, f"there is no page {request.url.path!r:.120}", "invalid_request_error", "not_found")

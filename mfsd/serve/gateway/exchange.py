@@ -1,4 +1,4 @@
-"""What is known of one request, whichever front it came in by: what it says of itself, and how it is refused."""
+"""One request, independent of the front that it came by: its words, its body for the engine, and how it is refused."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ STATUS: Final = {
     Refusal.SATURATED: (429, "rate_limit_error", "saturated"),
 }
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises: for no JSON, for no UTF-8 in a name, and for more brackets than Python calls may be deep."""
+"""Errors of msgspec for invalid JSON, for invalid UTF-8 in a name, and for brackets nested deeper than Python's calls.
+"""
 UNHEALTHY_RETRY_S: Final = 1
 
 
 class NotUsable(Exception):
-    """The body is none that can be passed on."""
+    """The body cannot be passed on."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.message)
@@ -69,7 +70,7 @@ def _no_json(error: Exception) -> NotUsable:
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """NotUsable."""
+    """Returns the JSON object of a body. NotUsable."""
     try:
         body = msgspec.json.decode(raw)
     except NOT_JSON as error:
@@ -80,10 +81,10 @@ def object_of(raw: bytes) -> dict[str, Any]:
 
 
 def encoded(body: dict[str, Any]) -> bytes:
-    """NotUsable."""
+    """Returns a body as JSON. NotUsable."""
     try:
         return msgspec.json.encode(body)
-    except RecursionError as error:  # calls are deeper now than when it was read
+    except RecursionError as error:  # the stack is deeper here than when it was decoded
         raise _no_json(error) from None
 
 
@@ -99,11 +100,11 @@ class Exchange:
         self.wanted, self.words = Wanted(), Words()
 
     def read(self, gateway: Gateway) -> None:
-        """What the request says of itself."""
+        """Reads the words of the request."""
         body = self.body
         words = self.words = words_of(body, self.headers, gateway.settings.tiers)
         if words.tier and not gateway.settings.tiers:
-            wanted = gateway.reader.wanted(words._replace(tier=""))  # for its engine alone
+            wanted = gateway.reader.wanted(words._replace(tier=""))  # only its engine knows the tier
         else:
             wanted = gateway.reader.wanted(words)
         self.wanted = wanted
@@ -126,11 +127,11 @@ class Exchange:
         )
 
     def for_engine(self, body: dict[str, Any], waited_s: float) -> bytes:
-        """NotUsable."""
+        """Returns the body for the engine, with the words. NotUsable."""
         return encoded(written(body, self.wanted, self.words, waited_s))
 
     def refused(self, gateway: Gateway, error: NoPlace) -> Refused:
-        """Counts it."""
+        """Returns the refusal for a call without a place, and counts it."""
         choice = error.choice
         assert choice.refused is not None
         status, kind, code = STATUS[choice.refused]

@@ -1,5 +1,5 @@
-"""The web server's protocol with bounds on what a client may hold: the head of a request, the time that it takes to
-come, and an answer that is not read. Other protocols that a client offers are passed over."""
+"""The web server's protocol with limits for clients: on the head of a request, on the time for it to arrive, and on an
+answer that is not read. Offers of other protocols by a client are ignored."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mfsd.serve.gateway.upstream import keep_watch
 
 HEAD_BYTES_MAX: Final = 65_536
 HEAD_S: Final = 30.0
-"""Until the head of a request has come: of the first one since the connection, of others since their first byte."""
+"""Time limit for the head of a request: for the first request from the connection on, else from its first byte on."""
 STALL_S: Final = 60.0
-"""An answer of which a client has read nothing for so long ends with its connection."""
+"""If a client has read nothing of an answer for so long, the connection is ended."""
 LINGER_S: Final = 30.0
-"""For which a client may go on with the body of a request whose answer ends its connection."""
+"""How long a client may continue the body of a request whose answer ends the connection."""
 FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class Bounded(HttpToolsProtocol):
     _head_bytes = 0
-    """Since the head began, or since the last part of a body: of trailers then."""
+    """Bytes since the head began or, for trailers, since the last part of a body."""
     _fed_bytes = 0
-    """That came together just now."""
+    """Bytes of the data being parsed now."""
     _in_head = True
     _in_body = False
     _late: asyncio.TimerHandle | None = None
@@ -41,7 +41,7 @@ class Bounded(HttpToolsProtocol):
         super().connection_made(transport)
         self.parser = Parser(self)  # type: ignore[assignment]
         if (own := transport.get_extra_info("socket")) is not None:
-            keep_watch(own)  # of a client whose host is gone
+            keep_watch(own)  # notices a client whose host is gone
         self._late = self.loop.call_later(HEAD_S, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,13 +65,13 @@ class Bounded(HttpToolsProtocol):
         if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             if self._in_head:
                 self._refuse_head()
-            else:  # it may be answered already
+            else:  # the request may have an answer already
                 self.transport.close()
         elif self._in_head and self._late is None:
             self._late = self.loop.call_later(HEAD_S, self.transport.close)
 
     def replay(self, parser: Any) -> None:
-        """parser: a new one, which is to take the body of the request whose head has been parsed."""
+        """Feeds to a new parser a head that lets it parse the body of the current request."""
         framing = b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] in FRAMING)
         self._replays = True
         parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
@@ -89,7 +89,7 @@ class Bounded(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # trailers say nothing of a request: no front of its own has seen them
+        if self._in_head:  # trailers are ignored: no proxy in front has checked them
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -107,11 +107,11 @@ class Bounded(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():  # its body is yet to come
+        if self.parser.should_upgrade():  # the body is still to come
             return
         self._in_body = False
         super().on_message_complete()
-        if not self.pipeline:  # a large body stops reading, by which a client that leaves would not be noticed
+        if not self.pipeline:  # a large body has paused reading; then a client that leaves would not be noticed
             self.flow.resume_reading()
 
     def _refuse_head(self) -> None:
@@ -127,8 +127,8 @@ class Bounded(HttpToolsProtocol):
     # ---- the end of a connection -------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Bytes for a closed connection would reset it, and a client that reads only when its body is sent would not
-        see its answer."""
+        """Closes the connection, with a delay if the client still sends its body. Bytes for a closed connection would
+        reset it, and a client that reads only after it has sent its body would not see the answer."""
         if not self._in_body or self.transport.is_closing():
             self.transport.close()
             return
@@ -159,15 +159,15 @@ class Bounded(HttpToolsProtocol):
         self._stall = self.loop.call_later(STALL_S, self._stalled)
 
     def _stalled(self) -> None:
-        if self.transport.get_write_buffer_size() < self._unread:  # slow, but it reads
+        if self.transport.get_write_buffer_size() < self._unread:  # the client is slow, but reads
             self._watch_reader()
         else:
             self.transport.abort()
 
 
 class Parser:
-    """httptools' parser, which takes what follows the head of a request with `Upgrade` for another protocol's. Here
-    there is none, so that it is HTTP/1.1: the request's body, and the next requests."""
+    """httptools' parser, except that requests with `Upgrade` stay HTTP/1.1. httptools takes the bytes after their head
+    for another protocol; here they are the request's body and the next requests."""
 
     __slots__ = ("_parser", "_protocol")
 
@@ -198,15 +198,15 @@ class Parser:
 
 
 def _parser(protocol: Bounded) -> Any:
-    """As uvicorn makes it."""
+    """Returns a parser made in the same way as uvicorn's."""
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
 
 
 class Joined:
-    """A connection's transport for one answer: the head is written with the first bytes of its body where these come at
-    once, in one call of the kernel."""
+    """A connection's transport for one answer. If the first bytes of the body come at once, the head is written with
+    them in one system call."""
 
     __slots__ = ("_end", "_head", "_loop", "_transport", "_written")
 
@@ -221,7 +221,7 @@ class Joined:
         if self._written:
             self._transport.write(self._head + data if self._head else data)
             self._head = b""
-        elif data.startswith(b"HTTP/1.1 100 "):  # the client waits for it
+        elif data.startswith(b"HTTP/1.1 100 "):  # the client waits for this
             self._transport.write(data)
         else:
             self._head, self._written = data, True

@@ -1,4 +1,4 @@
-"""Kept answers of /v1/responses, which are read and cancelled at the engine that keeps them."""
+"""Reads and cancels kept answers of /v1/responses at the engine that keeps them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kept:
 
 
 class _Call:
-    """As it is known at its replica, where it takes no place."""
+    """A call as its replica knows it. It takes no place there."""
 
     def __init__(self, ongoing: Ongoing) -> None:
         self._ongoing = ongoing
@@ -54,7 +54,7 @@ class _Call:
 
 
 async def _pass_on(gateway: Gateway, replica: LiveReplica, scope: Scope, answer: Answer) -> None:
-    """Once, as every call."""
+    """Passes the request on. It is sent only once, as every call."""
     method, name = scope["method"], quote(scope["path_params"]["name"], safe="")
     path = f"{PATH}/{name}" + ("/cancel" if method == "POST" else "")
     if query := scope["query_string"]:

@@ -79,7 +79,7 @@ class Metrics:
         )  # fmt: skip
 
     def forget(self, replica: str) -> None:
-        """So that addresses that come and go leave nothing behind."""
+        """Removes a replica's metrics, so that addresses that come and go leave none behind."""
         for metric in (self.sent, self.sent_elsewhere, self.picked, self.up, self.owed):
             with contextlib.suppress(KeyError):
                 metric.remove(replica)

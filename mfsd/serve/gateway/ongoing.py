@@ -1,4 +1,4 @@
-"""One client's request while it goes on: it can be ended from outside, with an error as the end of its answer."""
+"""A client's request in progress. It can be ended from outside, with an error as the end of its answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Final
 from mfsd.serve.gateway.answer import INTERNAL, Answer, Receive, Refused, Scope
 
 DISCONNECT: Final = "mfs.disconnect"
-"""Of a request's scope: its `Disconnect`, where the web server has one. A task that asks it for messages costs more."""
+"""Key of the `Disconnect` in a request's scope, if the web server supports it. It costs less than a task that waits for
+messages."""
 
 
 class Disconnect:
-    """Tells once that the client has left."""
+    """Calls a function once when the client has left."""
 
     __slots__ = ("_then", "has_happened")
 
@@ -22,7 +23,7 @@ class Disconnect:
         self._then: Callable[[], object] = _nothing
 
     def then(self, call: Callable[[], object]) -> None:
-        """At once where it has; in place of what was to be called before."""
+        """Sets the function, in place of an earlier one. It is called at once if the client has already left."""
         self._then = call
         if self.has_happened:
             call()
@@ -36,7 +37,7 @@ def _nothing() -> None: ...
 
 
 class Ongoing:
-    """Made in the task that serves the request."""
+    """A request in progress. Make it in the task that serves the request."""
 
     __slots__ = ("_task", "refused")
 
@@ -45,7 +46,7 @@ class Ongoing:
         assert task is not None
         self._task = task
         self.refused: Refused | None = None
-        """Why it was ended; the task gets CancelledError, and answers that."""
+        """Why it was ended. The task gets CancelledError and answers with this."""
 
     def end(self, refused: Refused) -> None:
         if self.refused is None:
@@ -56,8 +57,8 @@ class Ongoing:
 async def until_left(
     every: set[Ongoing], answer: Answer, scope: Scope, receive: Receive, serve: Callable[[Ongoing], Awaitable[str]]
 ) -> str:
-    """The outcome of `serve`, also where the client leaves or the request is ended from outside. An error of the
-    gateway itself is answered and raised. every: has the request while it goes on."""
+    """Runs `serve` and returns its outcome, also if the client leaves or the request is ended from outside. An error of
+    the gateway itself is answered and then raised. every: contains the request while it is in progress."""
     left = False
     task = asyncio.current_task()
     assert task is not None
@@ -77,7 +78,7 @@ async def until_left(
             return "withdrawn"
         if ongoing.refused is None:
             raise
-        unwatch()  # a client that leaves now ends nothing but this answer
+        unwatch()  # a client that leaves from now on ends only this answer
         await answer.failed(ongoing.refused)
         return "failed"
     except Exception:
@@ -89,7 +90,7 @@ async def until_left(
 
 
 def _watch(scope: Scope, receive: Receive, leaves: Callable[[], None]) -> Callable[[], object]:
-    """Calls it when the client leaves, until what is returned is called."""
+    """Calls `leaves` when the client leaves. Returns a function that stops this."""
     disconnect: Disconnect | None = scope.get(DISCONNECT)
     if disconnect is not None:
         disconnect.then(leaves)

@@ -1,4 +1,4 @@
-"""What the port of a replica has still to receive: the last reading of it, and what was sent there since."""
+"""Bytes that the port of a replica still has to receive: the last reading, and calls that were sent there since."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import deque
 from typing import Final
 
 ANNOUNCED_S: Final = 0.1
-"""From a call until readings have its bytes: an engine announces every 50 ms, and its daemon and the coordinator take
-40 more. What was sent within so long before a reading is not in it."""
+"""Time from a call until readings contain its bytes: an engine announces every 50 ms, and its daemon and the
+coordinator take 40 ms more. A reading does not contain calls sent within this time before it."""
 
 
 class Owed:
@@ -19,7 +19,7 @@ class Owed:
         """None: unknown."""
         self._sent: deque[tuple[float, int]] = deque()
         self._sent_bytes = 0
-        """Of all of them."""
+        """Bytes of all calls in `_sent`."""
 
     def read(self, size_bytes: int, rate_bytes_per_s: int, now_s: float) -> None:
         self.read_bytes, self.rate_bytes_per_s = size_bytes, rate_bytes_per_s
@@ -32,12 +32,12 @@ class Owed:
         self._sent_bytes = 0
 
     def send(self, size_bytes: int, now_s: float) -> None:
-        """A call with so much KV goes there. Where nothing is read there is nothing to add it to."""
+        """Adds a call with so many bytes of KV. Nothing is added as long as there is no reading."""
         if self.read_bytes is not None and size_bytes > 0:
             self._sent.append((now_s, size_bytes))
             self._sent_bytes += size_bytes
 
     @property
     def expected_bytes(self) -> int | None:
-        """With what was sent since."""
+        """Bytes of the last reading and of calls sent since; None: unknown."""
         return None if self.read_bytes is None else self.read_bytes + self._sent_bytes

@@ -1,4 +1,4 @@
-"""What the gateway shows of itself, at an address of its own: clients that send requests may not read of others."""
+"""The gateway's own pages, at a separate address: clients that send requests must not read about other clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def application(gateway: Gateway) -> Starlette:
 
 
 class Pages:
-    """Serves them in the gateway's loop."""
+    """Serves the pages in the gateway's loop."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._address = gateway.settings.metrics.host_and_port
@@ -43,7 +43,7 @@ class Pages:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """OSError."""
+        """Starts to listen. OSError."""
         self._config.load()
         host, port = self._address
         self._server = await asyncio.get_running_loop().create_server(

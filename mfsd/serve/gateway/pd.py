@@ -1,4 +1,4 @@
-"""One request as two calls, for instances that prefill and instances that decode: vLLM's `kv_transfer_params`."""
+"""Splits a request into two calls, for prefill and decode instances, with vLLM's `kv_transfer_params`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final
 from mfsd.serve.gateway.settings import Connector, ReplicaSettings
 
 PATHS: Final = ("/v1/completions", "/v1/chat/completions")
-"""Only these can be split."""
+"""Paths whose requests can be split."""
 PARAMETERS: Final = "kv_transfer_params"
 DECODE_NIC: Final = "decode_nic"
-"""Read by `MfsConnector`: a prefill instance announces what it will push for that port, too."""
+"""Parameter for `MfsConnector`, by which a prefill instance also announces what it will push for that port."""
 _NIXL: Final[dict[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -22,8 +22,8 @@ _NIXL: Final[dict[str, Any]] = {
 
 
 def prefill(body: dict[str, Any], connector: Connector, transfer: str, decode_nic: str = "") -> dict[str, Any]:
-    """Computes the prompt and keeps its KV for a decode instance. transfer: a name that no other request has.
-    decode_nic: address of the NIC that the KV will come in by; empty: not known yet."""
+    """Returns the body of a call that computes the prompt and keeps its KV for a decode instance. transfer: a name that
+    no other request has. decode_nic: address of the NIC that will receive the KV; empty: not known yet."""
     parameters = dict(_NIXL)
     if connector is Connector.MOONCAKE:
         parameters = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
@@ -43,8 +43,9 @@ def decode(
     prefilled: ReplicaSettings,
     decode_nic: str = "",
 ) -> dict[str, Any]:
-    """answer: of the prefill. Where it names no KV (a prompt shorter than a block), the whole request is computed.
-    decode_nic: as the prefill had it; empty: it had another one, or none."""
+    """Returns the body of the call that decodes. answer: that of the prefill; if it names no KV (the prompt is shorter
+    than a block), the whole request is computed. decode_nic: the NIC that the prefill was given; empty: it was given
+    another one or none."""
     if connector is Connector.MOONCAKE:
         parameters: Any = {
             "do_remote_decode": False,
@@ -61,7 +62,7 @@ def decode(
 
 
 def _with_words(body: dict[str, Any], parameters: dict[str, Any], decode_nic: str) -> dict[str, Any]:
-    """A client cannot know the instance: its own word of it is dropped."""
+    """Adds the parameters to the words of the body. A client's own `decode_nic` is dropped, since it cannot know it."""
     given = body.get(PARAMETERS)
     words = {**given, **parameters} if isinstance(given, dict) else dict(parameters)
     words.pop(DECODE_NIC, None)

@@ -1,5 +1,5 @@
-"""What an endpoint picker reads from a proxy and writes to it: messages of Envoy's external processing, and the names
-that the Gateway API's inference extension gives to what is in them."""
+"""Reads and writes the messages between a proxy and the endpoint picker: Envoy's external processing, with the names of
+the Gateway API's inference extension."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 UPSTREAM: Final = "upstream.address"
-"""Envoy's own attribute, where nothing writes SERVED."""
+"""Envoy's own attribute, used if nothing sets SERVED."""
 PART_BYTES_MAX: Final = 60_000
-"""Of a body that is sent back: proxies take 64 KiB in one message."""
+"""Largest part of a body that is sent back in one message. Proxies accept 64 KiB."""
 _OVERWRITE: Final = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Head(NamedTuple):
-    """Of a request."""
+    """The head of a request."""
 
     method: str
     path: str
-    """Without the query."""
+    """The path without the query."""
     headers: Headers
 
 
 def headers_of(found: pb.HttpHeaders) -> Headers:
-    """Names in lower case, as proxies send them."""
+    """Returns the headers, with names in lower case as proxies send them."""
     return [
         (header.key.encode("latin-1", "replace"), header.raw_value or header.value.encode("latin-1", "replace"))
         for header in found.headers.headers
@@ -50,7 +50,7 @@ def head_of(found: pb.HttpHeaders) -> Head:
 
 
 def subset_of(message: pb.ProcessingRequest) -> frozenset[str] | None:
-    """Endpoints of which one must be taken; None: any may be."""
+    """Returns the endpoints of which one must be chosen; None: any may be."""
     fields = message.metadata_context.filter_metadata
     if SUBSET_NAMESPACE not in fields or SUBSET not in fields[SUBSET_NAMESPACE].fields:
         return None
@@ -63,7 +63,7 @@ def subset_of(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def served_of(message: pb.ProcessingRequest) -> str:
-    """The endpoint that answers; empty: the proxy does not say."""
+    """Returns the endpoint that answers; empty if the proxy does not report it."""
     fields = message.metadata_context.filter_metadata
     if NAMESPACE in fields and SERVED in fields[NAMESPACE].fields:
         return fields[NAMESPACE].fields[SERVED].string_value
@@ -83,7 +83,8 @@ def _set(name: str, value: str) -> pb.HeaderValueOption:
 
 
 def mutation(endpoints: Sequence[str], words_of: Headers) -> pb.HeaderMutation:
-    """words_of: headers of a request whose words are in its body now; empty: they stay where they are."""
+    """Returns the changes to a request's headers. words_of: headers of a request whose words are now in its body;
+    empty: the words stay in the headers."""
     carried = {name.decode() for name, _ in words_of if name in HEADERS or name in OBJECTIVES}
     return pb.HeaderMutation(set_headers=[_set(ENDPOINT, ",".join(endpoints))], remove_headers=sorted(carried))
 
@@ -95,7 +96,7 @@ def metadata(endpoints: Sequence[str]) -> Struct:
 
 
 def to_head(endpoints: Sequence[str], words_of: Headers) -> pb.ProcessingResponse:
-    """Of a request for which one was chosen."""
+    """Returns the answer to the head of a request for which endpoints were chosen."""
     common = pb.CommonResponse(header_mutation=mutation(endpoints, words_of), clear_route_cache=True)
     return pb.ProcessingResponse(
         request_headers=pb.HeadersResponse(response=common), dynamic_metadata=metadata(endpoints)
@@ -103,7 +104,7 @@ def to_head(endpoints: Sequence[str], words_of: Headers) -> pb.ProcessingRespons
 
 
 def to_whole_body(endpoints: Sequence[str], words_of: Headers, body: bytes) -> pb.ProcessingResponse:
-    """The same for a proxy that holds the head back until it has the body."""
+    """Returns the same for a proxy that holds the head back until it has the body."""
     common = pb.CommonResponse(
         header_mutation=mutation(endpoints, words_of),
         body_mutation=pb.BodyMutation(body=body),

@@ -1,8 +1,8 @@
-"""The second front: a proxy keeps the requests and asks which endpoint each is for, over Envoy's external processing,
-as the Gateway API's inference extension has it. One gRPC stream is one request.
+"""The second front: a proxy keeps the requests and asks for the endpoint of each, over Envoy's external processing as
+in the Gateway API's inference extension. One gRPC stream is one request.
 
-It decides by the same admission, routers and tables as HTTP's own front (proxy.py), and counts a request at its replica
-until the stream says that its answer is complete, or ends.
+It uses the same admission, routers and tables as the HTTP front (proxy.py). A request counts at its replica until the
+stream reports that its answer is complete, or ends.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from mfsd.serve.gateway.xargs import written
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
 READY: Final = ("", "readiness", SERVICE)
-"""What may be asked for, besides `liveness`."""
+"""Names of services that health checks may ask for, besides `liveness`."""
 ENDPOINTS_MAX: Final = 3
-"""That a proxy is given, the chosen one first: it goes to the next one where it cannot connect."""
+"""Most endpoints that a proxy is given, the chosen one first. It tries the next one if it cannot connect."""
 SPARE_BYTES: Final = 1 << 20
-"""Of a message, besides its body."""
+"""Size of a message in addition to its body."""
 NO_UPSTREAM: Final = (b"502", b"503", b"504")
 
 Context = grpc.aio.ServicerContext[bytes, pb.ProcessingResponse]
@@ -49,12 +49,12 @@ class _Left(Exception):
 
 
 class _Ended(Exception):
-    """By the gateway: the request's engine is lost, or the gateway stops. The proxy ends the request when this stream
-    ends with an error."""
+    """The gateway has ended the request, because its engine is lost or the gateway stops. The proxy ends the request
+    when this stream ends with an error."""
 
 
 class _Foreign(Exception):
-    """What came is not what the protocol has."""
+    """A message is not one of the protocol."""
 
 
 class _Request:
@@ -74,7 +74,7 @@ class _Request:
         self._ongoing = Ongoing()
 
     async def run(self) -> None:
-        """_Foreign, _Ended."""
+        """Serves the stream. _Foreign, _Ended."""
         self._gateway.ongoing.add(self._ongoing)
         try:
             async for message in self._messages():
@@ -138,7 +138,7 @@ class _Request:
             raise _Foreign("a message is not a ProcessingRequest") from None
 
     async def _place(self, call: Call, prompt: Prompt) -> Place:
-        """NoPlace; _Left, by which what waits is withdrawn."""
+        """Waits for a place. NoPlace. _Left withdraws the waiting call."""
         admission = self._gateway.admission
         task = asyncio.ensure_future(admission.place(call, prompt, Role.BOTH, self._among))
         try:
@@ -153,7 +153,7 @@ class _Request:
                     self._ahead.append(message)
             return task.result()
         except (asyncio.CancelledError, _Left):
-            if task.done() and not task.cancelled() and task.exception() is None:  # it was given in the same moment
+            if task.done() and not task.cancelled() and task.exception() is None:  # the place came at the same moment
                 admission.give_back(task.result(), call, prompt)
             raise
         finally:
@@ -169,7 +169,7 @@ class _Request:
 
     async def _request_head(self, message: pb.ProcessingRequest) -> None:
         if message.observability_mode:
-            raise _Left  # nothing that is said here would count
+            raise _Left  # in this mode the proxy ignores all answers
         if message.HasField("protocol_config"):
             self._in = message.protocol_config.request_body_mode
             self._out = message.protocol_config.response_body_mode
@@ -187,7 +187,8 @@ class _Request:
             await self._write(pb.ProcessingResponse(request_headers=pb.HeadersResponse()))
 
     async def _pass_on(self) -> None:
-        """What is no request for tokens, a list of models say, goes to whichever has least to do and counts nothing."""
+        """Passes on a request that is not for tokens, such as one for a list of models. It goes to the replica with the
+        least load and is not counted."""
         self._decided = True
         names = self._gateway.admission.ranked(Router.LEAST_LOADED, Call(), Prompt(0, 0), self._among, ENDPOINTS_MAX)
         if names:
@@ -239,7 +240,7 @@ class _Request:
             await self._write(reply)
 
     async def _decide(self, body: dict[str, Any]) -> list[str]:
-        """The endpoints, the chosen one first; none: it was refused."""
+        """Returns the endpoints, the chosen one first; none if the request was refused."""
         gateway, loop = self._gateway, asyncio.get_running_loop()
         self._decided = True
         exchange = self._exchange = Exchange(self._head.path, self._head.headers, body)
@@ -279,7 +280,7 @@ class _Request:
         served = picked.served_of(message)
         if served and served != turn.replica.endpoint:
             self._moved(turn, served)
-        if headers.get(b":status") in NO_UPSTREAM:  # the proxy's own, or its engine's
+        if headers.get(b":status") in NO_UPSTREAM:  # either the proxy's own answer or the engine's
             self._gateway.doubt(turn.replica)
             self._outcome = "" if served else "failed"
         if self._outcome != "failed":
@@ -290,7 +291,7 @@ class _Request:
         self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if found.end_of_stream:
             self._complete()
-        elif self._out == pb.NONE:  # nothing more is heard of it until it ends
+        elif self._out == pb.NONE:  # no more messages come until the stream ends
             turn.first_byte()
         await self._write(picked.to_answer_head(turn.replica.name))
 
@@ -314,7 +315,8 @@ class _Request:
             await self._write(pb.ProcessingResponse(response_body=pb.BodyResponse()))
 
     def _complete(self) -> None:
-        """The answer has come whole: its replica may have another request, before the proxy has closed the stream."""
+        """Ends the turn after the complete answer, so that its replica may get another request before the proxy closes
+        the stream."""
         if self._turn is not None:
             self._turn.first_byte()
             self._turn.end(self._outcome == "failed")
@@ -322,11 +324,11 @@ class _Request:
             self._outcome = self._outcome or "answered"
 
     def _over(self) -> None:
-        """The stream has ended, by either end."""
+        """Cleans up after the stream has ended at either end."""
         if self._turn is not None and self._answering and self._out == pb.NONE:
             self._complete()
         if self._turn is not None:
-            if self._answering:  # the client has left, or the engine was lost
+            if self._answering:  # the client has left, or the engine is lost
                 self._gateway.doubt(self._turn.replica)
             self._turn.end(self._outcome == "failed")
         if self._exchange is not None:
@@ -334,14 +336,14 @@ class _Request:
 
 
 class Picker:
-    """Serves until it is stopped. Made in the loop that serves."""
+    """The picker's gRPC server. Make it in the loop that serves."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._settings = gateway, gateway.settings.ext_proc
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """OSError, TlsError."""
+        """Starts to listen. OSError, TlsError."""
         gateway, settings = self._gateway, self._settings
         most = gateway.settings.admission.body_max_bytes + SPARE_BYTES
         server = grpc.aio.server(
@@ -384,7 +386,7 @@ class Picker:
             raise OSError(text) from error
 
     async def stop(self, grace_s: float) -> None:
-        """What has begun may end."""
+        """Stops; streams that have begun get `grace_s` to end."""
         if self._server is not None:
             await self._server.stop(grace_s)
 

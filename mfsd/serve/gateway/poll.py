@@ -1,5 +1,5 @@
-"""Reads the state of engines and ports: each engine's `/metrics` (vLLM's names) and `/v1/models`, and what the
-coordinator that leads says of ports."""
+"""Reads the state of engines and ports: each engine's `/metrics` (vLLM's names) and `/v1/models`, and the ports from
+the leading coordinator."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
 KV_USED, CACHE = "vllm:kv_cache_usage_perc", "vllm:cache_config_info"
 READ: Final = (WAITING, RUNNING, KV_USED, CACHE)
 RETRY_S: Final = 1.0
-"""Until it is tried again."""
+"""Time until the watch is tried again."""
 LINE_BYTES_MAX: Final = 64 << 20
+WITHOUT: Final = (404, 501)
+"""Statuses of an engine without metrics. llama.cpp's server answers 501 unless metrics are enabled."""
 FAILURES_MAX: Final = 2
-"""Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
+"""Polls in a row without an answer after which a replica is down. After a refused connection it is down at once."""
 MODELS_EVERY: Final = 10
-"""Polls, of which one reads the models again: engines load adapters while they serve."""
+"""One of this many polls reads the models again, because engines load adapters while they serve."""
 UNUSABLE: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
-"""What a poll without a usable answer ends with; the last one for JSON with more brackets than calls may be deep."""
+"""Errors of a poll without a usable answer. RecursionError is for JSON with too deeply nested brackets."""
 NO_SOCKET_S: Final = 60.0
-"""Without one, until the next is news."""
+"""A missing socket is logged again after this time without one."""
 NO_SOCKET_REMEDY: Final = (
     "raise the limit of open files (LimitNOFILE of the service, ulimit -n) or of ports (net.ipv4.ip_local_port_range)"
 )
@@ -51,18 +53,18 @@ class Log(Protocol):
 
 
 class Metrics(msgspec.Struct):
-    """The sums over an engine's parts (data parallel ranks)."""
+    """Metrics of an engine, summed over its parts (data parallel ranks)."""
 
     waiting: int = 0
     running: int = 0
     kv_used_share: float = 0.0
-    """Of the part that has most in use."""
+    """Share of the part with the highest use."""
     kv_tokens: int = 0
-    """Of one part; 0: unknown."""
+    """KV memory of one part; 0: unknown."""
 
 
 def metrics_of(text: str) -> Metrics:
-    """Only the lines that count are parsed: engines export thousands. ValueError."""
+    """Parses metrics. Only the needed lines are parsed, because engines export thousands. ValueError."""
     lines = [line for line in text.splitlines() if line.startswith(READ)]
     found = Metrics()
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
@@ -81,7 +83,7 @@ def metrics_of(text: str) -> Metrics:
 
 
 def models_of(answer: Any) -> Iterator[tuple[str, Card]]:
-    """Each model, with the longest context that the engine takes."""
+    """Yields each model, with the longest context that the engine accepts."""
     entries = answer.get("data") if isinstance(answer, dict) else None
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
@@ -111,29 +113,31 @@ class Poller:
         forget: Callable[[str], None] = lambda _: None,
         resolve: Callable[[str], Awaitable[list[str]]] = resolve,
     ) -> None:
-        """forget: is told the names of replicas that are there no more."""
+        """forget: called with the names of replicas that have disappeared."""
         self._forget, self._resolve, self._unresolved = forget, resolve, set[str]()
         self._replicas, self._state, self._session, self._log = replicas, state, session, log
         self._failures: dict[str, int] = {}
         self._asked: dict[Hashable, asyncio.Task[None]] = {}
-        """What has not answered yet: replicas, numbers of names that are looked up, the coordinators' path."""
+        """Queries without an answer: of replicas, numbers of names that are looked up, and the coordinators' path."""
         self._timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         self._ports_s = -math.inf
-        """Until when what ports owe may be believed."""
+        """Time until which the bytes that ports owe are valid."""
         self.coordinator = ""
-        """That answered last; empty: none does."""
+        """The coordinator that answered last; empty: none answers."""
         self._models_read: dict[str, int] = {}
-        """Polls since then, of each replica."""
+        """Polls since the models were read, by replica."""
         self._doubted: dict[str, set[str]] = {}
-        """What is wrong with a replica's key or models, as it was logged."""
+        """Logged problems with the key or models of each replica."""
         self._no_socket_s = -math.inf
-        """When that was logged last."""
+        """When a missing socket was last logged."""
         self.watched = ""
-        """That tells of each change; empty: none does, so that it is asked."""
+        """The coordinator that sends each change; empty: none does, so they are polled."""
 
     async def once(self, most_s: float | None = None) -> None:
-        """most_s: the longest wait. What is late (a replica, the coordinators, the addresses of a name) does not hold
-        up the next poll of the others: what it was asked goes on, and it is asked nothing else meanwhile."""
+        """Polls everything once. most_s: the longest wait.
+
+        Whatever is late (a replica, the coordinators, the addresses of a name) does not delay the next poll of the
+        others. Its query goes on, and there is no other query to it in the meantime."""
         began_s = asyncio.get_running_loop().time()
         several = range(len(self._replicas.several))
         asked = [
@@ -150,8 +154,9 @@ class Poller:
         self._lose(began_s)
 
     def _lose(self, began_s: float) -> None:
-        """A host that is off, or a process that has stopped, ends no connection by itself. An engine that has answered
-        anything since this poll began is only slow."""
+        """Ends the calls at replicas that have been silent for too long, because a host that is off or a stopped
+        process ends no connection by itself. An engine that has answered anything since this poll began is only slow.
+        """
         now_s, most_s = asyncio.get_running_loop().time(), self._state.lost_after_s
         for replica in self._replicas.all:
             silent = replica.seen_s < began_s and now_s - replica.seen_s >= most_s
@@ -162,7 +167,7 @@ class Poller:
                     turn.lose(problem)
 
     async def _addresses(self, number: int) -> None:
-        """Where its name cannot be looked up, those that are known stay: whether they answer is seen anyhow."""
+        """Looks up the addresses of a name. If that fails, the known ones stay; polls find out whether they answer."""
         url = self._replicas.several[number].url
         host = urllib.parse.urlsplit(url).hostname or ""
         try:
@@ -186,7 +191,7 @@ class Poller:
         await self._one_at_a_time(replica, partial(self._ask, replica))
 
     async def _one_at_a_time(self, whom: Hashable, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A caller that comes while it is being asked waits for the same answer."""
+        """Runs a query. If the same query is already running, waits for its answer."""
         task = self._asked.get(whom)
         if task is None:
             task = self._asked[whom] = asyncio.create_task(ask())
@@ -205,7 +210,7 @@ class Poller:
                 if isinstance(one, BaseException):
                     raise one
         except UNUSABLE as error:
-            if replica.stage is not Stage.RUNS:  # an engine that starts does not answer yet
+            if replica.stage is not Stage.RUNS:  # a starting engine does not answer yet
                 return
             if own := own_problem(error):
                 self.no_socket(own)
@@ -222,7 +227,7 @@ class Poller:
                 self._log.info("replica-up", replica=replica.name, url=replica.url, models=",".join(replica.models))
 
     def no_socket(self, problem: str) -> None:
-        """The gateway itself can make no connection. Replicas stay as they are: nothing is known of them."""
+        """Logs that the gateway itself can make no connection. Replicas stay as they are: nothing is known of them."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._no_socket_s > NO_SOCKET_S:
             self._log.warning("no-socket", problem=problem, remedy=NO_SOCKET_REMEDY)
@@ -244,11 +249,14 @@ class Poller:
             self._log.warning("replica-doubtful", replica=replica.name, url=replica.url, problem=problem)
 
     async def _models(self, replica: LiveReplica) -> None:
-        """An engine without the page serves what is configured."""
+        """Reads the models. An engine without this page serves the configured ones; an engine that has not loaded its
+        model yet serves none."""
         async with self._get(replica, "/v1/models") as answer:
             replica.seen()
             status, content = answer.status, await answer.read()
         self._models_read[replica.name] = 0
+        if status >= 500 and not replica.healthy:
+            raise ValueError(f"/v1/models answers {status}")
         if status != 200:
             if not replica.settings.models:
                 problem = f"/v1/models answers {status}, so the replica is taken to serve any model; {_remedy(status)}"
@@ -266,7 +274,7 @@ class Poller:
     async def _metrics(self, replica: LiveReplica) -> None:
         async with self._get(replica, "/metrics") as answer:
             replica.seen()
-            if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
+            if answer.status in WITHOUT:  # another kind of engine: only the gateway's own calls are known
                 return
             if answer.status >= 400:
                 raise ValueError(f"/metrics answers {answer.status}")
@@ -276,15 +284,15 @@ class Poller:
         replica.bound_prompts()
 
     async def _health(self, replica: LiveReplica) -> None:
-        """Of its model, not of its web server alone. A page that it has not, or does not show, says nothing."""
+        """Checks the health of the engine's model, not only of its web server. Ignores a missing or forbidden page."""
         async with self._get(replica, "/health") as answer:
             replica.seen()
             if answer.status >= 500:
                 raise ValueError(f"/health answers {answer.status}")
 
     async def watch(self) -> None:
-        """Reads each change of the ports from the coordinator that leads, for as long as there is a gateway. Older ones
-        answer once; they are asked."""
+        """Reads each change of the ports from the leading coordinator, as long as there is a gateway. Older
+        coordinators answer only once; these are polled."""
         while self._state.coordinators:
             for url in self._state.coordinators:
                 try:
@@ -298,7 +306,7 @@ class Poller:
             self._expire()
 
     async def _watch(self, url: str) -> None:
-        """Returns where it does not lead, or no more."""
+        """Watches one coordinator; returns if it does not lead (any more)."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=SILENT_S)
         async with self._session.get(url.rstrip("/") + WATCH, timeout=timeout) as answer:
             if answer.status != 200 or answer.content_type != LINES:
@@ -317,12 +325,12 @@ class Poller:
 
     async def _ports(self) -> None:
         if self.watched:
-            self._expire()  # it may say nothing for now
+            self._expire()  # the watched coordinator may be silent for now
             return
         for url in self._state.coordinators:
             try:
                 async with self._session.get(url.rstrip("/") + PORTS, timeout=self._timeout) as answer:
-                    if answer.status != 200:  # it does not lead
+                    if answer.status != 200:  # this coordinator does not lead
                         continue
                     rows = msgspec.json.decode(await answer.read(), type=PortRows)
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError, msgspec.MsgspecError) as error:

@@ -1,4 +1,4 @@
-"""What the coordinator that leads says of ports: an answer of `GET /v1/ports`, or a line of a watch. Pure."""
+"""State of ports from the leading coordinator: an answer of `GET /v1/ports`, or a line of a watch. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 WATCH: Final = "/v1/ports?watch=1"
 LINES: Final = "application/x-ndjson"
 SILENT_S: Final = 5.0
-"""A coordinator that has said nothing for so long is asked again: it says something each third of a heartbeat."""
+"""A watch without data for so long is started again. A coordinator sends something each third of a heartbeat."""
 _IN: Final = "/in"
 
 
@@ -25,15 +25,15 @@ class PortRow(msgspec.Struct):
 
 class PortRows(msgspec.Struct):
     ttl_ms: float
-    """For so long it may be believed."""
+    """How long the state is valid."""
     ports: list[PortRow]
 
 
 def incoming(port: str) -> str:
-    """The name of a port in the direction that fetches and pushed KV come in by."""
+    """Returns the name of a port's incoming direction, which receives fetches and pushed KV."""
     return port if port.endswith(_IN) else f"{port}{_IN}"
 
 
 def address(port: str) -> str:
-    """Of the NIC."""
+    """Returns the address of the port's NIC."""
     return port.removesuffix(_IN)

@@ -1,4 +1,4 @@
-"""What a body says of its prompt, without a tokenizer."""
+"""Reads the prompt of a body, without a tokenizer."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""Of text, on average. Routers compare by it; nothing is refused by it."""
+"""Average for text. Routers compare prompts by it; no call is refused by it."""
 CHUNK_CHARACTERS: Final = 1024
 CHUNKS_MAX: Final = 256
-"""Of a prompt, that are remembered: 256 KiB of text."""
+"""Most chunks of a prompt that are remembered: 256 KiB of text."""
 
 
 class Prompt(NamedTuple):
     tokens: int
-    """Estimated; exact where the prompt is token numbers."""
+    """Estimate; exact if the prompt consists of token numbers."""
     tokens_least: int
-    """At least so many in the longest of its prompts, for certain: token numbers, or words of text. 0: not known."""
+    """Certain lower bound for the longest of its prompts: token numbers, or words of text. 0: not known."""
     chunks: tuple[bytes, ...] = ()
-    """Digests of its beginning, each of everything up to its end."""
+    """Digests of its beginning; each covers all text up to the end of its chunk."""
 
 
 def prompt_of(body: Mapping[str, Any], chunked: bool = False) -> Prompt:
-    """chunked: with digests, for routers that read them."""
+    """Returns the prompt of a body. chunked: with digests, for routers that use them."""
     tokens, least = 0, 0
     texts: list[str] = []
     for part in _parts(body):
@@ -39,12 +39,12 @@ def prompt_of(body: Mapping[str, Any], chunked: bool = False) -> Prompt:
 
 
 def _cut(body: Mapping[str, Any]) -> bool:
-    """Its engine shortens what is too long, as vLLM reads these: with null for `truncation`, too."""
+    """Whether the engine shortens a prompt that is too long. As in vLLM, a `truncation` of null counts, too."""
     return body.get("truncate_prompt_tokens") is not None or body.get("truncation", "disabled") != "disabled"
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[str | int]:
-    """Texts, and numbers of tokens."""
+    """Yields texts, and numbers of tokens."""
     prompt = body.get("prompt", body.get("input"))
     if isinstance(prompt, str):
         yield prompt

@@ -1,4 +1,4 @@
-"""One request of a client, from its body to the last byte of its answer."""
+"""Serves a client's request, from its body to the last byte of its answer."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Proxy:
             gateway.metrics.requests.labels(exchange.wanted.tier, outcome).inc()
 
     async def _serve(self, gateway: Gateway, exchange: Exchange, answer: Answer, ongoing: Ongoing) -> str:
-        """The outcome."""
+        """Serves the request and returns the outcome."""
         exchange.read(gateway)
         try:
             if gateway.replicas.disaggregated and self._path in pd.PATHS:
@@ -119,9 +119,9 @@ class Proxy:
         body: Body,
         intended: LiveReplica | None = None,
     ) -> Turn:
-        """The call's turn, with the head of the response. NoPlace, NotUsable, NoSocket, FAILED.
+        """Sends a call; returns its turn, with the head of the response. NoPlace, NotUsable, NoSocket, FAILED.
 
-        intended: where it goes if it can."""
+        intended: the replica that gets the call if it can take it."""
         loop = asyncio.get_running_loop()
         among = self._among(gateway, exchange)
         missed: LiveReplica | None = None
@@ -155,7 +155,7 @@ class Proxy:
         raise NoPlace(Choice(replica=None, reason="cannot connect to any replica", refused=Refusal.UNHEALTHY))
 
     def _among(self, gateway: Gateway, exchange: Exchange) -> Among:
-        """An address that is none any more keeps nothing."""
+        """Returns the replicas that may serve the request. An address that no longer exists keeps no answers."""
         keeper = gateway.responses.keeper(exchange.body) if self._path == responses.PATH else None
         return frozenset({keeper}) if keeper is not None and keeper in gateway.replicas.by_name else None
 
@@ -239,7 +239,7 @@ class Proxy:
         finally:
             turn.end(failed)
         found = _object(content) if response.status == 200 else None
-        if found is None:  # the engine's own refusal
+        if found is None:  # the engine itself has refused the call
             status = response.status if response.status != 200 else 502
             await answer.whole(status, headers_back(response, turn.replica), content)
             return "answered"

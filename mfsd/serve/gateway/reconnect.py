@@ -1,7 +1,8 @@
-"""What follows where no connection to a replica could be made.
+"""Handles replicas to which no connection could be made.
 
-Where nothing listens, its process is gone: it is down. Anything else may pass, such as a backlog that is full in a
-burst: it goes behind the others and is tried at once, then ever more seldom, until it can be connected to or is down.
+If nothing listens, the process is gone and the replica is down. Any other problem may pass, such as a full backlog in a
+burst. The replica then goes behind the others, and connections are tried at once and then less and less often, until
+one succeeds or the replica is down.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from mfsd.serve.gateway.upstream import NoSocket, NotSent, connect
 
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
-"""Between two trials; each may take as long as a call's connection."""
+"""Longest pause between two trials. Each trial may take as long as a call's connection."""
 
 
 class Reconnect:
     def __init__(self, log: Log, down: Callable[[LiveReplica, str], None], wake: Callable[[], None]) -> None:
-        """wake: is called when calls that wait may have a chance."""
+        """wake: called when waiting calls may get a place."""
         self._log, self._down, self._wake = log, down, wake
         self._trials: dict[LiveReplica, asyncio.Task[None]] = {}
 
     def failed(self, replica: LiveReplica, error: NotSent) -> None:
-        """To connect to it, for a call or here."""
+        """Handles a failed connection to a replica, of a call or of a trial here."""
         if error.refused or (replica.healthy and replica.not_connected(error.began_s)):
             self._down(replica, str(error))
         elif replica.unconnected and replica not in self._trials:
@@ -41,7 +42,7 @@ class Reconnect:
                 await connect(replica)
             except NotSent as error:
                 self.failed(replica, error)
-            except NoSocket:  # nothing is known of it
+            except NoSocket:  # says nothing about the replica
                 pass
             else:
                 replica.connected()

@@ -1,4 +1,4 @@
-"""The replicas as the gateway knows them: what it has sent itself, at once; what others sent, from the last poll."""
+"""The replicas as the gateway knows them. Its own calls count at once, those of others as of the last poll."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.settings import GatewaySettings, ReplicaSettings
 
 PACE_WEIGHT: Final = 0.1
-"""Of the latest prompt in the mean time of a prompt token."""
+"""Weight of the latest prompt in the mean time per prompt token."""
 FETCH_TOKENS_LEAST: Final = 256
 ERRORS_MAX: Final = 3
-"""Errors in a row by which a replica goes behind the others: one that fails at once is always the least loaded."""
+"""Errors in a row after which a replica goes behind the others. One that fails at once would always have least load."""
 BEHIND_S: Final = 10.0
-"""Then its next answer decides."""
+"""How long it stays behind the others; then its next answer decides."""
 UNCONNECTED_MAX: Final = 2
-"""Connections in a row that could not be made, by which a replica is down."""
+"""Failed connections in a row after which a replica is down."""
 
 
 class Stage(str, Enum):
-    """Of an engine that the gateway itself starts and stops."""
+    """Stage of an engine that the gateway itself starts and stops."""
 
     RUNS = "runs"
-    """Or another program sees to that."""
+    """It runs, or another program starts and stops it."""
     STARTS = "starts"
     STOPS = "stops"
     STOPPED = "stopped"
 
 
 class Card(NamedTuple):
-    """What an engine says of a model; None: nothing."""
+    """What an engine reports about a model. None: not reported."""
 
     prompt_max: int | None = None
     created: int | None = None
@@ -56,44 +56,45 @@ class LiveReplica:
         """Host and port."""
         self.healthy = False
         self.problem = "not asked yet"
-        """Why it is not healthy."""
+        """Why the replica is not healthy."""
         self.models: tuple[str, ...] = tuple(settings.models)
         self.cards: dict[str, Card] = {}
-        """Of the models that its engine names."""
+        """Cards of the models that its engine names."""
         self.prompt_max = settings.kv_tokens
         self.memory_max: int | None = None
-        """Tokens in its KV memory."""
+        """Size of its KV memory in tokens."""
         self.waiting = self.running = self.waiting_tokens = 0
-        """Calls of this gateway: before and after their first byte, and prompt tokens of the former."""
+        """Calls of this gateway before and after their first byte, and the prompt tokens of those before."""
         self.expected = 0
-        """Calls of this gateway that will decode here, if they can, once they are prefilled."""
+        """Calls of this gateway that are to decode here, if possible, once they are prefilled."""
         self.foreign_waiting = self.foreign_running = 0
-        """Of others, when it was polled last."""
+        """Calls of others, as of the last poll."""
         self._most = 0
-        """Calls of this gateway at a time since then: an engine may still count those that have just ended."""
+        """Most calls of this gateway at one time since the last poll. An engine may still count calls that have just
+        ended."""
         self.kv_used_share = 0.0
         self.token_ns = 0
         self.owed = Owed()
         self.prefixes = Prefixes()
         self.turns: set[Losable] = set()
-        """The calls of this gateway that are there."""
+        """Calls of this gateway that are at the replica."""
         self.seen_s = math.inf
-        """When anything came from its engine last, by the loop's clock; infinite: nothing has."""
+        """When anything last came from its engine, by the loop's clock; infinite: nothing has."""
         self.stage = Stage.RUNS
         self.held = False
-        """It is given no more calls, since another engine needs its memory."""
+        """Whether it gets no more calls, because another engine needs its memory."""
         self.used_s = 0.0
-        """When it was given a call last, by the loop's clock."""
+        """When it last got a call, by the loop's clock."""
         self.errors = 0
-        """Answers with 500 or more, in a row."""
+        """Number of answers in a row with status 500 or more."""
         self.behind_s = -math.inf
-        """Until when it gets only what no other replica serves."""
+        """Time until which it gets only calls that no other replica serves."""
         self.unconnected = 0
-        """Connections in a row that could not be made. It is behind the others then, too."""
+        """Number of failed connections in a row. If there are any, it is also behind the others."""
         self._unconnected_s = -math.inf
-        """When the last of them had failed."""
+        """When the last of these connections failed."""
         self.sent = self.failed = 0
-        """Calls so far; those of them that ended with an error of the connection."""
+        """Number of calls so far, and of those that ended with a connection error."""
 
     def begin(self, tokens: int) -> None:
         self.waiting += 1
@@ -106,12 +107,13 @@ class LiveReplica:
         self.running += 1
 
     def leave(self, tokens: int) -> None:
-        """A call that had no byte yet is over."""
+        """Ends a call that had no byte yet."""
         self.waiting -= 1
         self.waiting_tokens -= tokens
 
     def learn(self, ahead_tokens: int, seconds: float) -> None:
-        """A first token came so long after so many prompt tokens waited, its own included."""
+        """Learns the pace from a first token that came after `seconds`. `ahead_tokens` prompt tokens waited, those of
+        its own call included."""
         if ahead_tokens > 0:
             each_ns = int(seconds * 1e9 / ahead_tokens)
             self.token_ns += int(PACE_WEIGHT * (each_ns - self.token_ns)) if self.token_ns else each_ns
@@ -120,7 +122,7 @@ class LiveReplica:
         self.seen_s = asyncio.get_running_loop().time()
 
     def answered(self, status: int) -> bool:
-        """Whether by this one it is behind the others, which is news."""
+        """Counts an answer; returns whether the replica goes behind the others because of it."""
         if status < 500:
             self.errors, self.behind_s = 0, -math.inf
             return False
@@ -132,8 +134,10 @@ class LiveReplica:
         return news
 
     def not_connected(self, began_s: float) -> bool:
-        """Whether it is down by that. Connections that were all begun before one of them failed are the same burst, and
-        count once; one during which anything came from its engine says that it is only busy."""
+        """Counts a failed connection; returns whether the replica is down because of it.
+
+        Connections that were all begun before one of them failed are one burst and count once. If anything came from
+        the engine since the connection was begun, the engine is only busy."""
         if began_s >= self._unconnected_s:
             answers = began_s <= self.seen_s < math.inf
             self.unconnected = 1 if answers else self.unconnected + 1
@@ -144,7 +148,7 @@ class LiveReplica:
         self.unconnected = 0
 
     def behind(self, now_s: float) -> bool:
-        """It gets only what no other replica serves."""
+        """Whether it gets only calls that no other replica serves."""
         return self.unconnected > 0 or self.behind_s > now_s
 
     def polled(self, waiting: int, running: int, kv_used_share: float) -> None:
@@ -155,7 +159,7 @@ class LiveReplica:
         self.kv_used_share = kv_used_share
 
     def bound_prompts(self) -> None:
-        """By what its engine says of contexts and memory, where the configuration has no bound."""
+        """Sets the longest prompt from the engine's contexts and memory, if the configuration has no bound."""
         if self.settings.kv_tokens is None:
             contexts = [card.prompt_max for card in self.cards.values() if card.prompt_max is not None]
             known = [most for most in (max(contexts, default=None), self.memory_max) if most is not None]
@@ -163,16 +167,16 @@ class LiveReplica:
 
     @property
     def requests(self) -> int:
-        """Those of others included."""
+        """Number of requests at the replica, those of others included."""
         return self.waiting + self.running + self.foreign_waiting + self.foreign_running
 
     @property
     def away(self) -> bool:
-        """Its process is not to answer."""
+        """Whether its process is not supposed to answer."""
         return self.stage in (Stage.STOPS, Stage.STOPPED)
 
     def up(self) -> bool:
-        """Whether that is news."""
+        """Marks it healthy; returns whether that is a change."""
         if self.away:  # it has answered just before its process was stopped
             return False
         self.stage = Stage.RUNS
@@ -180,7 +184,7 @@ class LiveReplica:
         return news
 
     def down(self, problem: str) -> bool:
-        """Whether that is news. What its engine had cached is gone with it."""
+        """Marks it down; returns whether that is a change. The cache of its engine counts as lost."""
         news, self.healthy, self.problem = self.healthy, False, problem
         self.foreign_waiting = self.foreign_running = self.unconnected = 0
         self.prefixes.forget()
@@ -201,7 +205,7 @@ class LiveReplica:
             wait_ns=self.waiting_tokens * self.token_ns,
             token_ns=self.token_ns,
             kv_free_share=1.0 - self.kv_used_share,
-            kv_tokens=self.prompt_max if too_long else None,  # an estimate of text refuses nothing
+            kv_tokens=self.prompt_max if too_long else None,  # no call is refused by an estimate of text
             requests_max=self.settings.requests_max,
             cached_tokens=cached,
             fetch_tokens=fetch,
@@ -217,19 +221,20 @@ class ReplicaSet:
         self.all = [LiveReplica(replica) for replica in settings.replicas if not replica.each_address]
         self.by_name = {replica.name: replica for replica in self.all}
         self.several = [replica for replica in settings.replicas if replica.each_address]
-        """Of which each address is a replica; those that were found are among all."""
+        """Configured replicas whose name has several addresses, each a replica. Those found are in `all`."""
         self._found: list[dict[str, LiveReplica]] = [{} for _ in self.several]
         self.disaggregated = any(replica.role is Role.PREFILL for replica in settings.replicas)
         self.whole = any(replica.role is Role.BOTH for replica in settings.replicas)
-        """Some take whole requests."""
+        """Whether there are replicas that take whole requests."""
 
     @property
     def ready(self) -> bool:
-        """One answers, or will once a request wants it."""
+        """Whether a replica answers, or will when a request wants it."""
         return any(replica.healthy or replica.stage is not Stage.RUNS for replica in self.all)
 
     def found(self, number: int, addresses: set[str]) -> tuple[list[LiveReplica], list[LiveReplica]]:
-        """What is new and what is gone of one of several. Requests that have a place at one that is gone keep it."""
+        """Updates the addresses of one of `several`; returns the new and the removed replicas. Requests with a place at
+        a removed replica keep it."""
         here = self._found[number]
         gone = [here.pop(address) for address in here.keys() - addresses]
         new = []
@@ -237,7 +242,7 @@ class ReplicaSet:
             replica = LiveReplica(self.several[number].at(address))
             if (
                 replica.name not in self.by_name or self.by_name[replica.name] in gone
-            ):  # the configuration names it, too
+            ):  # the configuration also names this address itself
                 here[address] = replica
                 new.append(replica)
         if new or gone:
@@ -246,14 +251,14 @@ class ReplicaSet:
         return new, gone
 
     def in_front(self, among: Collection[str] | None, now_s: float) -> Collection[str] | None:
-        """Those of them that are not behind the others."""
+        """Returns those of `among` that are not behind the others."""
         if not any(replica.behind(now_s) for replica in self.all):
             return among
         names = {replica.name for replica in self.all if not replica.behind(now_s)}
         return names if among is None else names.intersection(among)
 
     def view(self, prompt: Prompt, among: Collection[str] | None = None) -> Sequence[Replica]:
-        """among: the names of those that count."""
+        """Returns the router's view of the replicas. among: names of the replicas that are included; None: all."""
         some = self.all if among is None else [replica for replica in self.all if replica.name in among]
         if not prompt.chunks:
             return [replica.view(prompt) for replica in some]
@@ -272,12 +277,12 @@ class ReplicaSet:
         ]
 
     def longest_prompts(self) -> list[int]:
-        """In tokens, of the replicas that have a limit, the shortest first."""
+        """Returns the limits of prompts, in tokens, of the replicas that have one, the shortest first."""
         return sorted(replica.prompt_max for replica in self.all if replica.prompt_max is not None)
 
     def models(self) -> dict[str, Card]:
-        """Of those that are healthy, or will be when one of their models is wanted: the longest prompt that any of them
-        takes, and when the first one had the model."""
+        """Returns the models of replicas that are healthy, or will be when one of their models is wanted. Each has the
+        longest prompt that any of them accepts, and the time when the first one had the model."""
         found: dict[str, Card] = {}
         for replica in self.all:
             if not replica.healthy and replica.stage is Stage.RUNS:

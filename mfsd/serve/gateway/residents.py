@@ -1,8 +1,8 @@
 """Starts an engine when a request wants its model; stops it when another one needs its memory or no request wants it.
 
-Which one gives way is the rule of mfsd.policy.workflow.residency, without host memory to sleep in: an engine runs, or
-its model is on disk. An engine with requests is never stopped, so no request is lost by it; but it is given no more
-once another one has waited for its memory.
+mfsd.policy.workflow.residency decides which engine gives way, without host memory: an engine runs, or its model is on
+disk. An engine with requests is never stopped, so no request is lost. But it gets no more requests once another engine
+has waited long enough for its memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from mfsd.serve.gateway.settings import GatewaySettings
 
 LOOK_S: Final = 2.0
 RETRY_S: Final = 10.0
-"""After a start that failed."""
+"""Pause after a failed start."""
 UNLIMITED_BYTES: Final = 1 << 62
 
 
 class _Life:
-    """One process, from the decision to start it until nothing is left of it."""
+    """The life of one process, from the decision to start it until none of its processes is left."""
 
     def __init__(self, replica: LiveReplica) -> None:
         self.replica, self.backend = replica, Backend(replica.settings.command)
         self.task: asyncio.Task[None]
         self.begun_s: float | None = None
         self.served_s: float | None = None
-        """Since when it runs."""
+        """When it began to serve; None: not yet."""
         self.wanted_gone = False
 
     @property
@@ -51,7 +51,7 @@ class _Life:
         return Runs(replica.name, replica.requests, replica.used_s, served_s, replica.settings.memory_bytes)
 
     def idle(self, now_s: float) -> bool:
-        """It runs without requests; those that it was started for are given to it just after it has."""
+        """Whether it runs without requests. The calls that it was started for get their places just after its start."""
         replica, served_s = self.replica, self.served_s
         if replica.stage is not Stage.RUNS or replica.requests or served_s is None:
             return False
@@ -62,16 +62,16 @@ class Residents:
     def __init__(
         self, settings: GatewaySettings, replicas: ReplicaSet, log: Log, metrics: Metrics, wake: Callable[[], None]
     ) -> None:
-        """wake: is called when calls that wait may have a chance, or none any more."""
+        """wake: called when waiting calls may get a place, or can get none any more."""
         self._settings, self._log, self._wake = settings.residency, log, wake
         self._changes = metrics.engines
         self._own = {replica.name: replica for replica in replicas.all if replica.settings.command}
         self._lives: dict[str, _Life] = {}
         self._retry_s: dict[str, float] = {}
         self._short_s: dict[str, float] = {}
-        """Engines that are wanted and find no memory: since when."""
+        """Engines that are wanted but have no memory -> since when."""
         self._asked: set[str] = set()
-        """Those of them that calls have asked for since the last tick."""
+        """Those of these engines that calls have asked for since the last tick."""
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._closing = False
         self._memory = Residency(
@@ -82,18 +82,27 @@ class Residents:
             on_disk=self._own,
         )
 
-    def begin(self) -> None:
-        """After the first poll: an engine that answers has been started by another program, which sees to it."""
-        for name in [name for name, replica in self._own.items() if replica.healthy]:
-            self._memory.activate(name, 0)
-            self._log.warning("engine-not-ours", replica=name, url=self._own[name].url)
-        for replica in self._own.values():
-            if not replica.healthy:
+    async def begin(self) -> None:
+        """Call it after the first poll. An engine that answers, or whose address something listens on, was started by
+        another program, which manages it."""
+        replicas = list(self._own.values())
+        there = await asyncio.gather(*(self._there(replica) for replica in replicas))
+        for replica, is_there in zip(replicas, there, strict=True):
+            if is_there:
+                self._memory.found(replica.name)
+                self._log.warning("engine-not-ours", replica=replica.name, url=replica.url)
+            else:
                 self._is(replica, Stage.STOPPED)
 
+    @staticmethod
+    async def _there(replica: LiveReplica) -> bool:
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            return replica.healthy or await _listens(replica)
+        return False
+
     def wanted(self, call: Call, prompt: Prompt, role: Role, among: Collection[str] | None = None) -> bool:
-        """Whether the call may wait for an engine, which is started where there is memory for it. among: the names of
-        those that it may have; None: all."""
+        """Whether the call may wait for an engine. The engine is started if there is memory for it. among: names of the
+        replicas that the call may go to; None: all."""
         able = [
             msgspec.structs.replace(replica.view(prompt), healthy=True)
             for replica in self._own.values()
@@ -110,7 +119,7 @@ class Residents:
         return True
 
     def tick(self) -> None:
-        """With each poll."""
+        """Starts and stops engines. Call it with each poll."""
         now_s = self._now_s()
         for life in list(self._lives.values()):
             replica = life.replica
@@ -147,7 +156,8 @@ class Residents:
     # ---- one engine --------------------------------------------------------------------------------------------------
 
     def _make_run(self, replica: LiveReplica) -> None:
-        """As soon as those that give way are gone; not yet, where those that could have requests."""
+        """Starts an engine as soon as those that give way have ended. Nothing happens yet if those that would have to
+        give way may have requests."""
         running = [one for one in self._own.values() if one.stage in (Stage.RUNS, Stage.STARTS)]
         for one in sorted(running, key=lambda one: one.used_s):
             self._memory.used(one.name)
@@ -168,7 +178,7 @@ class Residents:
         life.task = asyncio.create_task(self._live(life, going))
 
     def _hold(self, now_s: float) -> None:
-        """Those of which others have waited for the memory long enough, no more than it takes."""
+        """Holds calls back from engines for whose memory others have waited long enough; from no more than needed."""
         held: set[str] = set()
         running = [life.runs for life in self._lives.values() if not life.replica.away]
         for name, since_s in self._short_s.items():
@@ -180,30 +190,25 @@ class Residents:
             replica.held = replica.name in held
 
     def _look(self, replica: LiveReplica) -> None:
-        """An engine that another program started answers no more. Where nothing listens it has ended, and the gateway
-        may start it; one that is only silent still has its memory."""
+        """Handles an engine of another program that does not answer any more. If nothing listens, it has ended and the
+        gateway may start it. An engine that is only silent still has its memory."""
         if replica.name not in self._looks:
             task = self._looks[replica.name] = asyncio.create_task(self._ended(replica))
             task.add_done_callback(lambda _: self._looks.pop(replica.name, None))
 
     async def _ended(self, replica: LiveReplica) -> None:
-        host, _, port = replica.endpoint.rpartition(":")
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            try:
-                _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), LOOK_S)
-            except ConnectionRefusedError:
+            if not await _listens(replica):
                 self._is(replica, Stage.STOPPED)
                 self._memory.sleep(replica.name)
                 self._log.warning("engine-ended", replica=replica.name, how="nothing listens on its port any more")
                 self._changes.labels(replica.name, "ended").inc()
                 self._wake()
-            else:
-                writer.close()
 
     async def _live(self, life: _Life, going: list[asyncio.Task[None]]) -> None:
         replica = life.replica
         try:
-            if going:  # their memory is free only then
+            if going:  # their memory is free only after they have ended
                 await asyncio.wait(going)
             how = "before it was started" if life.wanted_gone else await self._run(life)
         except OSError as error:
@@ -242,7 +247,7 @@ class Residents:
         life.task.add_done_callback(lambda _: killer.cancel())
 
     def _ends(self, life: _Life) -> None:
-        """It serves no more, and may still have memory."""
+        """Marks an engine that serves no more but may still have memory."""
         if life.served_s is None and life.replica.stage is Stage.RUNS:
             life.served_s = self._now_s()
         life.replica.down("")
@@ -253,7 +258,7 @@ class Residents:
         name = life.replica.name
         self._ends(life)
         self._is(life.replica, Stage.STOPPED)
-        self._memory.sleep(name)  # to disk, since there is no host memory
+        self._memory.sleep(name)  # on disk, since there is no host memory
         del self._lives[name]
 
     def _failed(self, replica: LiveReplica, problem: str) -> None:
@@ -270,8 +275,19 @@ class Residents:
         return asyncio.get_running_loop().time()
 
 
+async def _listens(replica: LiveReplica) -> bool:
+    """Whether something listens at the replica's address. OSError or TimeoutError if that cannot be found out."""
+    host, _, port = replica.endpoint.rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), LOOK_S)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
 def _profile(name: str, memory_bytes: int) -> ModelProfile:
-    """What residency reads of it."""
+    """Returns the profile of a model, as far as residency reads it."""
     return ModelProfile(
         name=name,
         weights_bytes=max(1, memory_bytes),

@@ -1,6 +1,6 @@
-"""Which replica keeps an answer of /v1/responses.
+"""Remembers which replica keeps an answer of /v1/responses.
 
-Engines keep theirs in their own memory, so that only the same one can serve a request that goes on from it
+Engines keep answers in their own memory, so only the same engine can serve a request that continues from one
 (`previous_response_id`)."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
 class Responses:
-    """Of the latest answers; what is older is routed as any other request."""
+    """The replicas of the latest answers. Requests that continue from an older one are routed as any other."""
 
     def __init__(self, most: int = RESPONSES_MAX) -> None:
         self._most = most
@@ -40,13 +40,13 @@ class Responses:
         return len(self._replica)
 
     def learn(self, answer: bytes, replica: str) -> None:
-        """From a whole answer, if it has an id."""
+        """Learns from a whole answer, if it has an id."""
         with contextlib.suppress(*_NONE):
             self._keep(_ANSWER.decode(answer).id, replica)
 
     def learn_stream(self, events: bytes, replica: str) -> bool:
-        """From the first event of a stream, which has the answer as far as there is any. False: only comments
-        have come, by which engines keep connections open."""
+        """Learns from the first event of a stream, which has the answer so far. Returns False if only comments have
+        come, with which engines keep connections open."""
         data = next((line for line in events.splitlines() if line.startswith(b"data:")), None)
         if data is None:
             return False
@@ -63,12 +63,13 @@ class Responses:
             self._replica.popitem(last=False)
 
     def keeper(self, body: dict[str, Any]) -> str | None:
-        """The replica that has what the request goes on from; None: nothing, or nothing known."""
+        """Returns the replica with the answer that the request continues from; None if it continues from none or the
+        replica is unknown."""
         name = body.get("previous_response_id")
         return self.keeper_of(name) if isinstance(name, str) else None
 
     def keeper_of(self, name: str) -> str | None:
-        """As `keeper`, of the answer's own name."""
+        """Returns the replica that keeps the answer of this name; None if unknown."""
         if name not in self._replica:
             return None
         self._replica.move_to_end(name)

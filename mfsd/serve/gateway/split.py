@@ -1,4 +1,4 @@
-"""The two calls of a request that is prefilled at one instance and decoded at another, and where the second will go."""
+"""The two calls of a request that is prefilled at one instance and decoded at another."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from mfsd.serve.gateway.ports import address
 from mfsd.serve.gateway.replicas import LiveReplica
 
 Body = Callable[[LiveReplica], dict[str, Any]]
-"""What a call says, by where it goes."""
+"""Returns the body of a call for the replica that it goes to."""
 
 
 class SplitRequest:
-    """Where both instances have ports, which are of nodes with MFS, the decode instance is chosen as the prefill is
-    sent, and its NIC is named to both: the prefill instance announces for that port what its queue will send there."""
+    """Makes the bodies of the two calls.
+
+    If both instances have ports, on nodes with MFS, the decode instance is chosen when the prefill is sent, and both
+    are given its NIC: the prefill instance then announces for that port what its queue will send there."""
 
     def __init__(self, gateway: Gateway, exchange: Exchange) -> None:
         self._gateway, self._exchange = gateway, exchange
         self._connector = gateway.settings.disaggregation.connector
         self._transfer = f"mfs-{exchange.request_id}"
         self.intended: LiveReplica | None = None
-        """For the decode; None: chosen when the prompt is computed."""
+        """Decode instance; None: it is chosen when the prompt is computed."""
         self._expected = False
 
     def prefill(self, replica: LiveReplica) -> dict[str, Any]:
@@ -34,7 +36,7 @@ class SplitRequest:
         return pd.prefill(self._exchange.body, self._connector, self._transfer, self._nic(replica))
 
     def decode(self, answer: dict[str, Any], prefilled: LiveReplica) -> Body:
-        """answer: of the prefill."""
+        """Returns the body of the call that decodes. answer: that of the prefill."""
 
         def body(replica: LiveReplica) -> dict[str, Any]:
             self.end()
@@ -44,7 +46,7 @@ class SplitRequest:
         return body
 
     def end(self) -> None:
-        """The second call has its place, or there is none."""
+        """Takes back what is expected of the decode instance: the second call has its place, or there is none."""
         if self._expected and self.intended is not None:
             self.intended.expected -= 1
         self._expected = False

@@ -1,4 +1,4 @@
-"""What a gateway shows of itself at /status.json of its own address for that."""
+"""The status of a gateway, shown at /status.json of the address for its own pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     tiers: list[str]
     waiting: int
-    """Those of others included."""
+    """Waiting requests, those of others included."""
     running: int
     requests_max: int
     waiting_tokens: int
     kv_used_share: float
     token_us: float
-    """To compute a prompt token, as learned; 0: unknown."""
+    """Learned time to compute a prompt token; 0: unknown."""
     owed_bytes: int | None
     sent: int
     failed: int
     stage: Stage = Stage.RUNS
-    """Of an engine that the gateway starts and stops."""
+    """Stage of an engine that the gateway starts and stops."""
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
     queue_max: int
     programs: int
     coordinator: str
-    """That ports are known from; empty: none."""
+    """The coordinator from which the ports are known; empty: none."""
     replicas: list[ReplicaStatus]
     watched: bool = False
-    """It tells of each change; else it is asked with every poll."""
+    """Whether the coordinator sends each change. Otherwise it is asked with every poll."""

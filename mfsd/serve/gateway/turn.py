@@ -1,4 +1,4 @@
-"""One call at one replica: what is counted from its place to its end."""
+"""One call at one replica, which is counted from its place to its end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Turn:
         self.replica.turns.add(self)
 
     def lose(self, problem: str) -> None:
-        """Its replica is taken for lost: the request ends, and its place is free."""
+        """Ends the request and frees its place, because its replica is taken for lost."""
         self._lost = True
         self._ongoing.end(engine_lost(problem))
 
     def moved(self, replica: LiveReplica) -> None:
-        """Before its first byte: another one has the call, since that which was chosen could not be used."""
+        """Moves the call, before its first byte, to another replica, because the chosen one could not be used."""
         programs, program, now_s = self._gateway.programs, self._call.program, self._now_s()
         self.replica.leave(self._prompt.tokens)
         self.replica.failed += 1
@@ -51,17 +51,17 @@ class Turn:
         if self._prompt.chunks:
             replica.prefixes.sent(self._prompt.chunks)
         replica.turns.add(self)
-        self._gateway.admission.wake()  # there is a place at the one that it had
+        self._gateway.admission.wake()  # its former replica has a free place
 
     def answered(self, status: int) -> None:
-        """The head of its answer has come."""
+        """Handles the head of the answer."""
         gateway, replica = self._gateway, self.replica
         gateway.metrics.answers.labels(replica.name, f"{status // 100}xx").inc()
         if replica.answered(status):
             gateway.log.warning("replica-behind", replica=replica.name, errors=replica.errors, status=status)
 
     def first_byte(self, learn: bool = False) -> None:
-        """learn: it is the first token's, so that it says how long prompts take here."""
+        """Handles the first byte of the answer. learn: it is of the first token, so learn prompt times from it."""
         if self._first_s is not None:
             return
         self._first_s = self._now_s()
@@ -72,7 +72,7 @@ class Turn:
             self.replica.learn(self._ahead_tokens, self._first_s - self._begun_s)
 
     def end(self, failed: bool = False) -> None:
-        """Once. A response that was not read to its end is closed, by which its engine aborts the request."""
+        """Ends the call, once. Closes a response that was not read to its end, so that its engine aborts the call."""
         if self.response is not None and not self.response.closed:
             self.response.close()
         self.replica.turns.discard(self)
@@ -91,11 +91,11 @@ class Turn:
         )
         self._gateway.admission.ended(self._place, self._call)
         if not self.replica.turns and self.replica.name not in self._gateway.replicas.by_name:
-            self._gateway.metrics.forget(self.replica.name)  # its address went first, and was counted for again
+            self._gateway.metrics.forget(self.replica.name)  # its address is gone, and this call has made them again
 
     @property
     def _answers(self) -> bool:
-        """The client gets what it produces."""
+        """Whether the client gets the output of this call."""
         return self.replica.settings.role is not Role.PREFILL
 
     def _since_arrival_s(self, now_s: float) -> float:

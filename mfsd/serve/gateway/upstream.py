@@ -1,5 +1,5 @@
-"""Calls to engines. A call is sent once: only where no connection was made, so that no byte of it can have reached an
-engine, may it be sent to another one."""
+"""Calls to engines. A call is sent only once. It may be sent to another engine only if no connection was made, so that
+no byte of it can have reached an engine."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from mfsd.serve.gateway.replicas import LiveReplica
 from mfsd.serve.headers import HEADERS, OBJECTIVES
 
 CONNECT_S: Final = 3.0
-"""Until there is a connection, the look-up of its name included."""
+"""Time limit for a connection, the look-up of its name included."""
 PROBE_S: Final = 10
-"""A connection without bytes is probed so often, and ends after three probes without an answer."""
+"""Interval of the probes of a connection without bytes, which ends after three probes without an answer."""
 UNANSWERED_MS: Final = 60_000
-"""Bytes that the other host has not confirmed for so long end it, too."""
+"""A connection also ends if the other host has not confirmed bytes for so long."""
 KEEP_ALIVE_S: Final = 2.0
-"""Below that of engines (uvicorn's is 5 s): a connection that the engine closes while a call is written to it would be
-an error that may not be repeated."""
+"""Shorter than that of engines (uvicorn's is 5 s). If an engine closed a connection while a call is written to it, that
+would be an error after which the call must not be repeated."""
 HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer upgrade transfer-encoding "
     b"content-length".split()
 )
 NOT_SENT_ON: Final = HOP | {b"host", b"expect", b"accept-encoding", *HEADERS, *OBJECTIVES}
-"""What requests say of themselves goes in the body, made safe (`xargs`)."""
+"""Headers that are not passed on. The words of requests go in the body, made safe (`xargs`)."""
 NOT_SENT_BACK: Final = HOP | {b"server", b"date"}
 
 
 def in_a_line(error: BaseException) -> str:
-    """What it says; its kind where it says nothing."""
+    """Returns the error's message in one line; its kind if there is no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -44,20 +44,20 @@ class NotSent(Exception):
     """No connection was made."""
 
     def __init__(self, text: str, refused: bool, began_s: float) -> None:
-        """refused: nothing listens there. began_s: when it was tried, by the loop's clock."""
+        """refused: nothing listens there. began_s: when the trial began, by the loop's clock."""
         super().__init__(text)
         self.refused, self.began_s = refused, began_s
 
 
 class NoSocket(Exception):
-    """The gateway itself can make no connection, which says nothing of the engine."""
+    """The gateway itself can make no connection, which says nothing about the engine."""
 
 
 OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
 
 def own_problem(error: BaseException) -> str:
-    """Of this process or host, by which no connection could be made; empty: the other end's."""
+    """Returns the problem of this process or host that prevents a connection; empty if it is the other end's."""
     if not isinstance(error, aiohttp.ClientConnectorError):
         return ""
     found = error.os_error
@@ -72,12 +72,12 @@ def own_problem(error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Nothing listens there."""
+    """Whether the error means that nothing listens there."""
     return isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
 
 
 def _value(value: bytes) -> str:
-    """Of a header, as aiohttp writes it again: in UTF-8."""
+    """Returns the value of a header as text that aiohttp writes as the same bytes, in UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -91,7 +91,7 @@ class Upstream:
     async def post(
         self, replica: LiveReplica, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]], request_id: str
     ) -> aiohttp.ClientResponse:
-        """As `call`."""
+        """Sends a POST, as `call` does."""
         return await self.call(replica, "POST", path, body, headers, request_id)
 
     async def call(
@@ -103,8 +103,8 @@ class Upstream:
         headers: Sequence[tuple[bytes, bytes]],
         request_id: str,
     ) -> aiohttp.ClientResponse:
-        """The answer's head; its body is still to be read. NotSent, NoSocket; aiohttp.ClientError: it may have been
-        sent."""
+        """Sends a call and returns the head of its answer; the body is still to be read. NotSent, NoSocket.
+        aiohttp.ClientError: the call may have been sent."""
         sent_on = [(name, value) for name, value in headers if name not in NOT_SENT_ON]
         carried = [(name.decode("latin-1"), _value(value)) for name, value in sent_on]
         if not any(name == "x-request-id" for name, _ in carried):
@@ -116,7 +116,7 @@ class Upstream:
                 replica.url + path,
                 data=body or None,
                 headers=carried,
-                allow_redirects=False,  # to follow one would send the call a second time
+                allow_redirects=False,  # following one would send the call a second time
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             if problem := own_problem(error):
@@ -127,7 +127,7 @@ class Upstream:
 
 
 async def content_of(answer: aiohttp.ClientResponse, replica: LiveReplica) -> bytes:
-    """Its whole body. FAILED."""
+    """Returns the whole body of an answer. FAILED."""
     parts: list[bytes] = []
     async for part in answer.content.iter_any():
         replica.seen()
@@ -136,7 +136,7 @@ async def content_of(answer: aiohttp.ClientResponse, replica: LiveReplica) -> by
 
 
 async def connect(replica: LiveReplica) -> None:
-    """Makes a connection and ends it. NotSent, NoSocket."""
+    """Makes a connection and closes it. NotSent, NoSocket."""
     host, _, port = replica.endpoint.rpartition(":")
     began_s = asyncio.get_running_loop().time()
     try:
@@ -149,7 +149,7 @@ async def connect(replica: LiveReplica) -> None:
 
 
 def keep_watch(connection: socket.socket | TransportSocket) -> None:
-    """The kernel ends the connection when the other host is gone without a word."""
+    """Lets the kernel end the connection if the other host disappears without closing it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, PROBE_S),
@@ -172,7 +172,7 @@ def session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(
             limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=10, socket_factory=_socket
         ),
-        cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and its engine: they pass, and none is kept
+        cookie_jar=aiohttp.DummyCookieJar(),  # cookies pass between a client and its engine; the gateway keeps none
         timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
         auto_decompress=False,
         skip_auto_headers=("Accept-Encoding", "User-Agent", "Content-Type"),
@@ -180,7 +180,8 @@ def session() -> aiohttp.ClientSession:
 
 
 async def whole_events(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """One or more events at a time, so that an error can follow the last one; at the end what is left. FAILED."""
+    """Yields whole events, one or more at a time, so that an error can follow the last one; at the end, the rest.
+    FAILED."""
     rest = b""
     async for chunk in answer.content.iter_any():
         rest += chunk
@@ -192,7 +193,7 @@ async def whole_events(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _events_end(text: bytes) -> int:
-    """Where the last whole event ends; 0: there is none."""
+    """Returns the end of the last whole event; 0 if there is none."""
     return max((at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := text.rfind(mark)) >= 0), default=0)
 
 
@@ -203,4 +204,4 @@ def headers_back(answer: aiohttp.ClientResponse, replica: LiveReplica) -> list[t
 
 
 FAILED: Final = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-"""What a call can end with whose bytes may have been read."""
+"""Errors of a call whose bytes may have been read."""

@@ -1,4 +1,4 @@
-"""What a request says of itself, read once, and written for its engine so that both go by the same numbers."""
+"""Reads the words of a request once, and writes them for its engine so that both use the same numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ READ: Final = frozenset(
     {*TTFT_KEYS, "tbt_slo_ms", "slo_tbt_ms", "ttlt_slo_ms", "slo_ttlt_ms", "session", "session_id", "program_id"}
     | {"parent", "parent_session", "importance", "tenant", "role", "application", "expected_output_tokens", *QOS_KEYS}
 )
-"""Words that are written anew; all others stay as they are."""
+"""Words that are rewritten; all others stay as they are."""
 LEAST_MS: Final = 1.0
-"""A deadline that is past stays one."""
+"""Least value that is written, so that a deadline in the past is still a deadline."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 def words_of(body: Mapping[str, Any], headers: Headers, tiers: Mapping[str, object]) -> Words:
-    """What the body says goes before headers; of two headers for one word the first in the table."""
+    """Reads the words. The body goes before headers. Of two headers for one word the first in HEADERS counts."""
     carried = {name: value.decode("latin-1") for name, value in headers if name in HEADERS or name in OBJECTIVES}
     said: dict[str, Any] = {}
     if carried:
@@ -34,8 +34,8 @@ def words_of(body: Mapping[str, Any], headers: Headers, tiers: Mapping[str, obje
 
 
 def written(body: dict[str, Any], wanted: Wanted, words: Words, waited_s: float = 0.0) -> dict[str, Any]:
-    """The body with the words for its engine; the same one where there are none. waited_s: in the gateway, which is
-    taken off the deadlines that count from arrival."""
+    """Returns the body with the words for its engine; the same object if there are none. waited_s: time in the gateway,
+    which is subtracted from the deadlines that count from arrival."""
     fields: dict[str, Any] = {}
     if wanted.ttft_s is not None:
         fields["ttft_slo_ms"] = max(LEAST_MS, (wanted.ttft_s - waited_s) * 1e3)
@@ -53,7 +53,7 @@ def written(body: dict[str, Any], wanted: Wanted, words: Words, waited_s: float 
     if wanted.tier != NO_TIER:
         fields["tier"] = wanted.tier
     elif isinstance(words.tier, str) and words.tier:
-        fields["tier"] = words.tier[:64]  # not one of the gateway's: the engine may know it
+        fields["tier"] = words.tier[:64]  # the gateway does not have this tier, but the engine may
     if not fields and not isinstance(before, dict):
         return body
     return {**body, FIELD: {**kept, **fields}}

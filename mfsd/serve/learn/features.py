@@ -1,4 +1,4 @@
-"""What is known of a call when it arrives: its place in the workflow, its prompt, and what came before it."""
+"""Features of a call when it arrives: its place in the workflow, its prompt, and the calls before it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FEATURES: Final = (
     "role", "position", "invocation", "tools", "prompt_tokens", "new_tokens", "after_tool", "previous_tool_call",
     "previous_output_tokens",
 )  # fmt: skip
-"""A model learned with others than these is refused."""
+"""Names of the features. A model that was learned with others is refused."""
 CATEGORICAL: Final = ("role",)
 TOOL_PROBABILITY: Final = "tool_probability"
-"""What the length's regressor has besides: the classifier's answer."""
+"""The additional feature of the regressors of lengths: the result of the classifier."""
 
 
 def features_hash() -> str:
@@ -24,25 +24,25 @@ def features_hash() -> str:
 
 
 class CallInfo(NamedTuple):
-    """A call on arrival. None: not known."""
+    """A call on arrival. A field of None is not known."""
 
     role: str = ""
     position: int = 0
-    """Which call of its session, from 0."""
+    """Number of the call in its session, from 0."""
     invocation: int = 0
-    """Which call of its role in the session, from 0."""
+    """Number of the call among those of its role in the session, from 0."""
     tools: int = 0
     prompt_tokens: int = 1
     new_tokens: int = 1
-    """Prompt tokens that the role's call before it had not."""
+    """Prompt tokens that the role's previous call did not have."""
     after_tool: bool | None = None
     previous_tool_call: bool | None = None
-    """Of the role's call before it; so is the next."""
+    """Of the role's previous call, as is the next field."""
     previous_output_tokens: int | None = None
 
 
 def vector(call: CallInfo, roles: Sequence[str]) -> tuple[float, ...]:
-    """In the order of FEATURES; a role that was not learned, and what is not known, is missing (NaN)."""
+    """Returns the values in the order of FEATURES. Unknown values and roles that were not learned are NaN (missing)."""
     return (
         float(roles.index(call.role)) if call.role in roles else math.nan,
         float(call.position),
@@ -61,14 +61,14 @@ def _or_missing(value: float | None) -> float:
 
 
 class Sessions:
-    """Turns requests in the order of time into calls: counts positions, and remembers what came before."""
+    """Turns requests, in order of time, into calls: counts positions and remembers the previous calls."""
 
     def __init__(self) -> None:
         self._positions: dict[int | str, int] = {}
         self._before: dict[tuple[int | str, str], tuple[int, RequestRow]] = {}
 
     def call(self, row: RequestRow) -> CallInfo:
-        """The row's own answer is not in it; `ended` makes it known to the next."""
+        """Returns the call of a row, without the row's own answer. `ended` makes the answer known to later calls."""
         position = self._positions.get(row.session_id, 0)
         count, before = self._before.get((row.session_id, row.role), (0, None))
         seen = before.input_length + before.output_length if before else 0

@@ -1,4 +1,4 @@
-"""How good a model is on rows that it has not seen."""
+"""Measures a model on rows that it has not seen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNBOUNDED = float("inf")
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Shares of the answers within the bound, of those that had one."""
+    """Shares of answers within their bound, among those that had one."""
 
     epsilon: float
     covered: float
@@ -25,7 +25,7 @@ class Coverage(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """auc, f1: of tool use, null where it was not learned; mae, r2: of output tokens."""
+    """auc and f1 are of tool use, null if that was not learned; mae and r2 are of output tokens."""
 
     requests: int
     auc: float | None
@@ -59,7 +59,7 @@ def measure(model: Model, test: Part) -> Measures:
 
 
 def _coverage(predictor: Predictor, test: Part, predicted: Sequence[float], epsilon: float) -> Coverage:
-    """Bounds as they are used: each answer is bounded before it is known, and counts for the next."""
+    """Measures bounds as they are used: each answer gets its bound before it is known, then counts for later ones."""
     bounds = predictor.bounds(epsilon)
     covered = bounded = 0
     total = 0.0

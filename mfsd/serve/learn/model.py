@@ -1,8 +1,8 @@
 """A learned model: its file, and prediction from it.
 
-The file is one line of JSON that says what it is, then the model as JSON: trees as LightGBM writes them, the
-calibration as points, the latest errors of the lengths for bounds. A file that is foreign, cut short, or learned with
-other features is refused with one line.
+The file starts with a header, one line of JSON. Then comes the model as JSON: trees as LightGBM writes them, the
+calibration as points, and the latest errors of the lengths, for bounds. A file that is no model, incomplete, or learned
+with other features is refused with one line.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mfsd.serve.learn.prior import UNKNOWN_TOOL
 FORMAT: Final = "mfs-output-lengths"
 VERSION: Final = 1
 OUTPUT_MAX: Final = 1e6
-"""Tokens; no prediction is above it."""
+"""Highest prediction, in tokens."""
 
 
 class ModelError(Exception):
-    """One line: what is wrong with the file, and the remedy."""
+    """A model cannot be used. The message is one line with the problem and the remedy."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,20 +40,20 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learned. Strings of trees are LightGBM's own text."""
+    """The learned model. Trees are in LightGBM's own text format."""
 
     roles: tuple[str, ...]
     """The categories of the feature `role`, in order."""
     intent: str
-    """Whether the call uses a tool; empty: the rows did not say."""
+    """Trees that predict whether the call uses a tool; empty: the rows did not say."""
     calibration: tuple[tuple[float, float], ...]
-    """Isotonic: score -> share of calls with that score that used a tool."""
+    """Isotonic map: score -> share of the calls with that score that used a tool."""
     lengths: dict[str, str]
-    """Regressor of log(1 + tokens) by role, those with enough rows; "" is that of all."""
+    """Regressor of log(1 + tokens) by role, for roles with enough rows; "" is the regressor of all."""
     errors: tuple[tuple[float, ...], ...]
-    """Tokens less prediction, the latest of each bucket of prompt lengths, oldest first."""
+    """Latest values of tokens less prediction, for each bucket of prompt lengths, oldest first."""
     requests: int
-    """It was learned from."""
+    """Number of requests that it was learned from."""
 
 
 class Prediction(NamedTuple):
@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
 
 
 def calibrated(points: Sequence[tuple[float, float]], score: float) -> float:
-    """Linear between the points, flat beyond them."""
+    """Returns the calibrated score: linear between the points, constant outside of them."""
     if not points:
         return score
     place = bisect_right([x for x, _ in points], score)
@@ -75,7 +75,7 @@ def calibrated(points: Sequence[tuple[float, float]], score: float) -> float:
 
 
 class Predictor:
-    """Raises ModelError where LightGBM is missing or cannot read the trees."""
+    """Predicts with a model. ModelError if LightGBM is missing or cannot read the trees."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -106,7 +106,7 @@ class Predictor:
         return [Prediction(p, t) for p, t in zip(tools, tokens, strict=True)]
 
     def tool_probabilities(self, calls: Sequence[CallInfo]) -> list[float]:
-        """Eq 1; 0 without tools."""
+        """Returns the probability of tool use (Eq 1); 0 without tools."""
         scores = self._intent.predict(self._table(calls)) if self._intent is not None else [UNKNOWN_TOOL] * len(calls)
         return [
             calibrated(self._model.calibration, float(score)) if call.tools else 0.0
@@ -114,7 +114,7 @@ class Predictor:
         ]
 
     def bounds(self, epsilon: float) -> LengthBounds:
-        """Bounds that start from the errors seen in training; the caller adds those of requests as they end."""
+        """Returns bounds that start from the errors of training. The caller adds those of requests as they end."""
         bounds = LengthBounds(epsilon)
         for bucket, errors in enumerate(self._model.errors):
             for error in errors:
@@ -132,7 +132,7 @@ class Predictor:
 
 
 def write(path: Path, model: Model) -> None:
-    """Whole or not at all."""
+    """Writes the file atomically."""
     body = msgspec.json.encode(model)
     header = Header(
         format=FORMAT,

@@ -1,4 +1,4 @@
-"""Recorded requests: JSON lines, one request a line, in the order of time within each session."""
+"""Recorded requests: JSON lines with one request per line, in order of time within each session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that has ended. Fields that are not named here are ignored."""
+    """One request that has ended. Other fields of a line are ignored."""
 
     session_id: int | str
     timestamp: float
@@ -18,16 +18,15 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens."""
     output_length: int
     role: str = ""
-    """Of the caller in the workflow: planner, coder, main ..."""
+    """Role of the caller in the workflow: planner, coder, main ..."""
     tools: int = 0
-    """How many tools the call may use, or the tokens that describe them; 0: none."""
+    """Number of tools that the call may use, or of tokens that describe them; 0: none."""
     after_tool: bool | None = None
     """Whether the prompt ends with a tool's result; null: not known."""
     tool_call: bool | None = None
-    """Whether the answer called a tool; null: not known, and the row teaches lengths only."""
+    """Whether the answer called a tool; null: not known, and only lengths are learned from the row."""
     group: int | str | None = None
-    """Sessions that must not be parted into training and test, such as forks of one conversation; default: the
-    session."""
+    """Group of sessions that must be in the same part, such as forks of one conversation; default: the session."""
 
     def __post_init__(self) -> None:
         for name in ("timestamp", "input_length", "output_length", "tools"):
@@ -40,14 +39,14 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowsError(Exception):
-    """One line that names the file and its row."""
+    """Rows cannot be used. The message is one line that names the file and the row."""
 
 
 _decode = msgspec.json.Decoder(RequestRow).decode
 
 
 def read_rows(path: Path) -> list[RequestRow]:
-    """RowsError for the first row that cannot be used, and for a file without any."""
+    """Reads the rows. RowsError for the first row that cannot be used, and for a file without rows."""
     try:
         with path.open("rb") as lines:
             return checked(_rows(path, lines), str(path))
@@ -61,13 +60,13 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[RequestRow]:
             continue
         try:
             yield _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: of too many brackets
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last for too many brackets
             remedy = "each line is one request with session_id, timestamp, input_length and output_length"
             raise RowsError(f"{path}:{number}: {' '.join(str(error).split())}; {remedy}") from error
 
 
 def checked(rows: Iterable[RequestRow], name: str) -> list[RequestRow]:
-    """The rows, which must rise in time within each session and hold at least one answer."""
+    """Returns the rows, which must be in order of time within each session and have at least one answer. RowsError."""
     found: list[RequestRow] = []
     latest: dict[int | str, float] = {}
     for row in rows:

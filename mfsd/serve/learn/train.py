@@ -1,7 +1,7 @@
-"""Training (Maestro III-B): a classifier of tool use, calibrated, whose answer is a feature of the lengths' regressors.
+"""Training (Maestro III-B): a calibrated classifier of tool use, whose result is a feature of the length regressors.
 
-Sessions are parted 3:1:1 into training, calibration (early stopping, isotonic map, errors for bounds) and test, by a
-hash of their group: the same rows give the same parts on every machine.
+Sessions are split 3:1:1 into training, calibration (early stopping, isotonic map, errors for bounds) and test by a hash
+of their group, so that the same rows give the same parts on every machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mfsd.serve.learn.rows import RequestRow, RowsError
 
 ROUNDS: Final = 400
 PATIENCE: Final = 20
-"""Rounds without a better score on the calibration part after which training ends."""
+"""Training ends after this many rounds without a better score on the calibration part."""
 ROLE_ROWS: Final = 1000
-"""Training rows from which a role has a regressor of its own."""
+"""Training rows that a role needs for its own regressor."""
 LEAST_ROWS: Final = 50
-"""Of each part."""
+"""Least number of rows of each part."""
 LEAST_INTENT: Final = 10
-"""Rows of either answer, in training and in calibration, below which no classifier is learned."""
+"""Rows that each of the two answers needs, in training and in calibration, for a classifier."""
 ROLES_MAX: Final = 64
 PARAMETERS: Final = {
     "learning_rate": 0.05, "num_leaves": 31, "min_data_in_leaf": 40, "verbosity": -1, "seed": 1, "deterministic": True,
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 class Learned(NamedTuple):
     model: Model
     test: Part
-    """Rows that it has not seen."""
+    """Rows that the model has not seen."""
 
 
 def parted(rows: Sequence[RequestRow]) -> Parts:
@@ -60,7 +60,7 @@ def parted(rows: Sequence[RequestRow]) -> Parts:
 
 
 def learn(rows: Sequence[RequestRow], progress: Progress) -> Learned:
-    """RowsError where there is too little to learn from."""
+    """Learns a model. RowsError if there are too few rows."""
     parts = parted(rows)
     for name, part in zip(Parts._fields, parts, strict=True):
         if len(part) < LEAST_ROWS:
@@ -81,7 +81,7 @@ def learn(rows: Sequence[RequestRow], progress: Progress) -> Learned:
 
 
 def _intent(parts: Parts, roles: Sequence[str], progress: Progress) -> tuple[str, tuple[tuple[float, float], ...]]:
-    """Trees and calibration; nothing where the rows do not say or all say the same."""
+    """Returns trees and calibration; both are empty if the rows do not tell tool use, or all tell the same."""
     train, calibrate = (
         [(c, bool(r.tool_call)) for c, r in part if r.tool_call is not None and c.tools] for part in parts[:2]
     )
@@ -100,7 +100,7 @@ def _intent(parts: Parts, roles: Sequence[str], progress: Progress) -> tuple[str
 
 
 def _lengths(parts: Parts, bare: Model, progress: Progress) -> dict[str, str]:
-    """Of all, and of each role with rows enough. `bare`: the model without them."""
+    """Returns the regressors of all roles and of each role with enough rows. `bare`: the model without them."""
     tables = []
     for part in parts[:2]:
         calls = [call for call, _ in part]
