@@ -10,6 +10,7 @@ import click
 from mfsd.cli.daemon_call import EXIT_REFUSED, ask_or_exit
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
 from mfsd.cli.program import daemon_command
+from mfsd.node.config import Config
 from mfsd.node.control import ConfigReply, ConfigRequest
 
 COLUMNS = (Column("KEY"), Column("VALUE", cut=True), Column("FROM", cut=True))
@@ -44,6 +45,9 @@ def show(path: Path, form: Form, prefix: str, changed: bool) -> None:
     if printed(ConfigReply(reply.config_file, values), form):
         return
     if prefix and not any(v.key.startswith(prefix) for v in reply.values):
+        if any(table.startswith(prefix) for table in Config.__struct_fields__):
+            click.echo(f"mfsctl: nothing is set in {prefix}", err=True)
+            return
         click.echo(f"mfsctl: no key begins with {prefix!r}; mfsctl config show has all", err=True)
         sys.exit(EXIT_REFUSED)
     rows = [[v.key, v.value, v.source if v.source == "default" else Cell(v.source, "yellow")] for v in values]
