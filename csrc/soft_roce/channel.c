@@ -47,6 +47,7 @@ static void free_abandoned(struct mfs_context *context)
 	}
 }
 
+/* Creates a channel. Returns its reading end, or -errno. */
 static int channel_create(struct mfs_context *context)
 {
 	struct mfs_channel *channel = malloc(sizeof(*channel));
@@ -84,6 +85,7 @@ void mfs_channel_close_all(struct mfs_context *context)
 		channel_free(LIST_FIRST(&context->channels));
 }
 
+/* Takes the place of the write() of libibverbs. Returns as write() does. */
 static ssize_t command_write(int fd, const void *buffer, size_t size)
 {
 	const struct ib_uverbs_cmd_hdr *header = buffer;
@@ -110,6 +112,7 @@ static ssize_t command_write(int fd, const void *buffer, size_t size)
 	return (ssize_t)size;
 }
 
+/* Replaces write() in these relocations. Returns how often, or -errno. */
 static int replace_import(ElfW(Addr) base, const ElfW(Rela) * relocations, size_t count,
 			  const ElfW(Sym) * symbols, const char *names)
 {
@@ -131,6 +134,7 @@ static int replace_import(ElfW(Addr) base, const ElfW(Rela) * relocations, size_
 	return replaced;
 }
 
+/* Replaces write() in the loaded libibverbs. Returns 0 or -errno. */
 int mfs_channel_install(void *libibverbs)
 {
 	const ElfW(Rela) *plt = NULL, *data = NULL;

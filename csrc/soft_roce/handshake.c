@@ -15,6 +15,7 @@
 #include "requester.h"
 #include "responder.h"
 
+/* Called when connect() has ended, with or without success. Sends the hello. */
 static void connected(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -126,6 +127,7 @@ static void dismiss_oldest(struct mfs_context *context)
 		mfs_connection_close(oldest);
 }
 
+/* Accepts the connections that wait at a port. */
 void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 {
 	struct mfs_connection *connection;

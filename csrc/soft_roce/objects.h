@@ -120,9 +120,9 @@ struct mfs_cq {
 	bool overflown;
 	struct mfs_channel *channel;
 	pthread_mutex_t poll_lock;
-	_Atomic uint32_t head; /* next to poll; written under poll_lock */
-	_Atomic uint32_t tail; /* next to fill; written under the context's lock */
-	_Atomic uint32_t armed;
+	_Atomic uint32_t head;           /* next to poll; written under poll_lock */
+	_Atomic uint32_t tail;           /* next to fill; written under the context's lock */
+	_Atomic uint32_t armed;          /* 1: for any completion, 2: for solicited ones and errors; 0: no */
 	uint32_t channel_events_written; /* under the context's lock */
 	_Atomic uint32_t channel_events_read;
 	uint32_t async_events_raised;
@@ -215,10 +215,10 @@ struct mfs_source {
 
 /* A sender on a link of limited rate, which sends in turns. */
 struct mfs_pacer {
-	bool waiting;    /* in the context's list, until `due_ns` */
-	bool backlogged; /* has had something to send since `due_ns` */
-	uint64_t due_ns; /* when the last or next turn begins */
-	uint32_t credit_bytes;
+	bool waiting;          /* in the context's list, until `due_ns` */
+	bool backlogged;       /* has had something to send since `due_ns` */
+	uint64_t due_ns;       /* when the last or next turn begins */
+	uint32_t credit_bytes; /* left of the present turn */
 	void (*resume)(struct mfs_pacer *pacer);
 	TAILQ_ENTRY(mfs_pacer) link;
 };
@@ -297,7 +297,7 @@ enum mfs_verdict {
 	MFS_GO_ON,
 	MFS_STALL, /* receiver not ready: handle this frame again when there is a receive */
 	MFS_STOP,  /* the connection has ended or takes nothing more */
-	MFS_LOST,
+	MFS_LOST,  /* the connection has failed */
 };
 
 enum mfs_qp_timer { MFS_NO_TIMER, MFS_RNR_TIMER, MFS_REOPEN_TIMER };

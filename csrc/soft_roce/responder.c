@@ -187,6 +187,7 @@ enum mfs_verdict mfs_responder_frame(struct mfs_connection *connection)
 	}
 }
 
+/* Returns a new response. NULL: the peer has more reads outstanding than the queue pair allows. */
 static struct mfs_response *new_response(struct mfs_connection *connection)
 {
 	struct mfs_response *response = &connection->responses[connection->responses_tail % MFS_MAX_READS];
@@ -289,6 +290,7 @@ static void begin_ack(struct mfs_connection *connection)
 	connection->sent_bytes = 0;
 }
 
+/* Sends the rest of a frame and of its payload, of that at most `limit` bytes. Returns as sendmsg does. */
 static ssize_t send_from(struct mfs_connection *connection, const void *frame, const void *payload,
 			 uint32_t length, uint32_t limit)
 {
