@@ -10,7 +10,7 @@
 #define ATTACKERS_MAX 4
 
 static struct program victim, attacker[ATTACKERS_MAX];
-static bool victim_wanders; /* sends every message to another peer */
+static bool victim_wanders; /* names a new peer with every message */
 static bool victim_sleeps;
 static uint64_t victim_still;    /* slots of its tasks for a peer that is stopped */
 static bool victim_sends_slowly; /* also sends to a slow destination */
@@ -271,8 +271,8 @@ static void credit_stream(uint64_t step)
 	}
 }
 
-/* Tasks that are complete at once. The victim has bytes in flight that take long: bytes that are claimed
- * to have gone in between must not seem to be still in the NIC because of these. */
+/* Tasks that are complete at once. The victim has bytes in flight that take long. While these are under
+ * way, bytes that are claimed to have gone in between must not seem to be still in the NIC. */
 static void credit_churn(uint64_t step)
 {
 	victim_sends_slowly = true;
@@ -328,8 +328,8 @@ static void collectives_apart(uint64_t step)
 	}
 }
 
-/* Sixteen messages, each a tenth of a millisecond after the previous one has arrived, then nothing for 10
- * ms. */
+/* Sixteen messages, each a tenth of a millisecond after the previous one has arrived, then nothing for ten
+ * milliseconds. */
 static void collectives_in_rings(uint64_t step)
 {
 	static uint64_t at_ns;
