@@ -358,7 +358,7 @@ struct mfs_context {
 	int moving_read_fd, moving_write_fd; /* a pipe used to empty others (take_all in channel.c) */
 	struct mfs_source timer, wake;
 	uint64_t timer_due_ns;  /* 0: not armed */
-	uint64_t accept_due_ns; /* when starved ports are tried again; 0: none is starved */
+	uint64_t accept_due_ns; /* when starved ports are tried again; 0: no such time */
 	pthread_t thread;
 	_Atomic bool stopping;
 	_Atomic uint64_t last_poll_ns;
