@@ -1,5 +1,5 @@
-/* When flows finish: a heap with four children per entry; each flow knows its place. Inlined, since nearly every event of a
- * net with few flows on a link is one of these. */
+/* The order in which flows finish: a heap with four children per entry, in which each flow knows its
+ * place. Inline, since in a net with few flows on a link nearly every event is one of these calls. */
 #ifndef MFS_FLUID_FINISH_H
 #define MFS_FLUID_FINISH_H
 
@@ -39,7 +39,7 @@ static inline void heap_fix(struct mfs_fluid *net, uint32_t at, uint32_t flow)
 	heap_place(net, at, flow);
 }
 
-/* Takes the flow's completion out. */
+/* Removes the flow from the heap if it is in it. */
 static inline void fluid_unschedule(struct mfs_fluid *net, uint32_t flow)
 {
 	uint32_t at = net->flows[flow].heap_at;
@@ -51,8 +51,8 @@ static inline void fluid_unschedule(struct mfs_fluid *net, uint32_t flow)
 		heap_fix(net, at, last);
 }
 
-/* Puts the flow's completion where its rate says, or now if nothing is left. Room for every flow was reserved when it was
- * added. */
+/* Places the flow in the heap by the time at which it finishes at its rate, or now if nothing is left. A
+ * flow that has bytes left but no rate is removed. Room for every flow was reserved when it was added. */
 static inline void fluid_schedule(struct mfs_fluid *net, uint32_t flow)
 {
 	struct flow *f = &net->flows[flow];
@@ -64,7 +64,7 @@ static inline void fluid_schedule(struct mfs_fluid *net, uint32_t flow)
 	heap_fix(net, f->heap_at == NONE ? net->heap.n++ : f->heap_at, flow);
 }
 
-/* Books the bytes sent at the present rate. */
+/* Accounts for the bytes sent at the present rate until now. */
 static inline void fluid_settle(struct mfs_fluid *net, struct flow *f)
 {
 	double left = f->left - (net->now - f->since) * f->rate;
@@ -72,7 +72,8 @@ static inline void fluid_settle(struct mfs_fluid *net, struct flow *f)
 	f->since = net->now;
 }
 
-/* The same before that rate changes: a flow that has ended by now has, even if it has not been asked for yet. */
+/* The same, called before the rate changes. A flow that has finished by now has nothing left, even if
+ * mfs_fluid_take_completed has not returned it yet. */
 static inline void fluid_settle_ended(struct mfs_fluid *net, struct flow *f)
 {
 	bool ended = f->heap_at != NONE && f->finish <= net->now + MFS_FLUID_INSTANT_S;

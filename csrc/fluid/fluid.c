@@ -22,14 +22,14 @@ static int grow(void **at, uint32_t *room, uint32_t need, size_t size)
 }
 #define RESERVE(vector, need) grow((void **)&(vector).at, &(vector).room, (need), sizeof(*(vector).at))
 
-/* What is left for larger orders may have changed. Room was reserved. */
+/* Notes that the rate left for larger orders may have changed. The caller has reserved room. */
 static void note_change(struct mfs_fluid *net, uint32_t link, uint64_t order)
 {
 	net->changes.at[net->changes.n++] = (struct change){order, link};
 	net->stale = true;
 }
 
-/* -- flows onto links and off them */
+/* -- putting flows on links, taking them off */
 
 static int link_flow(struct mfs_fluid *net, uint32_t flow)
 {
@@ -56,7 +56,8 @@ static int link_flow(struct mfs_fluid *net, uint32_t flow)
 			l->groups[at] = (struct group){.order = f->order,
 						       .residual = residual > 0 ? residual : 0,
 						       .head = NONE};
-			/* A change on its way from a smaller order would stop here, where it makes no difference. */
+			/* A pending change from a smaller order makes no difference to the new group, and
+			 * so would stop here. This one begins after the group. */
 			note_change(net, node->link, f->order);
 		}
 		struct group *g = &l->groups[at];
@@ -218,7 +219,7 @@ static int64_t take_nodes(struct mfs_fluid *net, uint32_t length)
 	return first;
 }
 
-/* What a flow weighs on a link is a divisor. */
+/* True if weight * share can be a divisor, which it is when rates are solved. */
 static bool usable(double weight, double share)
 {
 	return share > 0 && !isinf(share) && isnormal(weight * share);

@@ -1,5 +1,5 @@
 /*
- * What the parts of the rate allocator share. From above to below; none includes or calls one above it
+ * Shared by the parts of the rate allocator. From above to below; none includes or calls one above it
  * (tests/unit/test_native_layers.py).
  *
  *   fluid.c   flows, links and the clock
@@ -23,8 +23,8 @@ struct node {
 /* The flows of one order on one link. */
 struct group {
 	uint64_t order;
-	double usage;    /* what they take */
-	double residual; /* what smaller orders leave them */
+	double usage;    /* rate that they take */
+	double residual; /* rate that smaller orders leave to them */
 	uint32_t head, count;
 	uint32_t bottled; /* flows that are limited by this link */
 };
@@ -33,7 +33,7 @@ struct link {
 	double capacity;
 	struct group *groups; /* by order */
 	uint32_t n_groups, room;
-	/* Scratch of one group's solution: valid while stamp is the current one. */
+	/* Scratch for the solution of one group; valid if `stamp` is the net's. */
 	uint64_t stamp;
 	uint32_t at, members, open;
 	double available, weights, all_weights, level, highest;
@@ -43,7 +43,7 @@ struct flow {
 	uint64_t order;
 	double weight, left, rate, level, since, finish, next_level;
 	uint32_t nodes, n_nodes; /* n_nodes 0: a free entry, nodes is the next free one */
-	uint32_t bottleneck;     /* a node, or NONE */
+	uint32_t bottleneck;     /* node of the link that limits the flow, or NONE */
 	uint32_t heap_at;        /* place in the completion heap, or NONE */
 	uint64_t stamp, frozen;
 	bool linked, dirty, completed, listed;
@@ -75,7 +75,7 @@ struct mfs_fluid {
 	uint32_t n_flows, room_flows, free_flow;
 	struct node *nodes;
 	uint32_t n_nodes, room_nodes;
-	VECTOR(uint32_t) free_nodes; /* by length of the run */
+	VECTOR(uint32_t) free_nodes; /* first free run of nodes, by length */
 	VECTOR(uint32_t) heap;       /* flows by finish */
 	VECTOR(uint32_t) completed;
 	VECTOR(struct dirty) dirty; /* heap by order */
@@ -90,11 +90,11 @@ struct mfs_fluid {
 	struct mfs_fluid_stats stats;
 };
 
-/* First group of the link whose order is not below `order`. */
+/* Returns the index of the link's first group whose order is not below `order`; n_groups if there is none. */
 uint32_t fluid_group_at(const struct link *l, uint64_t order);
-/* Notes that a flow's rate must be found again. Room for every flow was reserved when it was added. */
+/* Marks a flow whose rate must be solved again. Room for every flow was reserved when it was added. */
 void fluid_mark_dirty(struct mfs_fluid *net, uint32_t flow);
-/* Brings every rate up to date once completed flows have left their links. */
+/* Brings all rates up to date. Called when completed flows have left their links. */
 void fluid_allocate(struct mfs_fluid *net);
 
 #endif

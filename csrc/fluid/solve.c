@@ -3,7 +3,8 @@
 
 #include "finish.h"
 
-/* Rates are distinguished down to this part of a link; sums of doubles over a long run stay well inside it. */
+/* Differences below this part of a link's capacity are ignored. The rounding errors of sums over a long
+ * run stay well below it. */
 #define SLACK 1e-9
 
 /* -- what has to be solved again */
@@ -41,7 +42,6 @@ static uint32_t take_dirty(struct mfs_fluid *net)
 	return flow;
 }
 
-/* First group of the link whose order is not below `order`. */
 uint32_t fluid_group_at(const struct link *l, uint64_t order)
 {
 	uint32_t low = 0, high = l->n_groups;
@@ -56,8 +56,8 @@ uint32_t fluid_group_at(const struct link *l, uint64_t order)
 }
 
 /*
- * Tells the groups of a link from `at` on what is left for them. Stops at the first that must be solved
- * again (solving it continues from there) or that sees no difference.
+ * Updates the residuals of a link's groups, from the group `at` on. Stops at the first group that must be
+ * solved again, since solving it continues from there, or whose residual does not change.
  */
 static void propagate(struct mfs_fluid *net, uint32_t link, uint32_t at)
 {
@@ -159,7 +159,8 @@ static void freeze(struct mfs_fluid *net, struct flow *f, double level, uint32_t
 	}
 }
 
-/* What the link's flows weigh that are not frozen, where taking the others from the sum has left nothing but rounding. */
+/* Returns the sum of the weights of the link's flows that are not frozen. Used where subtracting the
+ * frozen ones from the total has left only rounding errors. */
 static double open_weights(const struct mfs_fluid *net, const struct link *l)
 {
 	double weights = 0;
@@ -172,8 +173,8 @@ static double open_weights(const struct mfs_fluid *net, const struct link *l)
 }
 
 /*
- * Raises the levels of the set together until a link is full, freezes the flows on it, goes on with the
- * others.
+ * Raises the levels of the set together until a link is full, freezes the flows on that link, and goes on
+ * with the others.
  */
 static void fill(struct mfs_fluid *net)
 {
@@ -226,7 +227,7 @@ static void fill(struct mfs_fluid *net)
 	}
 }
 
-/* One flow alone in its order on all its links needs no levels. */
+/* Solves a flow that is alone in its order on all of its links, without levels. */
 static void fill_one(struct mfs_fluid *net, struct flow *f)
 {
 	double rate = INFINITY;
@@ -244,8 +245,8 @@ static void fill_one(struct mfs_fluid *net, struct flow *f)
 }
 
 /*
- * Adds to the set the flows outside it that are no longer limited by a full link on which none of their
- * order is higher.
+ * Adds to the set the flows outside it for which the max-min condition no longer holds: each must be
+ * limited by a full link on which no flow of its order has a higher level. Returns true if any were added.
  */
 static bool widen(struct mfs_fluid *net)
 {

@@ -8,7 +8,7 @@
 #include "mr.h"
 #include "registry.h"
 
-/* An IPv4 address of one host: multicast groups are not offered. */
+/* True for the IPv4 address of one host: multicast groups are not supported. */
 static bool address_allowed(const struct ibv_ah_attr *attr)
 {
 	const struct in6_addr *gid = (const struct in6_addr *)attr->grh.dgid.raw;

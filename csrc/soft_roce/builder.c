@@ -1,6 +1,6 @@
 /*
- * The ibv_wr_* interface: requests are built in the slots behind the send queue's tail and published by
- * wr_complete. Errors are kept until then, since the calls in between return nothing.
+ * The ibv_wr_* interface. Requests are built in the slots behind the send queue's tail, and wr_complete
+ * publishes them. It also returns the errors of the calls before it, since these return nothing.
  */
 #include <endian.h>
 #include <errno.h>
@@ -68,7 +68,7 @@ static uint32_t slot_of(const struct mfs_qp *qp, uint32_t nth)
 	return (qp->sq.tail + nth) & (qp->sq.size - 1);
 }
 
-/* The request being built, or NULL after an error. */
+/* Returns the request being built, or NULL after an error. */
 static struct mfs_send_wqe *current(struct mfs_qp *qp)
 {
 	if (!qp->build_error && !qp->built)

@@ -3,9 +3,9 @@
  * files.
  *
  * libibverbs creates a channel by writing a command to the device file, without asking the provider, and
- * takes the channel's descriptor from the answer. Our device file is /dev/null, so the provider puts itself
- * in the place of the write() that libibverbs imports, answers that one command, refuses the others and
- * passes every foreign descriptor on.
+ * takes the channel's descriptor from the answer. The device file of this provider is /dev/null. So the
+ * provider replaces the write() that libibverbs imports: it answers that one command, refuses all others,
+ * and passes on writes to any other descriptor.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,7 +32,8 @@ static void channel_free(struct mfs_channel *channel)
 	free(channel);
 }
 
-/* libibverbs closes its end of a channel without a word to the provider; only then does the writing end report an error. */
+/* Frees the channels that the program has destroyed. libibverbs closes its end without telling the
+ * provider; only then does the writing end report an error. Called with the context's lock held. */
 static void free_abandoned(struct mfs_context *context)
 {
 	struct mfs_channel *channel, *next;
@@ -46,6 +47,7 @@ static void free_abandoned(struct mfs_context *context)
 	}
 }
 
+/* Creates a channel. Returns its reading end, or -errno. */
 static int channel_create(struct mfs_context *context)
 {
 	struct mfs_channel *channel = malloc(sizeof(*channel));
@@ -83,6 +85,7 @@ void mfs_channel_close_all(struct mfs_context *context)
 		channel_free(LIST_FIRST(&context->channels));
 }
 
+/* Takes the place of the write() of libibverbs. Returns as write() does. */
 static ssize_t command_write(int fd, const void *buffer, size_t size)
 {
 	const struct ib_uverbs_cmd_hdr *header = buffer;
@@ -109,6 +112,7 @@ static ssize_t command_write(int fd, const void *buffer, size_t size)
 	return (ssize_t)size;
 }
 
+/* Replaces write() in these relocations. Returns how often, or -errno. */
 static int replace_import(ElfW(Addr) base, const ElfW(Rela) * relocations, size_t count,
 			  const ElfW(Sym) * symbols, const char *names)
 {
@@ -130,6 +134,7 @@ static int replace_import(ElfW(Addr) base, const ElfW(Rela) * relocations, size_
 	return replaced;
 }
 
+/* Replaces write() in the loaded libibverbs. Returns 0 or -errno. */
 int mfs_channel_install(void *libibverbs)
 {
 	const ElfW(Rela) *plt = NULL, *data = NULL;
@@ -176,11 +181,12 @@ void mfs_channel_notify(struct mfs_channel *channel, struct mfs_cq *cq)
 
 struct events {
 	int read_fd, write_fd;
-	size_t size; /* of one */
+	size_t size; /* of one event */
 };
 
-/* Takes what a pipe holds, through one of the context's own: the user's descriptor may block, and may be blocking someone
- * now. Needs no new descriptor and no /proc. Returns the bytes, or -1. */
+/* Reads all that a pipe holds into `into`, at most MFS_RX_BUFFER_SIZE bytes. Returns their number, or -1.
+ * The bytes go through a pipe of the context: the user's descriptor may be a blocking one, and a thread
+ * may be blocked on it now. This needs no new descriptor and no /proc. */
 static ssize_t take_all(struct mfs_context *context, int read_fd, uint8_t *into)
 {
 	size_t taken = 0;
@@ -199,9 +205,11 @@ static ssize_t take_all(struct mfs_context *context, int read_fd, uint8_t *into)
 }
 
 /*
- * Takes the unread events of an object that goes away out of a pipe, keeping the others; with the context's lock held,
- * so nothing is written meanwhile. `written` becomes the number of those that the user has got and will acknowledge. It is
- * not the number `read` that libibverbs has told: a thread of the user's may be just between its read() and that.
+ * Removes the unread events of an object that is being destroyed from a pipe, and keeps the others. Called
+ * with the context's lock held, so nothing is written meanwhile. Reduces *written to the events that the
+ * user has read and will acknowledge. `read_before`, the number that libibverbs has reported as read, may
+ * be too small: a thread of the user may be between its read() and the report. It is used only if the pipe
+ * cannot be read.
  */
 static void forget(struct mfs_context *context, struct events events, const void *element, uint32_t *written,
 		   uint32_t read_before)
@@ -243,7 +251,7 @@ void mfs_channel_forget(struct mfs_context *context, struct mfs_cq *cq)
 	       atomic_load(&cq->channel_events_read));
 }
 
-/* Returns how many events it has written: one, or none. */
+/* Writes an asynchronous event. Returns the number written: 1, or 0 if the program does not read them. */
 uint32_t mfs_async_raise(struct mfs_context *context, enum ibv_event_type type, void *element)
 {
 	struct ib_uverbs_async_event_desc event = {.element = (uintptr_t)element, .event_type = type};
@@ -264,7 +272,7 @@ void mfs_async_forget(struct mfs_context *context, const void *element, uint32_t
 	forget(context, events, element, raised, read_before);
 }
 
-/* libibverbs calls this when the user has fetched an event. */
+/* Called by libibverbs when the user has fetched an asynchronous event. */
 void mfs_async_event(struct ibv_context *ibv, struct ibv_async_event *event)
 {
 	(void)ibv;

@@ -1,4 +1,4 @@
-/* TCP connections of queue pairs: opened towards the peer, watched, closed. */
+/* TCP connections of queue pairs: opening them to the peer, watching and closing them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -42,7 +42,7 @@ struct mfs_connection *mfs_connection_new(struct mfs_context *context, int fd, u
 	return connection;
 }
 
-/* TCP keeps the two ECN bits to itself; the six bits of the class are ours. */
+/* Sets the DSCP, six bits of the traffic class. TCP keeps the other two, those of ECN, to itself. */
 void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic_class)
 {
 	int tos = traffic_class;
@@ -50,8 +50,8 @@ void mfs_connection_set_class(struct mfs_connection *connection, uint8_t traffic
 	setsockopt(connection->source.fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
 }
 
-/* Starts the connection to the queue pair's peer. A failure leaves it lost, like that of a peer which is not
- * there. */
+/* Starts a connection to the queue pair's peer. If that fails, `requester_lost` stays set, as for a peer
+ * that cannot be reached. */
 void mfs_connection_open(struct mfs_qp *qp, mfs_resume *resume)
 {
 	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
@@ -67,7 +67,8 @@ void mfs_connection_open(struct mfs_qp *qp, mfs_resume *resume)
 	fd = mfs_descriptor_own(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 	if (fd < 0)
 		return;
-	setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos)); /* the first packet has the class, too */
+	/* before connect(), so that the first packet has the class, too */
+	setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
 	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
 	setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &tries, sizeof(tries));
 	if (bind(fd, (struct sockaddr *)&from, sizeof(from)) ||
@@ -116,7 +117,8 @@ void mfs_connection_update(struct mfs_connection *connection)
 	epoll_ctl(connection->context->epoll_fd, EPOLL_CTL_MOD, connection->source.fd, &event);
 }
 
-/* The connection is freed later: events that were fetched before may still name it. */
+/* Closes the connection. It is freed only at the end of the turn: events that were fetched before may
+ * still point to it. */
 void mfs_connection_close(struct mfs_connection *connection)
 {
 	struct mfs_context *context = connection->context;
@@ -135,8 +137,9 @@ void mfs_connection_close(struct mfs_connection *connection)
 	TAILQ_INSERT_TAIL(&context->closed, connection, link);
 }
 
-/* Leaves a connection whose last frame says why it ends, until the peer has read that and closes: closing a
- * socket with unread data would reset the connection and could overtake the frame. */
+/* Shuts down the sending side of a connection whose last frame says why it ends. The connection stays
+ * until the peer has read that frame and closes: closing a socket with unread data would reset the
+ * connection, and the reset could overtake the frame. */
 void mfs_connection_drain(struct mfs_connection *connection)
 {
 	mfs_pacer_stop(connection->context, &connection->pacer);
@@ -185,15 +188,16 @@ void mfs_connection_close_strangers(struct mfs_context *context)
 	mfs_connection_free_closed(context);
 }
 
-/* Of what arrives, the class of this end is taken, too: TCP does not tell that of the packets, and both ends of a queue
- * pair usually have the same. */
+/* Counts bytes for the device's counters. Received bytes, too, get the class of this end: TCP does not
+ * tell the class of their packets, and both ends of a queue pair usually have the same. */
 void mfs_connection_count(struct mfs_connection *connection, enum mfs_counter direction, uint64_t bytes)
 {
 	mfs_counters_add(&connection->context->counters, direction,
 			 connection->qp ? connection->qp->attr.ah_attr.grh.traffic_class : 0, bytes);
 }
 
-/* How many of the wanted bytes may be sent now under the device's rate limit. */
+/* Returns how many of the wanted bytes may be sent now under the device's rate limit. 0: the connection is
+ * resumed when its turn begins. */
 uint32_t mfs_connection_pace(struct mfs_connection *connection, uint32_t wanted_bytes)
 {
 	uint32_t turn = mfs_rate_turn_bytes(&connection->context->rate);

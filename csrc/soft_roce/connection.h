@@ -6,7 +6,8 @@
 
 typedef void mfs_resume(struct mfs_pacer *pacer);
 
-/* `resume`: sends on when the connection's turn on the link has come. NULL when there is no memory. */
+/* `resume` is called to go on sending when the connection's turn on the link begins. Returns NULL on
+ * failure; `fd` is then closed. */
 struct mfs_connection *mfs_connection_new(struct mfs_context *context, int fd, uint32_t events,
 					  mfs_resume *resume);
 void mfs_connection_open(struct mfs_qp *qp, mfs_resume *resume);

@@ -1,4 +1,4 @@
-/* Opening and closing a device; what it says about itself. */
+/* Opening and closing a device; its attributes. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -110,7 +110,7 @@ static void release(struct mfs_context *context)
 	pthread_mutex_destroy(&context->lock);
 }
 
-/* Of a context that is zero but for what libibverbs has filled in. */
+/* Initialises a context that is zero except for what libibverbs has filled in. */
 void mfs_context_init(struct mfs_context *context)
 {
 	pthread_mutex_init(&context->lock, NULL);
@@ -127,7 +127,8 @@ void mfs_context_init(struct mfs_context *context)
 	context->forks = mfs_forks;
 }
 
-/* Its descriptors, first port and thread. What was opened before a failure `release` gives back. */
+/* Opens the descriptors and the first port and starts the thread. Returns 0 or -errno. After a failure,
+ * `release` closes what was opened. */
 int mfs_context_start(struct mfs_context *context)
 {
 	struct mfs_port *port;
@@ -149,7 +150,8 @@ int mfs_context_start(struct mfs_context *context)
 	return ret ? ret : mfs_progress_start(context);
 }
 
-/* Ends what moves and gives back what it held; keys and the context itself stay. */
+/* Stops the thread and closes all connections, channels, ports and descriptors. Keys and the context
+ * itself stay. */
 void mfs_context_stop(struct mfs_context *context)
 {
 	mfs_progress_stop(context);
@@ -207,7 +209,7 @@ static const struct verbs_context_ops operations = {
 	.resize_cq = mfs_resize_cq,
 };
 
-/* The device's address is its first GID, IPv4-mapped. */
+/* Reads the device's address: its first GID, which must be IPv4-mapped. Returns 0 or -errno. */
 static int read_address(const struct ibv_device *device, struct in_addr *address)
 {
 	char path[IBV_SYSFS_PATH_MAX + 32], text[64] = "";

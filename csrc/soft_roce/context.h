@@ -1,4 +1,4 @@
-/* A device is opened and closed. */
+/* Opening and closing a device. */
 #ifndef MFS_SOFT_ROCE_CONTEXT_H
 #define MFS_SOFT_ROCE_CONTEXT_H
 

@@ -14,7 +14,8 @@
 
 enum { WORD_BYTES = 4, PARTS = 3, PART_DIGITS = 8, DIGITS = PARTS * PART_DIGITS - 1 };
 
-/* The file's layout; the launcher makes it of zeros. All words are independent sums, so relaxed order is enough. */
+/* The file's layout. The launcher creates it filled with zeros. All words are independent sums, so relaxed
+ * order is enough. */
 struct mfs_counters_page {
 	_Atomic uint64_t bytes[MFS_COUNTER_DIRECTIONS][MFS_PRIORITIES];
 	_Atomic uint64_t shown_ns;
@@ -22,8 +23,8 @@ struct mfs_counters_page {
 };
 static_assert(sizeof(struct mfs_counters_page) == 192, "file of counters");
 
-/* A number with leading zeros and a newline, stored eight characters at a time: a reader never finds half of one change
- * unless 10^7 or 10^15 was passed in this moment, and then its next reading is right. */
+/* A number with leading zeros and a newline, stored eight characters at a time. A reader can see half of a
+ * change only while the number passes 10^7 or 10^15, and then its next reading is right. */
 struct mfs_counter_text {
 	_Atomic uint64_t part[PARTS];
 };
@@ -155,7 +156,7 @@ void mfs_counters_show(struct mfs_counters *counters, uint64_t now_ns)
 	    !atomic_compare_exchange_strong_explicit(&counters->page->shown_ns, &shown, now_ns,
 						     memory_order_relaxed, memory_order_relaxed))
 		return;
-	/* first: what is counted meanwhile is pending again */
+	/* cleared before writing: what is counted meanwhile is then pending again */
 	atomic_store_explicit(&counters->pending, false, memory_order_relaxed);
 	write_all(counters);
 }

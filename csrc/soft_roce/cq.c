@@ -1,4 +1,4 @@
-/* Completion queues: a ring that the holder of the context's lock fills and pollers drain. */
+/* Completion queues: rings that the holder of the context's lock fills and that pollers drain. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,13 +107,14 @@ int mfs_resize_cq(struct ibv_cq *ibv, int cqe)
 	return ret;
 }
 
-/* Adds a completion; with the context's lock held. */
+/* Adds a completion. Called with the context's lock held. If the ring is full, the completion is lost, and
+ * the first loss raises IBV_EVENT_CQ_ERR. */
 void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited)
 {
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
 	uint32_t armed;
 
-	/* acquire: the poller has read the entry that is about to be overwritten */
+	/* acquire, paired with the poller's release: it has read the entry that is about to be overwritten */
 	if (tail - atomic_load_explicit(&cq->head, memory_order_acquire) >= cq->size) {
 		if (!cq->overflown)
 			cq->async_events_raised += mfs_async_raise(mfs_context_of(cq->verbs.cq.context),
@@ -122,8 +123,8 @@ void mfs_cq_push(struct mfs_cq *cq, const struct ibv_wc *wc, bool solicited)
 		return;
 	}
 	cq->ring[tail & (cq->size - 1)] = *wc;
-	/* Sequentially consistent with the store of `armed` and the later poll of mfs_req_notify_cq's caller:
-	 * either we see the queue armed, or the caller's poll sees the completion. */
+	/* Sequentially consistent, like the store to `armed` in mfs_req_notify_cq and its caller's next
+	 * poll: either this thread sees the queue armed, or that poll sees the completion. */
 	atomic_store(&cq->tail, tail + 1);
 	if (!cq->channel)
 		return;
@@ -146,14 +147,14 @@ int mfs_req_notify_cq(struct ibv_cq *ibv, int solicited_only)
 	return 0;
 }
 
-/* libibverbs calls this when the user has fetched a completion event. */
+/* Called by libibverbs when the user has fetched a completion event. */
 void mfs_cq_event(struct ibv_cq *ibv)
 {
 	atomic_fetch_add(&mfs_cq_of(ibv)->channel_events_read, 1);
 }
 
-/* Drops the completions of a queue pair that goes away, keeping the order of the others; context's lock held.
- */
+/* Drops the completions of a queue pair that is destroyed or reset, and keeps the order of the others.
+ * Called with the context's lock held. */
 void mfs_cq_remove(struct mfs_cq *cq, uint32_t qp_num)
 {
 	uint32_t head, tail, from, to;

@@ -89,7 +89,7 @@ struct ibv_cq_ex *mfs_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	struct ibv_cq *cq;
 	struct ibv_cq_ex *ex;
 
-	/* no timestamps, flow tags or VLANs; a promise of a single thread changes nothing here */
+	/* no timestamps, flow tags or VLANs; a promise of a single thread changes nothing */
 	if ((attr->wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS) ||
 	    (attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
 	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&

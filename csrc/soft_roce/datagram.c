@@ -1,6 +1,7 @@
 /*
  * UD queue pairs: each message is one UDP datagram, from the port in the sender's QPN to the port in the
- * receiver's. Nothing is acknowledged or sent again; what finds no receive, no room or no queue pair is gone.
+ * receiver's. Nothing is acknowledged or sent again: a message that finds no receive, no room or no queue
+ * pair is lost.
  */
 #define _GNU_SOURCE
 #include <endian.h>
@@ -23,20 +24,21 @@
 #include "requester.h"
 
 enum {
-	GRH_SIZE = 40, /* the route header in front of every message received */
+	GRH_SIZE = 40, /* the route header before every message received */
 	DATAGRAM_AT = GRH_SIZE - sizeof(struct mfs_datagram),
-	BUFFER_BYTES = 4 * 1024 * 1024, /* of the socket; the system may allow less */
-	SEND_TURN_BYTES = 512 * 1024,   /* then others get the context's lock */
-	RECEIVE_TURN = 64,              /* so many datagrams, likewise */
+	BUFFER_BYTES = 4 * 1024 * 1024, /* receive buffer of the socket; the system may allow less */
+	SEND_TURN_BYTES = 512 * 1024,   /* sent in one turn; then others get the context's lock */
+	RECEIVE_TURN = 64,              /* datagrams received in one turn, likewise */
 	TIME_TO_LIVE = 64,
-	ROCE_V2_IPV4 =
-		0xa, /* instead of a service level, as of ConnectX: UDP (8) over IPv4 (2); UCX asks for it */
+	/* reported as the service level, as ConnectX does: UDP (8) over IPv4 (2); UCX reads it */
+	ROCE_V2_IPV4 = 0xa,
 };
 
-/* A request's Q_Key with this bit means that of its queue pair. */
+/* A request whose Q_Key has this bit is sent with the Q_Key of its queue pair. */
 static const uint32_t PRIVILEGED_QKEY = 1u << 31;
 
-/* Fails with -EADDRINUSE when another program has the UDP port of that number. */
+/* Opens the UDP socket of a port. Returns 0 or -errno; -EADDRINUSE: another program has the UDP port of
+ * that number. */
 int mfs_datagrams_open(struct mfs_context *context, struct mfs_port *port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET,
@@ -72,7 +74,7 @@ static void want_write(struct mfs_context *context, struct mfs_port *port, bool 
 	epoll_ctl(context->epoll_fd, EPOLL_CTL_MOD, port->datagrams.fd, &event);
 }
 
-/* Hands a datagram with this head to the network. Returns 0 or -errno. */
+/* Sends a datagram; its first piece is the head. Returns 0 or -errno. */
 static int transmit(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, struct iovec *pieces,
 		    size_t count)
 {
@@ -103,7 +105,8 @@ static int transmit(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, str
 	return 0;
 }
 
-/* Sends the oldest request. Returns 0, -EAGAIN when it has to wait, -EIO with the status that it fails with. */
+/* Sends the oldest request. Returns 0, -EAGAIN if it has to wait, or -EIO if it fails, with *status saying
+ * how. */
 static int send_oldest(struct mfs_qp *qp, enum ibv_wc_status *status)
 {
 	struct mfs_context *context = mfs_context_of(qp->verbs.qp.context);
@@ -139,7 +142,7 @@ static int send_oldest(struct mfs_qp *qp, enum ibv_wc_status *status)
 		return -EAGAIN;
 	}
 	mfs_pacer_spend(&qp->pacer, bytes);
-	return 0; /* whatever else went wrong is a loss on the way, which is not reported */
+	return 0; /* any other error counts as a loss on the way, which is not reported */
 }
 
 static void complete_oldest(struct mfs_qp *qp)
@@ -160,7 +163,7 @@ static void complete_oldest(struct mfs_qp *qp)
 	sq->sent = ++sq->head;
 }
 
-/* Sends what can be sent, up to a turn's worth; with the context's lock held. */
+/* Sends what can be sent, up to SEND_TURN_BYTES. Called with the context's lock held. */
 void mfs_datagrams_send(struct mfs_qp *qp)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -190,7 +193,7 @@ void mfs_datagrams_resume(struct mfs_pacer *pacer)
 	mfs_datagrams_send(mfs_container_of(pacer, struct mfs_qp, pacer));
 }
 
-/* What the network says of a datagram. */
+/* What the socket reports of a datagram. */
 struct arrival {
 	struct sockaddr_in from;
 	uint8_t traffic_class;
@@ -209,8 +212,8 @@ static uint16_t header_checksum(const struct ip *header)
 	return (uint16_t)~(sum + (sum >> 16));
 }
 
-/* What stands in the place of the global route header when that is IPv4's: its second half, with a right
- * checksum, by which ibv_create_ah_from_wc knows it. */
+/* Writes what replaces the global route header over IPv4: the IPv4 header, in its second half. The
+ * checksum must be right, as ibv_create_ah_from_wc recognises the header by it. */
 static void make_route_header(const struct mfs_context *context, const struct arrival *arrival, uint8_t *to)
 {
 	struct ip header = {
@@ -248,7 +251,8 @@ static bool takes_messages(const struct mfs_qp *qp)
 	return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
 }
 
-/* The queue pair that a datagram is for, or NULL: there is none, or the sender is not what it claims. */
+/* Returns the queue pair that a datagram is for. NULL: no queue pair accepts it, or the sender's port is
+ * not that of its QPN. */
 static struct mfs_qp *find_receiver(const struct mfs_port *port, const struct mfs_datagram *head,
 				    const struct arrival *arrival)
 {
@@ -270,7 +274,8 @@ static bool take_receive(struct mfs_context *context, struct mfs_qp *qp)
 	return taken;
 }
 
-/* `message` has the route header in front. A receive that it does not fit fails, and the queue pair, too. */
+/* Delivers a message, which begins with the route header, to the next receive. Without a receive it is
+ * lost. If it does not fit, the receive completes with an error and the queue pair fails, too. */
 static void deliver(struct mfs_context *context, struct mfs_qp *qp, const struct mfs_datagram *head,
 		    const uint8_t *message, uint32_t size)
 {
@@ -303,7 +308,7 @@ static void deliver(struct mfs_context *context, struct mfs_qp *qp, const struct
 		mfs_qp_fail(qp, IBV_WC_WR_FLUSH_ERR);
 }
 
-/* Takes one datagram apart. It lies so in the buffer that its message begins where a route header ends. */
+/* Handles one datagram. It lies in the buffer so that its message begins where the route header ends. */
 static void receive_one(struct mfs_context *context, const struct mfs_port *port, uint8_t *buffer,
 			const struct arrival *arrival)
 {
@@ -324,7 +329,7 @@ static void receive_one(struct mfs_context *context, const struct mfs_port *port
 	deliver(context, qp, &head, buffer, GRH_SIZE + size);
 }
 
-/* Reads the next datagram. False when there is none. */
+/* Reads the next datagram. Returns false if there is none. */
 static bool read_one(const struct mfs_port *port, uint8_t *buffer, struct arrival *arrival)
 {
 	union {
@@ -358,7 +363,8 @@ static void send_more(struct mfs_context *context, struct mfs_port *port)
 			mfs_datagrams_send(port->qps[i]);
 }
 
-/* With the context's lock held. What is left after a turn makes the next event. */
+/* Handles events of a port's UDP socket, with the context's lock held. epoll reports again what is left
+ * after a turn. */
 void mfs_datagrams_event(struct mfs_context *context, struct mfs_port *port, uint32_t events)
 {
 	struct arrival arrival = {0};

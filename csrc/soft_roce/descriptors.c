@@ -1,8 +1,8 @@
 /*
- * Which descriptors are this library's: a forked child closes its copies of them, so that the peer sees it when
- * the parent ends. They are known by a static table alone. After ibv_fork_init the pages of registered memory are
- * missing in a child, and with them whatever else the heap has put there: contexts, queue pairs, connections. The
- * child follows no pointer.
+ * The descriptors that belong to this library. A forked child closes its copies of them, so that the peer
+ * notices when the parent ends. They are recorded in a static table, so that the child follows no pointer:
+ * after ibv_fork_init, the pages of registered memory are missing in a child, and with them everything
+ * else that the heap has put there, such as contexts, queue pairs and connections.
  */
 #include "descriptors.h"
 
@@ -10,11 +10,11 @@
 #include <stdint.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS_MAX = 1 << 16, BITS = 64 }; /* a child keeps its copies of those above */
+enum { DESCRIPTORS_MAX = 1 << 16, BITS = 64 }; /* a child keeps its copies of higher ones */
 
 static _Atomic uint64_t owned[DESCRIPTORS_MAX / BITS];
 
-/* Answers the descriptor; a negative one is passed on. */
+/* Records the descriptor and returns it. A negative one is only returned. */
 int mfs_descriptor_own(int fd)
 {
 	if (fd >= 0 && fd < DESCRIPTORS_MAX)
@@ -22,7 +22,8 @@ int mfs_descriptor_own(int fd)
 	return fd;
 }
 
-/* Forgotten first: once it is closed, its number may be that of another file. */
+/* Removes the descriptor from the table before closing it: once closed, its number may be given to another
+ * file. */
 void mfs_descriptor_close(int fd)
 {
 	if (fd >= 0 && fd < DESCRIPTORS_MAX)

@@ -1,4 +1,4 @@
-/* Which descriptors are this library's. */
+/* The descriptors that belong to this library. */
 #ifndef MFS_SOFT_ROCE_DESCRIPTORS_H
 #define MFS_SOFT_ROCE_DESCRIPTORS_H
 

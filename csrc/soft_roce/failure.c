@@ -1,4 +1,4 @@
-/* What happens to requests and receives on an error: completed in order, as flushed. */
+/* Flushing: on an error, requests and receives complete in order, as flushed. */
 #include "failure.h"
 
 #include "channel.h"
@@ -25,7 +25,7 @@ static void push_send(struct mfs_qp *qp, const struct mfs_send_wqe *wqe, enum ib
 	mfs_cq_push(mfs_cq_of(qp->init.send_cq), &wc, false);
 }
 
-/* Completes every request that was posted, in order, as flushed. */
+/* Completes every posted request, in order, as flushed. */
 void mfs_qp_flush_sends(struct mfs_qp *qp)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -37,7 +37,7 @@ void mfs_qp_flush_sends(struct mfs_qp *qp)
 	sq->unsent_bytes = 0;
 }
 
-/* And every receive. */
+/* Completes every posted request and receive as flushed, except the receives of an SRQ. */
 void mfs_qp_flush(struct mfs_qp *qp)
 {
 	struct mfs_recv_wqe receive;
@@ -70,7 +70,8 @@ static void fail_oldest(struct mfs_qp *qp, enum ibv_wc_status status)
 	sq->head++;
 }
 
-/* Of a UD queue pair only the sending half fails: it receives on, and can be made ready to send again. */
+/* Fails the sending half of a UD queue pair: the oldest request completes with `status`, the others are
+ * flushed. The queue pair still receives, and can be made ready to send again. */
 void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status)
 {
 	mfs_qp_enter(qp, IBV_QPS_SQE);
@@ -80,9 +81,9 @@ void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status)
 }
 
 /*
- * Moves a queue pair to the error state: the oldest request that waits for the peer completes with that
- * status (none does when the status is that of a flush), all others are flushed. The requester's connection
- * is closed, the responder's stays until the peer has read why.
+ * Moves a queue pair to the error state. The oldest request completes with `status`, unless that is
+ * IBV_WC_WR_FLUSH_ERR; all others are flushed. The requester's connection is closed. The responder's
+ * connection is closed, too, unless it still has to tell the peer why.
  */
 void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 {

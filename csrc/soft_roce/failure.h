@@ -1,4 +1,4 @@
-/* Requests and receives that are flushed. */
+/* Flushing requests and receives. */
 #ifndef MFS_SOFT_ROCE_FAILURE_H
 #define MFS_SOFT_ROCE_FAILURE_H
 

@@ -1,4 +1,4 @@
-/* Connections that are accepted: a peer says hello to a queue pair. And what happens on a connection. */
+/* Accepting connections: a peer says hello to a queue pair. Also the events on all connections. */
 #define _GNU_SOURCE
 #include "handshake.h"
 
@@ -15,6 +15,7 @@
 #include "requester.h"
 #include "responder.h"
 
+/* Called when connect() has ended, with or without success. Sends the hello. */
 static void connected(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -47,8 +48,8 @@ static bool comes_from_peer(const struct mfs_connection *connection, const struc
 	       !memcmp(&peer.sin_addr, &qp->attr.ah_attr.grh.dgid.raw[12], sizeof(peer.sin_addr));
 }
 
-/* Until the queue pair is ready; a NIC would drop and the peer retry. One that comes later is the same peer,
- * connected anew. */
+/* Keeps the connection until the queue pair is ready to receive; a NIC would drop the packet, and the peer
+ * would retry. A later connection replaces this one: it is from the same peer, connected again. */
 static void wait_for_queue_pair(struct mfs_connection *connection, struct mfs_qp *qp)
 {
 	if (qp->waiting)
@@ -61,8 +62,8 @@ static void wait_for_queue_pair(struct mfs_connection *connection, struct mfs_qp
 	mfs_connection_update(connection);
 }
 
-/* Gives a connection that has said hello to its queue pair, if that is ready to receive and expects this
- * peer. */
+/* Handles a hello: gives the connection to its queue pair if that is ready to receive and expects this
+ * peer. Otherwise the connection waits or is closed. */
 void mfs_connection_greet(struct mfs_connection *connection)
 {
 	const struct mfs_frame *hello = &connection->frame;
@@ -92,7 +93,7 @@ void mfs_connection_greet(struct mfs_connection *connection)
 	connection->frame_bytes = 0;
 	connection->qp = qp;
 	qp->responder = connection;
-	connection->ack_wanted = true; /* says that the peer is accepted */
+	connection->ack_wanted = true; /* tells the peer that it is accepted */
 	mfs_connection_update(connection);
 	mfs_receive(connection);
 }
@@ -113,8 +114,9 @@ static void receive_hello(struct mfs_connection *connection)
 		mfs_connection_greet(connection);
 }
 
-/* The oldest stranger makes room, unless its hello lies there unread. A peer that is sent away so has lost
- * nothing: what it posted counts as unsent until a queue pair takes its connection, and it comes again. */
+/* Closes the oldest stranger to make room, or handles its hello if that has arrived unread. A peer whose
+ * connection is closed here loses nothing: what it posted counts as unsent until a queue pair accepts its
+ * connection, and it connects again. */
 static void dismiss_oldest(struct mfs_context *context)
 {
 	struct mfs_connection *oldest = TAILQ_FIRST(&context->strangers);
@@ -125,6 +127,7 @@ static void dismiss_oldest(struct mfs_context *context)
 		mfs_connection_close(oldest);
 }
 
+/* Accepts the connections that wait at a port. */
 void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 {
 	struct mfs_connection *connection;

@@ -1,4 +1,4 @@
-/* Connections that are accepted, and their events. */
+/* Accepting connections, and events on connections. */
 #ifndef MFS_SOFT_ROCE_HANDSHAKE_H
 #define MFS_SOFT_ROCE_HANDSHAKE_H
 

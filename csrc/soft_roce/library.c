@@ -1,4 +1,4 @@
-/* The private functions of libibverbs, by its private version. */
+/* Looks up the private functions of libibverbs by their private symbol version. */
 #define _GNU_SOURCE
 #include "library.h"
 
@@ -25,7 +25,7 @@ bool mfs_library_load(void *library)
 	mfs_rdma_core.alloc_context = find(library, "_verbs_init_and_alloc_context");
 	mfs_rdma_core.uninit_context = find(library, "verbs_uninit_context");
 	mfs_rdma_core.set_ops = find(library, "verbs_set_ops");
-	/* the library that has this function also has the member `active_speed_ex` behind the flags */
+	/* a library with this function also has the member `active_speed_ex` after the flags */
 	mfs_rdma_core.port_attr_size = offsetof(struct ibv_port_attr, port_cap_flags2) + sizeof(uint32_t);
 	if (dlvsym(library, "ibv_wr_opcode_str", MFS_PRIVATE_ABI))
 		mfs_rdma_core.port_attr_size += sizeof(uint32_t);

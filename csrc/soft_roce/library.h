@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* Looks them up. False: this libibverbs lacks some, which has been printed. */
+/* Looks them up. Returns false if this libibverbs lacks some; that has been printed. */
 bool mfs_library_load(void *library);
 
 #endif

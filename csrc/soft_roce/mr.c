@@ -1,6 +1,5 @@
 /* Protection domains and memory regions. A key is an index into the context's table and eight bits that
- * change with every use of the index, so that a key that has been given back is not taken for its successor.
- */
+ * change with every reuse of the index, so that an old key is not taken for that of a later region. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +54,8 @@ static int grow_table(struct mfs_context *context)
 	return 0;
 }
 
-/* Goes round the table, so that an index rests as long as possible before it is used again. Index 0 is never
- * used: no key is 0. */
+/* Gives the region a key. Returns 0 or -ENOMEM. Indices are used in turn, so that one is reused as late as
+ * possible. Index 0 is never used, so no key is 0. */
 static int insert(struct mfs_context *context, struct mfs_mr *mr)
 {
 	if (context->mr_count + 1 >= context->mr_slots && grow_table(context))
@@ -122,7 +121,8 @@ struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 	return &mr->verbs.ibv_mr;
 }
 
-/* What is on its way into the region meanwhile is checked again and goes to the new place (check_target in receive.c). */
+/* Payload that is arriving for the region is checked again and goes to the new memory (check_target in
+ * receive.c). */
 int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	struct mfs_mr *mr = mfs_container_of(verbs, struct mfs_mr, verbs);
@@ -169,7 +169,7 @@ int mfs_dereg_mr(struct verbs_mr *verbs)
 	return 0;
 }
 
-/* The memory that a key gives access to, or NULL; with the context's lock held. */
+/* Returns the memory that a key gives access to, or NULL. Called with the context's lock held. */
 void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t key, uint64_t address,
 		     uint64_t length, int access)
 {
@@ -183,9 +183,9 @@ void *mfs_mr_resolve(struct mfs_context *context, struct ibv_pd *pd, uint32_t ke
 	return (uint8_t *)mr->verbs.ibv_mr.addr + (address - mr->iova);
 }
 
-/* The first `length` bytes of a gather or scatter list as memory. Returns the number of pieces, -EFAULT when
- * a key does not give access, -EMSGSIZE when the list is too short. Entries of length 0 are skipped
- * unchecked. */
+/* Translates the first `length` bytes of a gather or scatter list into memory. Returns the number of
+ * pieces, -EFAULT if a key does not give access, -EMSGSIZE if the list is too short. Entries of length 0
+ * are skipped unchecked. */
 int mfs_mr_resolve_sges(struct mfs_context *context, struct ibv_pd *pd, const struct ibv_sge *sges,
 			uint32_t count, uint64_t length, int access, struct iovec *out)
 {

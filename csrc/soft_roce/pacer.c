@@ -1,13 +1,14 @@
 /*
- * Turns on a link of limited rate. A connection or UD queue pair waits for one turn at a time, so the link goes
- * round all of them, in all processes, that have something to send.
+ * Turns on a link of limited rate. A connection or UD queue pair waits for one turn at a time, so the link
+ * serves all that have something to send, in all processes, one after the other.
  */
 #include "pacer.h"
 
 #include "../base/clock.h"
 #include "timer.h"
 
-/* What may be sent now of a turn of that many bytes; 0: it is resumed when its turn begins. */
+/* Returns the bytes that may be sent now, of a turn of `turn_bytes`. 0: the pacer is resumed when its turn
+ * begins. */
 uint32_t mfs_pacer_credit(struct mfs_context *context, struct mfs_pacer *pacer, uint32_t turn_bytes)
 {
 	uint64_t now;
@@ -35,7 +36,7 @@ void mfs_pacer_spend(struct mfs_pacer *pacer, uint32_t bytes)
 	pacer->credit_bytes -= mfs_min(pacer->credit_bytes, bytes);
 }
 
-/* Its turn, if it has one, is lost. */
+/* Stops waiting; a turn that was reserved is lost. */
 void mfs_pacer_stop(struct mfs_context *context, struct mfs_pacer *pacer)
 {
 	if (pacer->waiting)
@@ -44,7 +45,7 @@ void mfs_pacer_stop(struct mfs_context *context, struct mfs_pacer *pacer)
 	pacer->credit_bytes = 0;
 }
 
-/* Resumes those whose turn has begun. */
+/* Resumes the pacers whose turn has begun. */
 void mfs_pacers_run(struct mfs_context *context, uint64_t now_ns)
 {
 	struct mfs_pacer *pacer;

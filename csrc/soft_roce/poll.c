@@ -16,6 +16,7 @@ static int take(struct mfs_cq *cq, int num_entries, struct ibv_wc *wc)
 	count = mfs_min((uint32_t)num_entries, available);
 	for (i = 0; i < count; i++)
 		wc[i] = cq->ring[(head + i) & (cq->size - 1)];
+	/* release: mfs_cq_push may overwrite the entries only after they have been read */
 	atomic_store_explicit(&cq->head, head + count, memory_order_release);
 	pthread_mutex_unlock(&cq->poll_lock);
 	return (int)count;

@@ -21,7 +21,8 @@ int mfs_source_watch(struct mfs_context *context, struct mfs_source *source, uin
 	return epoll_ctl(context->epoll_fd, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
 }
 
-/* Opens a further listening port. Ephemeral: its number becomes the upper part of queue pair numbers. */
+/* Opens another listening port. Returns 0 or -errno. The system chooses its number, which becomes the
+ * upper part of queue pair numbers. */
 int mfs_port_open(struct mfs_context *context, struct mfs_port **out)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = context->address};
@@ -65,8 +66,8 @@ static void listen_for(struct mfs_context *context, struct mfs_port *port, uint3
 	epoll_ctl(context->epoll_fd, EPOLL_CTL_MOD, port->source.fd, &event);
 }
 
-/* A connection cannot be taken for want of descriptors or memory. It waits in the backlog, and the port is left alone for
- * a while: it would be ready all the time. */
+/* Called when a connection cannot be accepted for want of descriptors or memory. It waits in the backlog,
+ * and the port is not watched for STARVED_NS: it would be ready all the time. */
 void mfs_port_rest(struct mfs_context *context, struct mfs_port *port, int error)
 {
 	if (!port->starved)

@@ -1,4 +1,5 @@
-/* Posting: work requests are checked, copied into the queue and sent at once unless waiting makes batches. */
+/* Posting: work requests are checked, copied into the queue, and sent at once unless a batch is worth
+ * waiting for. */
 #include <endian.h>
 #include <errno.h>
 #include <string.h>
@@ -14,9 +15,9 @@
 #include "requester.h"
 #include "timer.h"
 
-/* While the peer owes an acknowledgement, fewer and smaller requests than this wait for company: they are
- * sent with the next ones, by the next poll of an empty completion queue, or when the acknowledgement comes.
- */
+/* While the peer owes an acknowledgement, fewer and smaller requests than this wait for a batch. They are
+ * sent with the next ones, by the next poll of an empty completion queue, or when the acknowledgement
+ * comes. */
 enum { BATCH_REQUESTS = 32, BATCH_BYTES = 8192 };
 
 static const struct {
@@ -62,7 +63,7 @@ static int copy_data(struct mfs_send_queue *sq, uint32_t slot, const struct ibv_
 	return 0;
 }
 
-/* Hands the next slot, filled, to the requester; with the context's lock held. */
+/* Publishes the filled slot at the tail to the requester. Called with the context's lock held. */
 void mfs_post_publish(struct mfs_send_queue *sq)
 {
 	sq->unsent_bytes += mfs_wqe_wire_bytes(&sq->wqes[sq->tail & (sq->size - 1)]);
@@ -123,7 +124,7 @@ static bool worth_waiting(const struct mfs_qp *qp)
 	return sq->sent != sq->head && sq->tail - sq->sent < BATCH_REQUESTS && sq->unsent_bytes < BATCH_BYTES;
 }
 
-/* Starts what was posted; with the context's lock held. */
+/* Starts what was posted. Called with the context's lock held. */
 void mfs_post_start(struct mfs_qp *qp)
 {
 	if (qp->state == IBV_QPS_ERR)

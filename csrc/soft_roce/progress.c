@@ -1,7 +1,8 @@
 /*
- * Which thread moves the bytes. A thread that polls an empty completion queue does the work itself: no hand-over, no
- * wake-up. A background thread serves programs that sleep, wait on memory or are passive targets; it keeps
- * out of the way while a thread polls, because on few cores its wake-ups would cost more than they bring.
+ * Which thread moves the bytes. A thread that polls an empty completion queue does the work itself,
+ * without a hand-over or a wake-up. A background thread serves programs that sleep, wait on memory or are
+ * passive targets. It keeps out of the way while a thread polls, because on few cores its wake-ups would
+ * cost more than they bring.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -53,7 +54,8 @@ static bool is_due(const struct mfs_qp *qp, uint64_t now)
 	return qp->timer != MFS_NO_TIMER && qp->timer_due_ns <= now;
 }
 
-/* Where this process was stopped, or had no core, what the peer has said in time is still to be read. */
+/* Runs a due timer, but first reads what the peer has sent. If this process was stopped or had no core, a
+ * response that came in time may still be unread. */
 static void run_timer(struct mfs_qp *qp, uint64_t now)
 {
 	if (qp->timer == MFS_RNR_TIMER && qp->requester)
@@ -86,11 +88,12 @@ static void run_timers(struct mfs_context *context)
 		if (!next || qp->timer_due_ns < next)
 			next = qp->timer_due_ns;
 	if (next || context->timer_due_ns)
-		mfs_timer_arm(context, next); /* 0 disarms, and ends its being readable */
+		mfs_timer_arm(context, next); /* 0 disarms the timer, so that it is no longer readable */
 }
 
-/* One turn over everything that can go on; with the context's lock held. Events are only ever fetched here,
- * so none outlives the turn, and what was closed before can be freed at its end. */
+/* Runs one turn over everything that can go on, with the context's lock held. Returns the number of
+ * events. Events are fetched only here, so none outlives the turn, and closed connections can be freed at
+ * its end. */
 static int progress(struct mfs_context *context)
 {
 	struct epoll_event events[EVENTS_PER_TURN];
@@ -110,7 +113,7 @@ static int progress(struct mfs_context *context)
 		else if (source->kind == MFS_SOURCE_DATAGRAMS)
 			mfs_datagrams_event(context, mfs_container_of(source, struct mfs_port, datagrams),
 					    events[i].events);
-		/* the timer is checked in every turn, the wake-up only ends the background thread */
+		/* the timer is checked in every turn; the wake-up only ends the background thread */
 	}
 	send_deferred(context);
 	mfs_counters_show(&context->counters, mfs_clock_ns());
@@ -131,9 +134,9 @@ static bool try_progress(struct mfs_context *context)
 }
 
 /*
- * A poller that has found nothing for long waits a moment in the kernel. The kernel wakes it as soon as
- * something comes, ahead of threads that have kept a core busy; a thread that only yields its core stands
- * behind them for a time slice.
+ * Lets a poller that has found nothing for POLL_SPIN_NS wait a moment in the kernel. The kernel wakes it
+ * as soon as something comes, ahead of threads that have kept a core busy. A thread that only yields its
+ * core waits behind them for a time slice.
  */
 static void wait_for_event(struct mfs_context *context)
 {
@@ -141,7 +144,7 @@ static void wait_for_event(struct mfs_context *context)
 	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
 	int cancelable;
 
-	/* a thread that is cancelled here would count as one that waits for ever */
+	/* a thread cancelled in here would count as a waiting poller for ever */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
 	atomic_fetch_add_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
 	ppoll(&any, 1, &time, NULL);
@@ -170,7 +173,7 @@ void mfs_progress_help(struct mfs_context *context)
 	}
 }
 
-/* Whether some thread polls, and so will do what there is to do. */
+/* True if some thread polls, and so will do the work. */
 static bool is_polled(struct mfs_context *context)
 {
 	return atomic_load_explicit(&context->waiting_pollers, memory_order_relaxed) ||
@@ -233,7 +236,7 @@ int mfs_progress_start(struct mfs_context *context)
 		ret = watch(context, &context->wake, MFS_SOURCE_WAKE, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	if (ret)
 		return ret;
-	/* signals are for the program's own threads */
+	/* signals are for the program's own threads, so this one blocks them */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	ret = pthread_create(&context->thread, NULL, background, context);

@@ -1,4 +1,4 @@
-/* Tells libibverbs about the provider when it is loaded. */
+/* Registers the provider with libibverbs when it is loaded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +24,7 @@ static void uninit_device(struct verbs_device *device)
 	free(mfs_container_of(device, struct mfs_device, verbs));
 }
 
-/* Only devices that the launcher made: it puts this file beside what a kernel driver would show. */
+/* Matches only devices of the launcher, which adds this file to those that a kernel driver would show. */
 static bool match_device(struct verbs_sysfs_dev *sysfs)
 {
 	char path[IBV_SYSFS_PATH_MAX + 16];
@@ -49,7 +49,7 @@ static const struct verbs_device_ops device_ops = {
 };
 
 struct copies {
-	ElfW(Addr) own; /* of the libibverbs that the provider belongs to */
+	ElfW(Addr) own; /* load address of the provider's own libibverbs */
 	const char *other;
 };
 
@@ -65,15 +65,15 @@ static int note_copy(struct dl_phdr_info *object, size_t size, void *data)
 	return 0;
 }
 
-/* A program may bring a libibverbs under a name of its own. That loads this provider, too, and with it the system's
- * library, with which the provider registers; so the device is missing in the copy, unless the program's calls go to
- * the system's library because that was preloaded. */
+/* Warns if the program has a copy of libibverbs under another name. The copy loads this provider, too, and
+ * with it the system's library. The provider registers with the latter, so the copy does not find the
+ * device. This does no harm if the program's calls go to the system's library because that was preloaded. */
 static void warn_of_copies(void *library)
 {
 	struct link_map *map;
 	struct copies copies = {0};
 	Dl_info first;
-	/* the program's scope: RTLD_DEFAULT would start with this library's own */
+	/* in the program's scope: RTLD_DEFAULT would begin with this library's own */
 	void *program = dlopen(NULL, RTLD_LAZY), *symbol = dlsym(program, "ibv_node_type_str");
 
 	dlclose(program);

@@ -2,9 +2,10 @@
  * The part of rdma-core's private provider ABI that this provider relies on.
  *
  * No distribution installs rdma-core's provider header, so this file states the layouts in its own words.
- * They are those of private ABI 34, which rdma-core 36 to 56 speak (Debian 12 and 13, Ubuntu 22.04
- * and 24.04). libibverbs looks for a file named libmfs-rdmav<ABI>.so, so one with another private ABI never
- * loads this provider, and the launcher says so. The asserts pin the offsets that libibverbs reads.
+ * They are those of private ABI 34, which rdma-core 36 to 56 use (Debian 12 and 13, Ubuntu 22.04 and
+ * 24.04). libibverbs loads a file named libmfs-rdmav<ABI>.so, so a libibverbs with another private ABI
+ * never loads this provider, and the launcher says so. The asserts check the offsets that libibverbs
+ * reads.
  */
 #ifndef MFS_SOFT_ROCE_PROVIDER_ABI_H
 #define MFS_SOFT_ROCE_PROVIDER_ABI_H
@@ -84,9 +85,9 @@ struct verbs_srq {
 enum { VERBS_QP_HAS_EX = 1 << 1 };
 
 /*
- * What libibverbs reads behind ibv_qp_ex is the one place where ABI 34 moved: the mask follows the
- * operations, and these grew by one in rdma-core 44 and by another in 46. The mask is therefore kept at all
- * three places. The new operations are not offered, so what it overlays is never called.
+ * What libibverbs reads after ibv_qp_ex is the only layout that changed within ABI 34: a mask follows the
+ * operations, of which rdma-core 44 added one and 46 another. So the mask is stored at all three places.
+ * It overlays the new operations, but these are not offered and so never called.
  */
 enum { VERBS_QP_MASK_PLACES = 3 };
 
@@ -114,7 +115,7 @@ struct verbs_cq {
 	};
 };
 
-/* Operations that stay with libibverbs' own "not supported" answer are untyped. */
+/* Untyped operations are not provided: libibverbs keeps its own "not supported" answer for them. */
 struct verbs_context_ops {
 	void *advise_mr, *alloc_dm, *alloc_mw, *alloc_null_mr, *alloc_parent_domain;
 	struct ibv_pd *(*alloc_pd)(struct ibv_context *context);
@@ -219,8 +220,8 @@ static_assert(sizeof(struct verbs_qp_mask) == sizeof(void *), "one operation");
 static_assert(sizeof(struct ibv_qp_ex) < offsetof(struct verbs_qp, xrcd), "all places of the mask");
 #endif
 
-/* The functions of libibverbs that carry the private version, looked up when the provider is loaded: linked
- * against, they would tie the build to the libibverbs of the build machine. */
+/* The functions of libibverbs with the private symbol version. They are looked up when the provider is
+ * loaded: linking against them would tie the build to the libibverbs of the build machine. */
 struct mfs_rdma_core {
 	void (*register_driver)(const struct verbs_device_ops *ops);
 	void *(*alloc_context)(struct ibv_device *device, int cmd_fd, size_t size,

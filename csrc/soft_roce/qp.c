@@ -24,7 +24,8 @@ static const uint64_t DATAGRAM_OPERATIONS = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH
 
 enum { NEW_PORT_TRIES = 8 };
 
-/* Whether a queue pair of that kind can be reached there. */
+/* Returns 0 if the port can take the queue pair, otherwise -errno. A UD queue pair needs a UDP socket
+ * there. */
 static int check_port(struct mfs_context *context, struct mfs_port *port, const struct mfs_qp *qp)
 {
 	if (port->used == MFS_QPS_PER_PORT)
@@ -32,8 +33,9 @@ static int check_port(struct mfs_context *context, struct mfs_port *port, const 
 	return mfs_qp_is_datagram(qp) && port->datagrams.fd < 0 ? mfs_datagrams_open(context, port) : 0;
 }
 
-/* A port for the queue pair. The system chose the number of a new one as a TCP port; where another program has
- * the UDP port of that number, the next may do for a UD queue pair, and RC ones can use the first. */
+/* Finds or opens a port for the queue pair. Returns 0 or -errno. The system chooses the number of a new
+ * port for TCP. If another program has the UDP port of that number, further ports are tried for a UD queue
+ * pair; RC queue pairs can still use the first. */
 static int find_port(struct mfs_context *context, const struct mfs_qp *qp, struct mfs_port **port)
 {
 	uint32_t i, tries;
@@ -54,9 +56,9 @@ static int find_port(struct mfs_context *context, const struct mfs_qp *qp, struc
 	return ret;
 }
 
-/* A QPN is the port, of TCP or UDP, on which the queue pair can be reached and an index of eight bits, so that
- * a GID and a QPN are all that a peer needs. Indices are used in turn: a number rests before it means another
- * queue pair. */
+/* A QPN is the TCP or UDP port on which the queue pair can be reached and an index of eight bits, so that
+ * a peer needs only a GID and a QPN. Indices are used in turn, so that some time passes before a number
+ * means another queue pair. */
 static int assign_number(struct mfs_context *context, struct mfs_qp *qp)
 {
 	struct mfs_port *port;

@@ -1,5 +1,5 @@
-/* ibv_modify_qp: the state machines of RC and UD queue pairs, with the attributes each transition needs and
- * allows. */
+/* ibv_modify_qp: the state machines of RC and UD queue pairs, with the attributes that each transition
+ * needs and allows. */
 #include <errno.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ struct transition {
 	int required, optional;
 };
 
-/* Every state may go to RESET and ERR, with no other attribute; alternate paths are not offered. */
+/* Every state may change to RESET and ERR, with no other attribute. Alternate paths are not supported. */
 static const struct transition transitions[] = {
 	{IBV_QPS_RESET, IBV_QPS_INIT, INIT_ATTRIBUTES, 0},
 	{IBV_QPS_INIT, IBV_QPS_INIT, 0, INIT_ATTRIBUTES},
@@ -141,7 +141,7 @@ static void reset(struct mfs_qp *qp)
 	qp->attr.cap = qp->init.cap;
 }
 
-/* Its peer may have been here before it was ready to receive. */
+/* Accepts the peer's connection if it came before the queue pair was ready to receive. */
 static void accept_waiting(struct mfs_qp *qp)
 {
 	if (qp->waiting)
@@ -153,7 +153,7 @@ static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 {
 	if (to == IBV_QPS_ERR) {
 		mfs_qp_fail(qp, IBV_WC_WR_FLUSH_ERR);
-		mfs_qp_enter(qp, IBV_QPS_ERR); /* from RESET nothing is flushed */
+		mfs_qp_enter(qp, IBV_QPS_ERR); /* needed in RESET, where mfs_qp_fail does nothing */
 		return;
 	}
 	if (to == IBV_QPS_RESET)

@@ -17,10 +17,10 @@ enum {
 	TURN_BYTES_MIN = 4096, /* ... within these bounds */
 	TURN_BYTES_MAX = 64 * 1024,
 	IDLE_CREDIT_NS = 100 * 1000,       /* how far a turn may begin in the past after the link was idle */
-	LATE_CREDIT_NS = 50 * 1000 * 1000, /* and for one that was waiting */
+	LATE_CREDIT_NS = 50 * 1000 * 1000, /* the same for a sender that was waiting */
 };
 
-/* The file's layout; the launcher writes magic and rate. All words are independent, so relaxed order is
+/* The file's layout. The launcher writes magic and rate. All words are independent, so relaxed order is
  * enough. */
 struct mfs_rate_page {
 	uint64_t magic;

@@ -1,9 +1,9 @@
 /*
  * Turns the bytes of a connection into frames and payload.
  *
- * Large payload goes from the socket straight into the target memory, in one call with the next frame behind
- * it; small messages are read many at a time into the context's buffer. Programs wait for data by polling
- * its last bytes, so those are always stored last.
+ * Large payload is read from the socket straight into the target memory, together with the next frame.
+ * Small messages are read many at a time into the context's buffer. Programs wait for data by polling its
+ * last bytes, so these are always stored last.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 #include "responder.h"
 
 enum {
-	DIRECT_MIN = 8192,       /* payload below this is cheaper to copy than to fetch by itself */
-	TURN_BYTES = 256 * 1024, /* then others get the context's lock */
+	DIRECT_MIN = 8192,       /* smaller payload is cheaper to copy than to read by itself */
+	TURN_BYTES = 256 * 1024, /* read in one turn; then others get the context's lock */
 };
 
 /* Copies so that the last bytes become visible after all others. */
@@ -52,7 +52,7 @@ static void place(uint8_t *to, const uint8_t *from, size_t size)
 	}
 }
 
-/* Moves the target on by bytes that are in place. */
+/* Advances the target by bytes that are in place. */
 static void advance(struct mfs_connection *connection, size_t bytes)
 {
 	connection->payload_left -= (uint32_t)bytes;
@@ -89,7 +89,7 @@ static enum mfs_verdict payload_done(struct mfs_connection *connection)
 				     : mfs_responder_payload_done(connection);
 }
 
-/* A frame is complete: the roles say where its payload goes. */
+/* Handles a complete frame: the requester or responder sets where its payload goes. */
 static enum mfs_verdict frame_done(struct mfs_connection *connection)
 {
 	enum mfs_verdict verdict;
@@ -103,8 +103,8 @@ static enum mfs_verdict frame_done(struct mfs_connection *connection)
 	return connection->payload_left ? MFS_GO_ON : payload_done(connection);
 }
 
-/* The keys behind the target may have been given back, or other memory, while the payload was on its way. What is left
- * of it goes where they lead now. */
+/* Checks the target again if keys have changed. Those behind it may have become invalid, or lead to other
+ * memory, since the payload began to arrive. The rest of it goes to where they lead now. */
 static enum mfs_verdict check_target(struct mfs_connection *connection)
 {
 	uint32_t left = connection->payload_left, total = 0;
@@ -125,7 +125,7 @@ static enum mfs_verdict check_target(struct mfs_connection *connection)
 	return MFS_GO_ON;
 }
 
-/* Handles bytes; returns how many were used before a stall or stop. */
+/* Handles bytes. Returns how many were used; the rest, if any, is left after a stall or stop. */
 static size_t consume(struct mfs_connection *connection, const uint8_t *data, size_t size,
 		      enum mfs_verdict *verdict)
 {
@@ -154,7 +154,7 @@ static size_t consume(struct mfs_connection *connection, const uint8_t *data, si
 	return used;
 }
 
-/* Keeps what a stalled connection has read but cannot handle yet. */
+/* Keeps what a stalled connection has read but cannot handle yet. Returns 0 or -ENOMEM. */
 static int keep(struct mfs_connection *connection, const uint8_t *data, size_t size)
 {
 	if (!size)
@@ -176,7 +176,7 @@ static void stall(struct mfs_connection *connection)
 	mfs_connection_update(connection);
 }
 
-/* One read of small messages. Returns the bytes read, 0 when there is no more to do now. */
+/* Reads small messages, with one call. Returns the bytes read, 0 if there is nothing more to do now. */
 static size_t read_buffered(struct mfs_connection *connection, enum mfs_verdict *verdict)
 {
 	uint8_t *buffer = connection->context->rx_buffer;
@@ -194,7 +194,8 @@ static size_t read_buffered(struct mfs_connection *connection, enum mfs_verdict 
 	return size == MFS_RX_BUFFER_SIZE ? (size_t)size : 0;
 }
 
-/* One read straight into the target, with the next frame behind it. */
+/* Reads straight into the target, and the next frame after it, with one call. Returns as read_buffered
+ * does. */
 static size_t read_direct(struct mfs_connection *connection, enum mfs_verdict *verdict)
 {
 	uint32_t pieces = connection->target_count - connection->target_index;
@@ -224,7 +225,7 @@ static size_t read_direct(struct mfs_connection *connection, enum mfs_verdict *v
 	return (uint32_t)size == wanted ? (size_t)size : 0;
 }
 
-/* The peer is gone. */
+/* Handles the loss of the peer. */
 void mfs_connection_lost(struct mfs_connection *connection)
 {
 	if (connection->requester)
@@ -233,7 +234,7 @@ void mfs_connection_lost(struct mfs_connection *connection)
 		mfs_responder_lost(connection);
 }
 
-/* Handles what the socket has, up to a turn's worth; with the context's lock held. */
+/* Handles what the socket has, up to TURN_BYTES. Called with the context's lock held. */
 void mfs_receive(struct mfs_connection *connection)
 {
 	enum mfs_verdict verdict = MFS_GO_ON;
@@ -257,7 +258,7 @@ void mfs_receive(struct mfs_connection *connection)
 		mfs_responder_batch_done(connection);
 }
 
-/* There is a receive for the message at which a connection stalled. */
+/* Called with the lock held when there is a receive for the message at which a connection stalled. */
 void mfs_receive_resume(struct mfs_connection *connection)
 {
 	enum mfs_verdict verdict = frame_done(connection);
@@ -266,7 +267,7 @@ void mfs_receive_resume(struct mfs_connection *connection)
 
 	if (verdict == MFS_GO_ON) {
 		connection->stalled = false;
-		connection->ack_wanted = true; /* the message may take longer than retries would */
+		connection->ack_wanted = true; /* the message may take longer than the peer's retries */
 	}
 	if (verdict == MFS_GO_ON && connection->stash_size) {
 		data = connection->stash + connection->stash_position;

@@ -67,6 +67,6 @@ void mfs_srq_check(struct mfs_context *context, struct mfs_srq *srq)
 {
 	if (!srq->watermark || srq->queue.tail - srq->queue.head >= srq->watermark)
 		return;
-	srq->watermark = 0; /* one event for each time it is set */
+	srq->watermark = 0; /* one event each time it is set */
 	srq->async_events_raised += mfs_async_raise(context, IBV_EVENT_SRQ_LIMIT_REACHED, &srq->verbs.srq);
 }

@@ -1,4 +1,5 @@
-/* Open devices by the descriptor that libibverbs writes its commands to; and what fork makes of them. */
+/* Open devices, found by the descriptor to which libibverbs writes its commands; and what fork does to
+ * them. */
 #include "registry.h"
 
 #include "descriptors.h"
@@ -21,7 +22,8 @@ struct mfs_context *mfs_context_by_command_fd(int fd)
 	return context;
 }
 
-/* The registry is taken over as it is at one moment; its contexts are the parent's. */
+/* The lock is held during fork, so that no thread is changing the registry then. Its contexts belong to
+ * the parent, so the child empties it. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);
@@ -45,7 +47,7 @@ static void watch_fork(void)
 	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
-/* Before a device is opened: what it opens is closed in a child. */
+/* Called before a device is opened, so that a forked child closes what the device opens. */
 void mfs_registry_start(void)
 {
 	pthread_once(&fork_once, watch_fork);

@@ -1,12 +1,12 @@
-/* Open devices, and what fork makes of them. */
+/* Open devices, and what fork does to them. */
 #ifndef MFS_SOFT_ROCE_REGISTRY_H
 #define MFS_SOFT_ROCE_REGISTRY_H
 
 #include "objects.h"
 
-extern uint32_t mfs_forks; /* of this process so far */
+extern uint32_t mfs_forks; /* incremented in each forked child */
 
-/* By fork: it belongs to the parent, every call fails. */
+/* True if the context came by fork: it belongs to the parent, and calls on it fail. */
 static inline bool mfs_context_inherited(const struct mfs_context *context)
 {
 	return context->forks != mfs_forks;

@@ -17,7 +17,8 @@
 enum {
 	BATCH_PIECES = 128,
 	BATCH_BYTES = 128 * 1024, /* what one call hands to TCP */
-	TURN_BYTES = 512 * 1024,  /* then others get the context's lock; the socket is mostly full before */
+	/* Sent in one turn; then others get the context's lock. Mostly the socket is full before. */
+	TURN_BYTES = 512 * 1024,
 	RNR_RETRY_FOREVER = 7,
 	REOPEN_AFTER_NS = 2 * 1000 * 1000,
 };
@@ -29,7 +30,7 @@ struct batch {
 	uint32_t count;
 	uint32_t bytes;
 	uint32_t limit;
-	uint32_t reads; /* begun in this batch */
+	uint32_t reads; /* READs and atomics that begin in this batch */
 };
 
 static struct mfs_context *context_of(const struct mfs_qp *qp)
@@ -47,7 +48,8 @@ static bool is_read(const struct mfs_send_wqe *wqe)
 	return wqe->frame.opcode >= MFS_READ;
 }
 
-/* Fences and the bound on outstanding reads hold a request back until responses have come. */
+/* True if a fence or the limit of outstanding reads holds a request back until responses have come.
+ * `reads` are those that begin in the same batch. */
 static bool must_wait(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, uint32_t reads)
 {
 	reads += qp->sq.reads_in_flight;
@@ -56,7 +58,7 @@ static bool must_wait(const struct mfs_qp *qp, const struct mfs_send_wqe *wqe, u
 	return is_read(wqe) && reads >= qp->attr.max_rd_atomic && qp->attr.max_rd_atomic;
 }
 
-/* Adds what is left of a piece after `skip` bytes. Returns false when the batch is full. */
+/* Adds the rest of a piece after `skip` bytes. Returns false when the batch is full. */
 static bool add_piece(struct batch *batch, void *base, size_t size, uint32_t *skip)
 {
 	struct iovec *piece = &batch->pieces[batch->count];
@@ -75,7 +77,8 @@ static bool add_piece(struct batch *batch, void *base, size_t size, uint32_t *sk
 	return batch->bytes < batch->limit;
 }
 
-/* The local memory of a request: what is sent, or what its response will be written to. */
+/* Finds the local memory of a request: what is sent, or where its response is written. Returns the number
+ * of pieces, or -EFAULT or -EMSGSIZE as mfs_mr_resolve_sges does. */
 int mfs_requester_memory(struct mfs_qp *qp, uint32_t index, struct iovec *pieces)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -101,8 +104,8 @@ static enum ibv_wc_status check_request(const struct mfs_qp *qp, const struct mf
 	return IBV_WC_SUCCESS;
 }
 
-/* Collects what can be sent now. Returns the error of the first request that cannot be sent at all, if
- * nothing is before it. */
+/* Collects what can be sent now. Returns the error of the first request if it cannot be sent at all,
+ * otherwise IBV_WC_SUCCESS. */
 static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -138,7 +141,7 @@ static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 	return IBV_WC_SUCCESS;
 }
 
-/* Books bytes that TCP has taken. */
+/* Accounts for bytes that TCP has taken. */
 static void sent(struct mfs_qp *qp, uint32_t bytes)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -169,7 +172,8 @@ void mfs_requester_open(struct mfs_qp *qp)
 	mfs_connection_open(qp, mfs_requester_resume);
 }
 
-/* Sends what can be sent, up to a turn's worth; with the context's lock held. */
+/* Sends what can be sent, up to TURN_BYTES, or opens a lost connection again. Called with the context's
+ * lock held. */
 void mfs_requester_send(struct mfs_qp *qp)
 {
 	struct mfs_connection *connection = qp->requester;
@@ -225,7 +229,7 @@ void mfs_requester_send(struct mfs_qp *qp)
 		total += (uint32_t)size;
 		full = (uint32_t)size < batch.bytes;
 	}
-	/* more after this turn: the socket says when it has room, at once if it has now */
+	/* to go on after this turn: epoll reports room in the socket, at once if there is some now */
 	connection->want_write = full || total >= TURN_BYTES;
 	connection->pacer.backlogged = connection->pacer.backlogged && sq->sent != sq->tail;
 	mfs_connection_update(connection);
@@ -248,24 +252,26 @@ static void complete(struct mfs_qp *qp)
 		mfs_cq_push(mfs_cq_of(qp->init.send_cq), &wc, false);
 }
 
-/* Completes the requests before that number. False when the peer acknowledges what it cannot have. */
+/* Completes the requests before `number`. Returns false if the peer acknowledges what it cannot have
+ * done. */
 static bool complete_before(struct mfs_qp *qp, uint32_t number)
 {
 	struct mfs_send_queue *sq = &qp->sq;
 
 	if ((int32_t)(number - sq->head) <= 0)
-		return true; /* a request of the peer has said so earlier */
+		return true; /* already acknowledged by a request of the peer */
 	if (number - sq->head > sq->sent - sq->head)
 		return false;
 	while (sq->head != number) {
 		if (is_read(wqe_at(sq, sq->head)))
-			return false; /* a read is done by its response only */
+			return false; /* only its response completes a read */
 		complete(qp);
 	}
 	return true;
 }
 
-/* What the peer's requests say about ours. Reads still wait for their responses. */
+/* Completes the requests that a request of the peer reports as done. Reads still wait for their
+ * responses. */
 void mfs_requester_done_by_peer(struct mfs_qp *qp, uint32_t done)
 {
 	struct mfs_send_queue *sq = &qp->sq;
@@ -297,8 +303,8 @@ static uint64_t rnr_timer_ns(uint8_t code)
 	return timers[code & 31] * 10000ULL;
 }
 
-/* The peer has no receive for the oldest request. It waits for one; we give up when a NIC had used up its
- * retries. */
+/* Called when the peer has no receive for the oldest request. The peer waits for one; the queue pair fails
+ * when a NIC would have used up its retries. */
 static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 {
 	if (qp->attr.rnr_retry != RNR_RETRY_FOREVER)
@@ -306,8 +312,8 @@ static void receiver_not_ready(struct mfs_qp *qp, uint8_t timer_code)
 				mfs_clock_ns() + qp->attr.rnr_retry * rnr_timer_ns(timer_code));
 }
 
-/* Tries later to reach the peer, which may not be ready yet, as long as a NIC would: retry_cnt times after
- * timeout. */
+/* Tries later to reach the peer, which may not be ready yet. Fails the queue pair when a NIC would have
+ * given up: after retry_cnt retries, one after each timeout. */
 static void reopen_later(struct mfs_qp *qp)
 {
 	uint64_t now = mfs_clock_ns(), timeout_ns = qp->attr.timeout ? 4096ULL << qp->attr.timeout : 0;
@@ -331,8 +337,8 @@ void mfs_requester_timer(struct mfs_qp *qp)
 		mfs_requester_send(qp);
 }
 
-/* The connection has ended. Once the peer had accepted it, outstanding requests fail like those of a NIC
- * whose retries are used up; before, nothing of it has been executed, and it is tried again. */
+/* Called when the connection has ended. If the peer had accepted it, outstanding requests fail like those
+ * of a NIC whose retries are used up. Otherwise none of them has been executed, and they are tried again. */
 void mfs_requester_lost(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -387,13 +393,13 @@ static enum mfs_verdict acknowledged(struct mfs_connection *connection)
 	}
 	if (!complete_before(qp, done))
 		return protocol_error(connection);
-	stop_rnr_timer(qp); /* the peer says when it finds no receive, and again when it has found one */
+	stop_rnr_timer(qp); /* the peer reports when it finds no receive, and again when it has found one */
 	if (frame->syndrome == MFS_SYNDROME_RECEIVER_NOT_READY)
 		receiver_not_ready(qp, (uint8_t)le32toh(frame->key));
 	return MFS_GO_ON;
 }
 
-/* Where the oldest request's response goes. */
+/* Sets the target to where the oldest request's response goes. Returns 0 or -errno. */
 static int response_target(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -450,7 +456,7 @@ enum mfs_verdict mfs_requester_frame(struct mfs_connection *connection)
 		return acknowledged(connection);
 	if (opcode != MFS_READ_RESPONSE && opcode != MFS_ATOMIC_RESPONSE)
 		return protocol_error(connection);
-	/* the response to a read acknowledges what was before it */
+	/* a response acknowledges all requests before its own */
 	if (!complete_before(qp, connection->first + le32toh(connection->frame.value)))
 		return protocol_error(connection);
 	stop_rnr_timer(qp);
@@ -464,14 +470,14 @@ enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection)
 	if (connection->frame.opcode != MFS_ACK)
 		complete(qp);
 	mfs_qp_check_drained(qp);
-	/* an acknowledgement may release deferred, fenced or surplus requests, or one that waits with its
-	 * error */
+	/* an acknowledgement may release requests that were deferred, fenced or above the limit of reads,
+	 * or one whose error had to wait */
 	if (qp->sq.sent != qp->sq.tail && !qp->deferred)
 		mfs_defer(qp);
 	return MFS_GO_ON;
 }
 
-/* Finds the target of the payload that is arriving anew, from its start. */
+/* Finds the target of the arriving payload again, from its start. */
 enum mfs_verdict mfs_requester_revalidate(struct mfs_connection *connection)
 {
 	if (!response_target(connection))

@@ -40,8 +40,8 @@ static void push_receive(struct mfs_qp *qp, const struct mfs_frame *frame, enum 
 	mfs_cq_push(mfs_cq_of(qp->init.recv_cq), &wc, frame->flags & MFS_FRAME_SOLICITED);
 }
 
-/* Refuses a request: the peer gets the reason, this queue pair goes to the error state. A receive that the
- * request had taken completes with `local`, if that is an error of its own. */
+/* Refuses a request: sends the reason to the peer and moves this queue pair to the error state. A receive
+ * that the request had taken completes with `local`, if that is an error of its own. */
 static enum mfs_verdict refuse(struct mfs_connection *connection, enum mfs_syndrome syndrome,
 			       enum ibv_wc_status local)
 {
@@ -67,7 +67,7 @@ static bool take_receive(struct mfs_connection *connection)
 	struct mfs_srq *srq = (struct mfs_srq *)qp->init.srq;
 
 	if (qp->receiving_taken)
-		return true; /* left by a message whose sender went away */
+		return true; /* left by a message whose sender has disconnected */
 	qp->receiving_taken = mfs_recv_queue_take(qp->receives, &qp->receiving, qp->receiving_sges);
 	if (srq) {
 		srq->stalled = srq->stalled || !qp->receiving_taken;
@@ -83,7 +83,7 @@ static enum mfs_verdict receiver_not_ready(struct mfs_connection *connection)
 	return MFS_STALL;
 }
 
-/* The memory of the receive that was taken. */
+/* Sets the target to the memory of the receive that was taken. */
 static enum mfs_verdict target_receive(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -107,7 +107,8 @@ static enum mfs_verdict begin_send(struct mfs_connection *connection)
 	return take_receive(connection) ? target_receive(connection) : receiver_not_ready(connection);
 }
 
-/* The memory that a request of the peer names; the queue pair and the key must both allow the access. */
+/* Returns the memory that a request of the peer names. NULL: the queue pair or the key does not allow the
+ * access. */
 static void *remote_memory(struct mfs_connection *connection, uint32_t length, int access)
 {
 	struct mfs_qp *qp = connection->qp;
@@ -186,6 +187,7 @@ enum mfs_verdict mfs_responder_frame(struct mfs_connection *connection)
 	}
 }
 
+/* Returns a new response. NULL: the peer has more reads outstanding than the queue pair allows. */
 static struct mfs_response *new_response(struct mfs_connection *connection)
 {
 	struct mfs_response *response = &connection->responses[connection->responses_tail % MFS_MAX_READS];
@@ -226,7 +228,7 @@ static enum mfs_verdict answer_atomic(struct mfs_connection *connection)
 
 	if (!word)
 		return refuse(connection, MFS_SYNDROME_REMOTE_ACCESS, IBV_WC_SUCCESS);
-	/* keys may map an aligned address to memory that is not */
+	/* a key may map an aligned address to unaligned memory */
 	if ((uintptr_t)word % sizeof(*word))
 		return refuse(connection, MFS_SYNDROME_INVALID_REQUEST, IBV_WC_SUCCESS);
 	response = new_response(connection);
@@ -258,7 +260,7 @@ enum mfs_verdict mfs_responder_payload_done(struct mfs_connection *connection)
 	return MFS_GO_ON;
 }
 
-/* Finds the target of the payload that is arriving anew, from its start. */
+/* Finds the target of the arriving payload again, from its start. */
 enum mfs_verdict mfs_responder_revalidate(struct mfs_connection *connection)
 {
 	switch (connection->frame.opcode) {
@@ -272,7 +274,8 @@ enum mfs_verdict mfs_responder_revalidate(struct mfs_connection *connection)
 	}
 }
 
-/* A frame with how far we are. Responses to reads before go first, so it never says more than they allow. */
+/* Begins a frame that acknowledges all requests done. Responses to earlier reads are sent first, so it
+ * never acknowledges a read before its response. */
 static void begin_ack(struct mfs_connection *connection)
 {
 	connection->ack = (struct mfs_frame){.opcode = MFS_ACK, .value = htole32(connection->requests_done)};
@@ -287,6 +290,7 @@ static void begin_ack(struct mfs_connection *connection)
 	connection->sent_bytes = 0;
 }
 
+/* Sends the rest of a frame and of its payload, of that at most `limit` bytes. Returns as sendmsg does. */
 static ssize_t send_from(struct mfs_connection *connection, const void *frame, const void *payload,
 			 uint32_t length, uint32_t limit)
 {
@@ -314,7 +318,8 @@ static ssize_t send_from(struct mfs_connection *connection, const void *frame, c
 	return size;
 }
 
-/* One call's worth of the oldest response. Returns bytes sent, 0 when it has to wait, or -errno. */
+/* Sends a part of the oldest response, at most CALL_BYTES. Returns the bytes sent, 0 if it has to wait for
+ * its turn, or -errno. */
 static ssize_t send_response(struct mfs_connection *connection)
 {
 	struct mfs_response *response = &connection->responses[connection->responses_head % MFS_MAX_READS];
@@ -359,7 +364,7 @@ static ssize_t send_ack(struct mfs_connection *connection)
 	return size;
 }
 
-/* A queue pair that only answers goes on without its peer. */
+/* Closes the connection. The queue pair does not fail: if it only answers, it goes on without its peer. */
 void mfs_responder_lost(struct mfs_connection *connection)
 {
 	connection->qp->responder = NULL;
@@ -371,7 +376,7 @@ void mfs_responder_resume(struct mfs_pacer *pacer)
 	mfs_responder_send(mfs_container_of(pacer, struct mfs_connection, pacer));
 }
 
-/* Sends responses and acknowledgements, up to a turn's worth; with the context's lock held. */
+/* Sends responses and acknowledgements, up to TURN_BYTES. Called with the context's lock held. */
 void mfs_responder_send(struct mfs_connection *connection)
 {
 	uint32_t total = 0;
@@ -407,7 +412,7 @@ void mfs_responder_send(struct mfs_connection *connection)
 	mfs_connection_update(connection);
 }
 
-/* All that one read brought has been handled: one acknowledgement for the lot. */
+/* Called when all that was read has been handled; sends one acknowledgement for all of it. */
 void mfs_responder_batch_done(struct mfs_connection *connection)
 {
 	if (connection->ack_wanted || connection->responses_head != connection->responses_tail)

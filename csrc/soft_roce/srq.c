@@ -45,7 +45,7 @@ struct ibv_srq *mfs_create_srq_ex(struct ibv_context *ibv, struct ibv_srq_init_a
 	srq = mfs_create_srq(attr->pd, &basic);
 	if (!srq)
 		return NULL;
-	/* of this call, unlike of ibv_create_srq, libibverbs leaves all to the provider */
+	/* unlike for ibv_create_srq, libibverbs leaves all this to the provider */
 	srq->context = ibv;
 	srq->srq_context = attr->srq_context;
 	srq->pd = attr->pd;
@@ -60,7 +60,7 @@ int mfs_modify_srq(struct ibv_srq *ibv, struct ibv_srq_attr *attr, int attr_mask
 	struct mfs_context *context = mfs_context_of(ibv->context);
 
 	if (mfs_context_inherited(context) || (attr_mask & ~IBV_SRQ_LIMIT))
-		return EINVAL; /* a shared receive queue keeps its size */
+		return EINVAL; /* a shared receive queue cannot be resized */
 	if (attr->srq_limit > srq->queue.limit)
 		return EINVAL;
 	mfs_context_lock(context);
@@ -113,7 +113,8 @@ static struct mfs_qp *first_stalled(struct mfs_context *context, const struct mf
 	return qp;
 }
 
-/* Who waits for receives gets them in turn: a peer that always has a message would leave none to the others. */
+/* Resumes the queue pairs that wait for a receive, in turn: otherwise a peer that always has a message
+ * would leave none to the others. */
 static void resume_stalled(struct mfs_context *context, struct mfs_srq *srq)
 {
 	struct mfs_qp *qp;

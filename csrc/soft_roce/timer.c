@@ -1,4 +1,4 @@
-/* What is to be done later. */
+/* Work for the next turn or for a later time. */
 #define _GNU_SOURCE
 #include "timer.h"
 

@@ -1,15 +1,16 @@
 /*
- * Frames on the TCP connections between two RC queue pairs, and the datagrams of UD ones.
+ * Frames on the TCP connections between two RC queue pairs, and the datagrams of UD queue pairs.
  *
- * A queue pair opens one connection to its peer for its own requests and accepts one for the peer's. Requests
- * travel with the connection, responses against it. One connection for both would let acknowledgements wait
- * behind a SEND that the peer cannot take yet (receiver not ready), and so block the other direction for
- * ever.
+ * A queue pair opens one connection to its peer for its own requests and accepts one for the peer's
+ * requests. The side that opened a connection sends requests on it, the other side sends responses. With
+ * one connection for both, acknowledgements could wait behind a SEND that the peer cannot take yet
+ * (receiver not ready), which would block the other direction for ever.
  *
- * The n-th request of a connection has message sequence number n; both sides count, TCP keeps the order. A
- * response to request n acknowledges all requests before n. A request also says how many of the peer's are
- * done: a program that answers a message must not be heard before the message is acknowledged, and the two
- * connections have no order between them. Integers are little-endian, immediate data is carried as it is.
+ * The n-th request of a connection has message sequence number n. Requests do not carry it: TCP keeps
+ * their order, and both sides count. A response to request n acknowledges all requests before n. A request
+ * also carries how many of the peer's requests are done. The two connections have no order between them,
+ * and a program's answer to a message must not arrive before the acknowledgement of that message. Integers
+ * are little-endian; immediate data is not converted.
  */
 #ifndef MFS_SOFT_ROCE_WIRE_H
 #define MFS_SOFT_ROCE_WIRE_H
@@ -24,7 +25,7 @@ enum mfs_opcode {
 	MFS_READ,
 	MFS_COMPARE_SWAP, /* 16 bytes follow: compare, swap */
 	MFS_FETCH_ADD,    /* 16 bytes follow: add, 0 */
-	MFS_ACK,          /* value: number of requests done; the first one, of none, accepts the connection */
+	MFS_ACK,          /* value: number of requests done; the first ACK accepts the connection */
 	MFS_READ_RESPONSE,
 	MFS_ATOMIC_RESPONSE, /* address: value before the operation */
 };
@@ -34,7 +35,7 @@ enum mfs_frame_flag {
 	MFS_FRAME_SOLICITED = 1 << 1,
 };
 
-/* Why request number `value` was not done; everything but RNR ends the connection. */
+/* Why request number `value` was not executed. All but RECEIVER_NOT_READY end the connection. */
 enum mfs_syndrome {
 	MFS_SYNDROME_NONE = 0,
 	MFS_SYNDROME_RECEIVER_NOT_READY, /* key: RNR timer code */
@@ -63,13 +64,14 @@ enum { MFS_ATOMIC_OPERANDS_SIZE = 16 };
 
 #define MFS_DATAGRAM_MAGIC 0x000164756f63464dULL /* "MFcoud", then the version */
 
-/* Start of a UDP datagram; the message follows, to the datagram's end. It leaves from its source's port. */
+/* Head of a UDP datagram; the message follows, up to the datagram's end. It is sent from the port in the
+ * source QPN. */
 struct mfs_datagram {
 	uint64_t magic;
 	uint32_t destination; /* QPN */
 	uint32_t source;      /* QPN */
 	uint32_t qkey;
-	uint32_t immediate; /* as it is */
+	uint32_t immediate; /* not converted */
 	uint8_t flags;      /* enum mfs_frame_flag */
 	uint8_t reserved[7];
 };

@@ -1,8 +1,8 @@
-/* An arbiter under a clock of the test's: `now_ns`, which the test moves. Nothing depends on how fast this machine is.
+/* An arbiter under a clock of the test's own, `now_ns`, which the test moves. Nothing depends on how fast
+ * this machine is.
  *
- * Includes arbiter.c and arbiter/command.c, so that turns can be taken and the clock be replaced; linked with all other files
- * of csrc. For programs of one source file.
- */
+ * Includes arbiter.c and arbiter/command.c, so that the test can take turns and replace the clock. Linked
+ * with all other files of csrc. For programs of one source file. */
 #ifndef ARBITER_CLOCK_H
 #define ARBITER_CLOCK_H
 
@@ -16,7 +16,7 @@ uint64_t arbiter_clock_ns(void);
 
 #include <stdio.h>
 
-static uint64_t now_ns; /* begins a second after the true time, which commands use before the first turn */
+static uint64_t now_ns; /* begins a second after the real time, which commands use before the first turn */
 
 uint64_t arbiter_clock_ns(void)
 {

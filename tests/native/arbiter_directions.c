@@ -1,5 +1,6 @@
-/* A turn visits the directions that are in use: whatever random programs do at many NICs, none that something may happen at is
- * left out, and those where nothing is left to do are. argv: seed. Exits 0 when that holds. */
+/* A turn visits only the directions that are in use. Random programs use many NICs: every direction at
+ * which something may happen is visited, and none at which nothing is left to do. argv: seed. Exits 0 if
+ * that holds. */
 #include "arbiter_clock.h"
 
 #define MS 1000000ull
@@ -54,7 +55,7 @@ static bool say(struct program *p, struct mfs_message message)
 static void submit(struct program *p, uint32_t slot)
 {
 	static const uint8_t stages[] = {MFS_STAGE_REUSE, MFS_STAGE_P2D, MFS_STAGE_P2D, MFS_STAGE_BACKGROUND};
-	/* most go by few NICs */
+	/* most tasks use a few NICs */
 	uint32_t nic = random_below(4) ? random_below(3) * (NICS - 1) / 2 : random_below(NICS);
 	struct mfs_message message = {
 		.task = (uint64_t)++p->generation[slot] << 32 | slot,
@@ -105,7 +106,7 @@ static bool is_active(uint32_t direction)
 	return arbiter->active_directions >> direction & 1;
 }
 
-/* What a turn that went through all directions would have something to do at. */
+/* Checks that a turn over all directions would find nothing to do at those that are not visited. */
 static void none_is_left_out(void)
 {
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
@@ -197,7 +198,7 @@ static bool all_are_free(void)
 	return free;
 }
 
-/* All that waits is permitted, without another message about it, and in the end no direction is visited. */
+/* Everything that waits is permitted without another message about it. In the end no direction is visited. */
 static void drain(void)
 {
 	must(mfs_arbiter_mode(arbiter, MFS_MODE_ENFORCE) == 0, "the mode is changed");
@@ -218,7 +219,7 @@ static void drain(void)
 	must(!arbiter->used_directions && !arbiter->active_directions, "and lose it when they are not used");
 }
 
-/* More permits than one turn gives: the thread does not go to sleep on them. */
+/* If there are more permits than one turn gives, the thread does not sleep before it has given them. */
 static void a_turn_that_did_not_give_all(void)
 {
 	must(mfs_arbiter_mode(arbiter, MFS_MODE_OBSERVE) == 0, "the mode is changed");
@@ -237,7 +238,7 @@ static void a_turn_that_did_not_give_all(void)
 	must(arbiter->grants > granted && arbiter->grants < granted + PROGRAMS * MESSAGES_PER_TURN, "one turn does not give all");
 	heartbeats_due(arbiter, now_ns + 3600000 * MS);
 	alarm(30);
-	must(!sleep_until_event(arbiter), "the thread goes on at once"); /* or is asleep when the alarm rings */
+	must(!sleep_until_event(arbiter), "the thread goes on at once"); /* otherwise it sleeps until the alarm */
 	alarm(0);
 	pass(1);
 	must(arbiter->grants == granted + PROGRAMS * MESSAGES_PER_TURN, "and gives the rest");

@@ -1,5 +1,5 @@
-/* A batch that has ended in its segment keeps the tasks that were submitted before it ended and are read after. Exits 0
- * when it does. */
+/* A batch that has ended in its segment keeps the tasks that were submitted before its end and are read
+ * after it. Exits 0 if that holds. */
 #include "virtual_arbiter.h"
 
 #define BATCH_ID 77
@@ -32,19 +32,20 @@ static bool in_batch(void)
 	return program.session->batch[0].id == BATCH_ID && program.session->batch[0].announced_directions;
 }
 
-/* `heartbeats`: what the arbiter reads by itself while the ring still has messages. */
+/* `heartbeats`: a heartbeat is due while the ring still has messages, so that the arbiter reads the
+ * contexts by itself. */
 static void ended_before_it_is_read(bool heartbeats)
 {
 	arbiter_begin_two(&program, &other);
 	send_task(&other, 0, MFS_NONE_U32); /* so that the others wait */
 	send_batch(BATCH_ID);
-	for (unsigned i = 0; i < MFS_SUBMIT_RINGS; i++) /* of rings that were silent a turn polls one */
+	for (unsigned i = 0; i < MFS_SUBMIT_RINGS; i++) /* a turn polls only one of the rings that were silent */
 		pass(1000);
 	must(other.session->task[0].phase == TASK_IN_FLIGHT, "the link is taken");
 	must(program.session->batch[0].id == BATCH_ID, "the batch is known");
 	send_task(&program, 0, 0);
 	send_batch(0);
-	for (uint32_t slot = 1; slot < 3 * MESSAGES_PER_TURN; slot++) /* more than a turn reads */
+	for (uint32_t slot = 1; slot < 3 * MESSAGES_PER_TURN; slot++) /* more messages than a turn reads */
 		send_task(&program, slot, MFS_NONE_U32);
 	pass(heartbeats ? arbiter->config.heartbeat_ns + 1 : 1000);
 	must(program.session->task[0].phase != TASK_FREE && in_batch(), "its task was read, and is the batch's");

@@ -1,13 +1,14 @@
-/* Permits on one queue pair: a permit for a task releases all that its program posted there before, so the first of them is
- * permitted, in the place and the class of the best behind it. Exits 0 when all that holds. */
+/* Permits on one queue pair. A permit for a task releases everything that its program posted there before
+ * it. So the first of these tasks is permitted, in the place and the class of the best one behind it.
+ * Exits 0 if that holds. */
 #include "virtual_arbiter.h"
 
 #define OTHER_QUEUE 77
 
 static struct program program, other;
-static uint64_t sent; /* so that each message has a time of its own */
+static uint64_t sent; /* gives each message its own time */
 
-/* Through a ring of its own, as another thread would. */
+/* Submits a task through the given ring, as another thread would. Returns the slot. */
 static uint32_t send_on_ring(struct program *from, unsigned ring, struct mfs_message message)
 {
 	struct mfs_segment *segment = from->session->segment;
@@ -36,7 +37,7 @@ static void pass(uint64_t ns)
 	turn(arbiter, true);
 }
 
-/* Answers the slot that was permitted next, -1 if none was, and its class. */
+/* Returns the slot that is permitted next and its class; -1: none. */
 static int permitted(struct program *whose, unsigned *wire_class)
 {
 	struct mfs_segment *segment = whose->session->segment;
@@ -48,7 +49,7 @@ static int permitted(struct program *whose, unsigned *wire_class)
 	return (int)(uint32_t)grant.task;
 }
 
-/* Another client's bytes, so that what is asked for now waits. */
+/* Occupies the link with another client's bytes, so that what is asked for next waits. Returns the slot. */
 static uint32_t occupy(uint8_t flags)
 {
 	unsigned wire_class;
@@ -71,13 +72,14 @@ static void end(void)
 	mfs_arbiter_destroy(arbiter);
 }
 
-/* Of what names no batch, so that no layer is near. */
+/* The class of a task that names no batch, so that no layer is near. */
 static unsigned class_of(enum mfs_stage stage)
 {
 	return mfs_policy_class(&arbiter->config.policy, stage, UINT32_MAX);
 }
 
-/* The last of three is the best: all go before another program's that was asked for earlier, and in its class. */
+/* The last of three tasks is the best. All three go before another program's task that was asked for
+ * earlier, and in the class of the best. */
 static void first_takes_the_place_of_the_best(void)
 {
 	unsigned wire_class = 99;
@@ -106,7 +108,7 @@ static void first_takes_the_place_of_the_best(void)
 	end();
 }
 
-/* The later one is in the ring that is read first. */
+/* Tasks go in the order of sending, although the later one is in the ring that is read first. */
 static void the_order_is_that_of_sending(void)
 {
 	unsigned wire_class;
@@ -128,7 +130,7 @@ static void the_order_is_that_of_sending(void)
 	end();
 }
 
-/* Passes turns until the program has that permit next. */
+/* Passes turns until the program has a permit. Returns true if that is for `slot`. */
 static bool comes(struct program *whose, uint32_t slot)
 {
 	unsigned wire_class;
@@ -141,8 +143,8 @@ static bool comes(struct program *whose, uint32_t slot)
 	return found == (int)slot;
 }
 
-/* A read before a write on one queue pair waits for the direction in alone; when the write is chosen it goes first, whatever room there
- * is for it. */
+/* A read before a write on one queue pair waits only for the incoming direction. When the write is chosen,
+ * the read goes first, whatever room there is for it. */
 static void a_read_before_a_write(void)
 {
 	uint32_t blocker, read, write, others;
@@ -189,7 +191,8 @@ static uint32_t ask_and_read(uint32_t queue, enum mfs_stage stage)
 	return slot;
 }
 
-/* Tasks of a client have a destination of their own from when others of it were written off: those that wait since before go first. */
+/* When tasks of a client were written off, its later tasks get a destination of their own. Those that
+ * waited before that go first. */
 static void since_others_were_written_off(void)
 {
 	uint32_t blocker, first, second;
@@ -207,7 +210,8 @@ static void since_others_were_written_off(void)
 	end();
 }
 
-/* Queue pairs of both directions, any ring, any stage, tasks given up, late completions: in order, and none forgotten. */
+/* Queue pairs with both directions, any ring, any stage, cancelled tasks, late completions: permits come
+ * in order, and no task is forgotten. */
 static void never_out_of_order(void)
 {
 	uint64_t number[SLOTS] = {0}, waiting = 0, flying = 0, asked = 0, permits = 0;

@@ -1,18 +1,18 @@
-/* What a program that floods the arbiter takes from another: a victim sends as much as it is permitted, as in arbiter_virtual.c,
- * and a turn takes as long as what it has read, at COST_NS each.
+/* What a program that floods the arbiter takes from another. A victim sends as much as it is permitted, as
+ * in arbiter_virtual.c. A turn takes as long as what it has read, at COST_NS each.
  *
- * arbiter_floods SCENARIO [ATTACKERS] prints counts: the victim's permits, messages received from the attackers in all and at most in
- * one turn, requests that were read again, how many attackers were given up, and the messages of the one that was heard least.
- */
+ * arbiter_floods SCENARIO [ATTACKERS] prints counts: the victim's permits, the messages received from the
+ * attackers in all and at most in one turn, the requests that were read again, how many attackers were
+ * given up, and the messages received from the attacker with the fewest. */
 #include "virtual_arbiter.h"
 
 #define END_NS 300000000ull
-#define COST_NS 100      /* of a message, and of a request that is read */
-#define CHANGE_NS 100000 /* all contexts change so often */
+#define COST_NS 100      /* cost of a message and of reading a request */
+#define CHANGE_NS 100000 /* time between changes of all contexts */
 #define ATTACKERS_MAX 64
 
 static struct program victim, attackers[ATTACKERS_MAX];
-static struct program *attacker; /* whose turn it is */
+static struct program *attacker; /* the one whose turn it is */
 static unsigned attackers_n = 1;
 static uint64_t spent_ns, reread;
 
@@ -31,13 +31,13 @@ static void push(uint32_t ring, struct mfs_message message)
 	mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, &message, 1);
 }
 
-/* For two messages. */
+/* True if the ring has room for two messages. */
 static bool room(uint32_t ring)
 {
 	return attacker->session->segment->submit[ring].tail + 2 <= attacker->session->reader.ring[ring].head + MFS_SUBMIT_SLOTS;
 }
 
-/* The same into all rings, until they are full. */
+/* Puts the same message into all rings until they are full. */
 static void flood(enum mfs_message_kind kind, uint64_t task)
 {
 	for (uint32_t ring = 0; ring < MFS_SUBMIT_RINGS; ring++)
@@ -49,7 +49,7 @@ static void alone(void)
 {
 }
 
-/* Each is given up at once. */
+/* Floods all rings with tasks that are cancelled at once. */
 static void tasks(void)
 {
 	static uint64_t nexts[ATTACKERS_MAX];
@@ -71,7 +71,8 @@ static void tasks(void)
 	nexts[attacker - attackers] = next;
 }
 
-/* As much as the link would carry of small tasks for each of eight: none floods, all of them together do. */
+/* Each of eight programs submits as many small tasks as the link would carry. One alone does not flood the
+ * arbiter, all of them together do. */
 static void steady(void)
 {
 	static uint64_t nexts[ATTACKERS_MAX];
@@ -94,7 +95,7 @@ static void steady(void)
 	}
 }
 
-/* Of tasks that there never were. */
+/* Completions of tasks that never existed. */
 static void ends(void)
 {
 	flood(MFS_MESSAGE_COMPLETE, 7);
@@ -115,7 +116,7 @@ static void unknown(void)
 	flood(UINT8_MAX, 0);
 }
 
-/* As many contexts as there may be, and messages that name each of them, all the while they change. */
+/* The most contexts that there may be, which change all the time, and messages that name each of them. */
 static void rereads(void)
 {
 	static uint32_t versions[ATTACKERS_MAX][MFS_REQUESTS_MAX];
@@ -143,13 +144,13 @@ static void rereads(void)
 static const struct scenario {
 	const char *name;
 	void (*step)(void);
-	bool by_itself; /* there is no victim */
+	bool by_itself; /* without a victim */
 } SCENARIOS[] = {
 	{"alone", alone, false},     {"tasks", tasks, false},	  {"ends", ends, false},       {"requests", requests, false},
 	{"steady", steady, false},   {"batches", batches, false}, {"unknown", unknown, false}, {"rereads", rereads, false}, {"by-itself", tasks, true},
 };
 
-/* Messages that were read of the program. */
+/* Returns the number of messages read from the program. */
 static uint64_t received_of(const struct program *program)
 {
 	uint64_t messages = 0;

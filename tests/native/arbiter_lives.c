@@ -1,5 +1,5 @@
-/* A request that is in two batches, as between two chunks, is one request to the queues: what they know of it stays until it has
- * ended in both. Exits 0 when it does. */
+/* A request that is in two batches, as between two chunks, is one request to the queues: what they know of
+ * it stays until it has ended in both. Exits 0 if that holds. */
 #include "virtual_arbiter.h"
 
 #define REQUEST 5
@@ -8,7 +8,7 @@
 
 static struct program program, other;
 
-/* Of rings that were silent a turn polls one. */
+/* Passes enough turns to read all rings: a turn polls only one of those that were silent. */
 static void pass(void)
 {
 	for (unsigned i = 0; i <= MFS_SUBMIT_RINGS; i++) {
@@ -48,7 +48,7 @@ static void prune(bool pruned)
 	must(mfs_arbiter_request_prune(arbiter, program.session->client_id, REQUEST, pruned) == 0, "it is known");
 }
 
-/* Of a task of the request that waits: what the queue knows of it. */
+/* Returns what the queue knows of the request, by a task of it that waits. */
 static struct mfs_rmlq_snapshot known(void)
 {
 	int slot = submit_message(&program, (struct mfs_message){.bytes = TASK, .request_id = REQUEST}, 0);
@@ -79,7 +79,7 @@ static void end(void)
 	struct mfs_rmlq_stats stats;
 
 	pass();
-	mfs_arbiter_client_remove(arbiter, other.session->client_id); /* whose tasks are requests, too */
+	mfs_arbiter_client_remove(arbiter, other.session->client_id); /* its tasks count as requests, too */
 	for (uint32_t i = 0; i < directions_count(arbiter); i++) {
 		mfs_rmlq_stats_begin(direction_at(arbiter, i)->queue, &stats);
 		must(stats.requests == 0, "no queue knows it any more");
@@ -87,7 +87,7 @@ static void end(void)
 	mfs_arbiter_destroy(arbiter);
 }
 
-/* Both messages are read in one turn, and ends come last. */
+/* Both messages are read in one turn, in which ends are processed last. */
 static void the_next_chunk_is_to_come(void)
 {
 	begin();

@@ -1,4 +1,5 @@
-/* Many clients under a clock of the test's: which of them are polled, which have to ring, and that nothing is lost. */
+/* Many clients under a clock of the test's own: which of them are polled, which have to ring, and that
+ * nothing is lost. */
 #include "arbiter_clock.h"
 
 #define CLIENTS 300
@@ -32,7 +33,7 @@ static void send_submit(unsigned i, uint32_t ring)
 	must(mfs_mpsc_push(&segment->submit[ring], segment->submit_slot[ring], MFS_SUBMIT_SLOTS, &message, 1) == 1, "a ring has room");
 }
 
-/* As client.c does. */
+/* Rings the doorbell as client.c does. */
 static void ring(unsigned i)
 {
 	uint64_t one = 1;
@@ -105,7 +106,7 @@ int main(void)
 	turns(CLIENTS / 128 * 10 * MS + 20 * MS, 100000);
 	must(client[i]->submits == before + 1, "a message whose bell did not ring is found");
 
-	i = left_out(); /* a slot that is claimed, as by a thread that ended */
+	i = left_out(); /* a slot that was claimed but never filled, as by a thread that ended */
 	before = client[i]->submits;
 	atomic_fetch_add(&client[i]->segment->submit[MFS_SUBMIT_SHARED].tail, 1);
 	send_submit(i, MFS_SUBMIT_SHARED);
@@ -113,7 +114,7 @@ int main(void)
 	must(client[i]->submits == before + 1 && client[i]->reader.ring[MFS_SUBMIT_SHARED].torn_slots == 1,
 	     "a torn slot is passed by");
 
-	i = left_out(); /* the same moment: it is reported to ring, and has just sent */
+	i = left_out(); /* a race: the client has just sent when the arbiter is about to stop polling it */
 	ring(i);
 	turns(100000, 10000);
 	must(client[i]->active, "a bell alone is enough");

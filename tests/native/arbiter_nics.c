@@ -1,19 +1,19 @@
-/* A heartbeat measures the NICs in use, and of the others a few in turn: what goes through any of them is found in time, counted
- * to the byte, and no permit depends on it. Exits 0 when that holds. */
+/* A heartbeat measures the NICs in use, and a few of the others in turn. What goes through any NIC is
+ * found in time and counted to the byte, and no permit depends on it. Exits 0 if that holds. */
 #include "arbiter_clock.h"
 
 #define MS 1000000ull
 #define NICS MFS_NICS_MAX
 #define IN_TURN 4u
-#define ROUND (NICS / IN_TURN) /* heartbeats */
+#define ROUND (NICS / IN_TURN) /* heartbeats until each NIC had its turn */
 #define RATE 1000000000ull
 #define FORGOTTEN_MS 10000u
-#define COLLECTIVES_MS 5000u /* a client counts for so long as one that has some */
+#define COLLECTIVES_MS 5000u /* how long a client counts as having collectives */
 
 static struct mfs_arbiter *arbiter;
 static struct session *session;
 
-/* As a heartbeat of an arbiter that has something in flight somewhere. Answers how many NICs it measured. */
+/* Does what a heartbeat does while something is in flight somewhere. Returns how many NICs it measured. */
 static unsigned beat(bool all)
 {
 	unsigned n = 0;
@@ -56,7 +56,7 @@ static void submit(unsigned nic)
 	     "a ring has room");
 }
 
-/* The gate of a NIC that has not had its turn. */
+/* On a NIC that has not had its turn, a task waits for collectives that no heartbeat has seen. */
 static void gate_without_a_turn(unsigned n)
 {
 	count(n, RATE / 100, 0);

@@ -1,11 +1,11 @@
-/* The arbiter's threads: how they are scheduled, and who writes heartbeats while a turn takes long.
+/* The arbiter's threads: how they are scheduled, and which of them writes heartbeats during a long turn.
  *
- * arbiter_thread priority CORES    on a host of so many cores: prints "scheduler N", "nice N", "spin_ns N"
+ * arbiter_thread priority CORES    on a host with this many cores: prints "scheduler N", "nice N", "spin_ns N"
  * arbiter_thread affinity CPU      prints which CPUs its threads may use
- * arbiter_thread late MS           a turn takes so long: prints the age of the oldest heartbeat that a client saw
- * arbiter_thread busy MS           three turns take so long, which are a real-time thread's and leave its core to nothing else until
- *                                  the kernel stops it: prints the age for each of them. Both threads may use two cores: exits with 2 where there are none, or no right to real time
- */
+ * arbiter_thread late MS           a turn takes this long: prints the age of the oldest heartbeat that a client saw
+ * arbiter_thread busy MS           three turns take this long, on a real-time thread that leaves its core to nothing else
+ *                                  until the kernel stops it: prints the age for each turn. Both threads may use two cores: exits with 2 if there is
+ *                                  only one core, or no privilege for real time */
 #define _GNU_SOURCE
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ static long cores_count(int name)
 #include <time.h>
 
 #define MS 1000000ull
-#define BUSY_TURNS 3 /* of 450 ms: more than a real-time thread has of a second */
+#define BUSY_TURNS 3 /* of 450 ms: more of a second than a real-time thread may use */
 
 static void must(bool holds, const char *what)
 {
@@ -131,7 +131,7 @@ static int late(struct mfs_arbiter *arbiter, uint64_t late_ns, bool busy)
 	return rc;
 }
 
-/* The first two cores that this process may use; false: there is one. */
+/* Adds the first two cores that this process may use to `cpus`. Returns false if there is only one. */
 static bool two_cpus(uint64_t *cpus)
 {
 	unsigned found = 0;

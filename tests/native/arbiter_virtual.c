@@ -1,18 +1,19 @@
-/* What other programs may take from one that does nothing wrong. A victim sends as much as it is permitted, on the link and by
- * the clock of virtual_arbiter.h, while the programs of a scenario attack it, or have bad luck.
+/* What other programs may take from one that does nothing wrong. A victim sends as much as it is
+ * permitted, on the link and by the clock of virtual_arbiter.h. Meanwhile the programs of a scenario
+ * attack it, or have bad luck.
  *
- * arbiter_virtual SCENARIO prints "victim BYTES" and what else there is to say; `alone` is the victim's measure.
- */
+ * arbiter_virtual SCENARIO prints "victim BYTES" and other results of the scenario; `alone` is the
+ * reference for the victim. */
 #include "virtual_arbiter.h"
 
 #define END_NS 1500000000ull
 #define ATTACKERS_MAX 4
 
 static struct program victim, attacker[ATTACKERS_MAX];
-static bool victim_wanders; /* to another peer with every message */
+static bool victim_wanders; /* names a new peer with every message */
 static bool victim_sleeps;
-static uint64_t victim_still;    /* slots of what it sends to a peer that is stopped */
-static bool victim_sends_slowly; /* to a slow destination, too */
+static uint64_t victim_still;    /* slots of its tasks for a peer that is stopped */
+static bool victim_sends_slowly; /* also sends to a slow destination */
 
 static int slow_in_flight(void)
 {
@@ -46,7 +47,7 @@ static void count(struct program *program, enum mfs_stage stage, uint64_t bytes)
 
 /* ---- peers and programs that do not answer --------------------------------------------------------------------------- */
 
-/* Much that never ends, and small things that do. */
+/* Large tasks that never end, and small ones that do. */
 static void dead_peer_of(struct program *program, uint64_t step, uint32_t peer)
 {
 	permits_take(program, false);
@@ -71,7 +72,7 @@ static void dead_peer_shared(uint64_t step)
 	dead_peer_of(&attacker[0], step, 1);
 }
 
-/* What waited when the first of it was written off goes no faster for that. */
+/* Large tasks that never end. Those that waited when the first was written off do not go faster for that. */
 static void dead_peer_large(uint64_t step)
 {
 	permits_take(&attacker[0], false);
@@ -79,7 +80,7 @@ static void dead_peer_large(uint64_t step)
 		submit(&attacker[0], 4u << 20, 1, 77, 0);
 }
 
-/* Keeps each permit for so long, moves nothing, and says then that it is complete. */
+/* Keeps each permit for `hold_ns`, moves nothing, and then reports the task as complete. */
 static void permits_keep(struct program *program, uint64_t hold_ns)
 {
 	static uint64_t permitted_ns[ATTACKERS_MAX][SLOTS];
@@ -96,7 +97,7 @@ static void permits_keep(struct program *program, uint64_t hold_ns)
 		}
 }
 
-/* Each to a peer of its own. */
+/* Claims permits and moves nothing. Each task names a peer of its own. */
 static void claims_at(uint32_t bytes, uint64_t hold_ns, enum mfs_stage stage)
 {
 	permits_keep(&attacker[0], hold_ns);
@@ -126,7 +127,8 @@ static void claims_2mb(uint64_t step)
 	claims(2000000);
 }
 
-/* After all else, and each is complete when it would be: a byte takes a nanosecond. */
+/* Claims of background traffic, which goes after everything else. Each is complete when its bytes would be
+ * through: a byte takes a nanosecond. */
 static void claims_background_message(uint64_t step)
 {
 	(void)step;
@@ -157,7 +159,7 @@ static void claims_1gib(uint64_t step)
 	claims(1u << 30);
 }
 
-/* The victim's own: it has always some for a peer that is stopped, and gives each up after its hold. */
+/* The victim itself always has tasks for a peer that is stopped, and cancels each after 250 ms. */
 static void own_peer_stopped(uint64_t step)
 {
 	static uint64_t since_ns[SLOTS];
@@ -181,7 +183,7 @@ static void own_peer_stopped(uint64_t step)
 	}
 }
 
-/* Asks at the victim's destination; there are always more that wait. */
+/* Claims at the victim's destination, with more tasks always waiting. */
 static void cycle(struct program *program, uint32_t bytes, uint64_t hold_ns)
 {
 	permits_keep(program, hold_ns);
@@ -237,7 +239,7 @@ static void gigabyte_on_credit(uint64_t step)
 		count(&attacker[0], MFS_STAGE_COLLECTIVE, 1);
 }
 
-/* Of a task beyond those that `struct program` counts. */
+/* A message about a task in a slot that `struct program` does not track. */
 static void taken_message(struct program *program, uint32_t slot, uint32_t generation,
 			  enum mfs_message_kind kind, uint32_t bytes)
 {
@@ -250,7 +252,8 @@ static void taken_message(struct program *program, uint32_t slot, uint32_t gener
 						   .flags = MFS_TASK_TAKEN});
 }
 
-/* A hundred times what the credit is, without end: nothing of it moves, and each is complete 40 ms later. */
+/* Claims a hundred times the credit, without end. Nothing of it moves, and each task is complete 40 ms
+ * later. */
 static void credit_stream(uint64_t step)
 {
 	const uint32_t each = 10, periods = 41;
@@ -260,7 +263,7 @@ static void credit_stream(uint64_t step)
 	if (step % 200)
 		return;
 	for (uint32_t i = 0; i < each; i++) {
-		uint32_t late = (period + 1) % periods * each + i; /* 40 periods ago */
+		uint32_t late = (period + 1) % periods * each + i; /* submitted 40 periods ago */
 
 		if (period + 1 >= periods)
 			taken_message(&attacker[0], late, (period + 1) / periods, MFS_MESSAGE_COMPLETE, 0);
@@ -268,8 +271,8 @@ static void credit_stream(uint64_t step)
 	}
 }
 
-/* Each is complete at once. The victim has bytes in flight that are long on their way: what is claimed to have gone in between
- * is not to seem still to be in the NIC for it. */
+/* Tasks that are complete at once. The victim has bytes in flight that take long. While these are under
+ * way, bytes that are claimed to have gone in between must not seem to be still in the NIC. */
 static void credit_churn(uint64_t step)
 {
 	victim_sends_slowly = true;
@@ -291,7 +294,7 @@ static void clear_to_send(uint64_t step)
 		count(&attacker[0], MFS_STAGE_CONTROL, 64);
 }
 
-/* This cannot be told from collectives that need all of the link. */
+/* This looks the same as collectives that need all of the link. */
 static void link_claimed(uint64_t step)
 {
 	(void)step;
@@ -325,7 +328,8 @@ static void collectives_apart(uint64_t step)
 	}
 }
 
-/* Sixteen messages, each a tenth of a millisecond after the one before has arrived, then nothing for 10 ms. */
+/* Sixteen messages, each a tenth of a millisecond after the previous one has arrived, then nothing for ten
+ * milliseconds. */
 static void collectives_in_rings(uint64_t step)
 {
 	static uint64_t at_ns;
@@ -343,7 +347,8 @@ static void collectives_in_rings(uint64_t step)
 	collective_post(&attacker[0], 250000);
 }
 
-/* At any moment of what others send: `others` programs of 64 messages each, to the slow destination, too. */
+/* Collectives that begin at any moment of the traffic of others: `others` programs with 64 messages each,
+ * to the slow destination, too. */
 static void collectives_beside(uint64_t step, unsigned others, uint32_t bytes)
 {
 	static unsigned next;
@@ -384,7 +389,7 @@ static void collectives_back_to_back(uint64_t step)
 	collective_post(&attacker[0], 1000000);
 }
 
-/* Is given up while it has collectives, goes, and comes back. */
+/* The attacker is given up while it has collectives, leaves, and comes back. */
 static void comes_and_goes(uint64_t step)
 {
 	if (every(step, 100000000))
@@ -409,7 +414,7 @@ static void batches(uint64_t step)
 		send_message(&attacker[0], (struct mfs_message){.batch = 0, .kind = MFS_MESSAGE_BATCH});
 }
 
-/* All of them at each snapshot, and a task names each of them, so that the queues know them. */
+/* Changes all batches at each snapshot. A task names each of them, so that the queues know them. */
 static void batches_change(uint64_t step)
 {
 	struct mfs_segment *segment = attacker[0].session->segment;
@@ -439,7 +444,8 @@ static void demands_change(uint64_t step)
 
 /* ---- tables --------------------------------------------------------------------------------------------------------------- */
 
-/* As many waiting tasks as there may be, with these properties; one after the other is given up and asked for anew. */
+/* Keeps as many tasks waiting as there may be, with these properties. One after the other is cancelled and
+ * submitted again. */
 static void crowd(struct program *program, uint64_t step, enum mfs_stage stage, uint32_t peer, uint32_t queue,
 		  uint64_t age_ns)
 {
@@ -461,11 +467,12 @@ static void crowd(struct program *program, uint64_t step, enum mfs_stage stage, 
 						   .stage = (uint8_t)stage});
 }
 
-/* More than the table holds; and small ones that are permitted, and wait in what they get. */
+/* Names more peers than the table holds. Small tasks are permitted, too, and occupy the destinations that
+ * they get. */
 static void peers(uint64_t step)
 {
 	victim_wanders = true;
-	victim_sleeps = step < 4000; /* until the table is theirs */
+	victim_sleeps = step < 4000; /* until the attackers have filled the table */
 	permits_take(&attacker[0], false);
 	if (step % 100 == 0) {
 		for (uint32_t slot = 0; slot < SLOTS; slot++)
@@ -486,14 +493,14 @@ static void queues(uint64_t step)
 		      (uint32_t)(step * 8 + n) % MFS_TASK_QUEUE_MAX * 1024 % MFS_TASK_QUEUE_MAX + 1, 0);
 }
 
-/* Each is reported to have been sent before all that wait. */
+/* Each task is reported as sent before all that wait. */
 static void queue_backwards(uint64_t step)
 {
 	for (unsigned n = 0; n < 32; n++)
 		crowd(&attacker[0], step, MFS_STAGE_BACKGROUND, 5, 9, (step * 32 + n) * 500 % 50000000000);
 }
 
-/* One queue pair that goes to two peers: what is before a task in its queue pair has to go with it. */
+/* One queue pair to two peers: the tasks before a task in its queue pair have to go with it. */
 static void queue_pair_split(uint64_t step)
 {
 	(void)step;
@@ -510,7 +517,7 @@ static void queue_pair_split(uint64_t step)
 	}
 }
 
-/* Reads before writes, and the reverse. */
+/* Reads and writes on one queue pair. */
 static void queue_pair_both_ways(uint64_t step)
 {
 	(void)step;

@@ -1,4 +1,4 @@
-/* What a native test says when something is not so. */
+/* Checks of native tests, which report what does not hold. */
 #ifndef NATIVE_CHECK_H
 #define NATIVE_CHECK_H
 
@@ -25,8 +25,8 @@
 		}                                                                                                      \
 	} while (0)
 
-/* Waits for a condition, which another thread or process makes true: looks again every 200 us. The bound only ends a test that
- * fails. */
+/* Waits for a condition that another thread or process makes true, checking it every 200 us. The bound
+ * only ends a test that fails. */
 #define WAIT(condition)                                                                                                \
 	do {                                                                                                           \
 		time_t end_ = time(NULL) + 100;                                                                         \

@@ -1,10 +1,11 @@
-/* The rings under many threads: core_ring MESSAGES. Exits 0 when every message arrived as promised, else says what not.
+/* The rings under many threads: core_ring MESSAGES. Exits 0 if every message arrived as promised,
+ * otherwise reports what did not.
  *
- * fifo:  all producers on one ring, batches, no slot is torn: exactly once and in each producer's order.
- * torn:  producers stop between claim and publish, some for ever, some publish long after their slot was passed by:
- *        every published message arrives exactly once, whatever the order.
- * spmc:  many consumers: every grant goes to exactly one of them, whole.
- */
+ * fifo:  all producers on one ring, in batches, no slot is torn: each message arrives exactly once and in its
+ *        producer's order.
+ * torn:  producers stop between claim and publish, some for ever; some publish long after their slot was skipped:
+ *        every published message arrives exactly once, in any order.
+ * spmc:  many consumers: every grant goes to exactly one of them, whole. */
 #include <mfs/ring.h>
 
 #include <pthread.h>
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define SLOTS 64 /* small: the ring is full and wraps all the time */
+#define SLOTS 64 /* small, so that the ring is full and wraps all the time */
 #define PRODUCERS 4
 #define CONSUMERS 3
 #define BATCH 8
@@ -97,7 +98,7 @@ static void fifo(void)
 		pthread_create(&thread[i], NULL, produce_fifo, &p[i]);
 	}
 	for (uint64_t left = PRODUCERS * total; left;) {
-		/* now and then the ring runs full */
+		/* let the ring become full from time to time */
 		for (int wait = 0; left % 50 == 0 && wait < 100 && atomic_load(&r.ring.tail) - reader.head < SLOTS; wait++)
 			sched_yield();
 
@@ -124,7 +125,8 @@ static void fifo(void)
 
 #define TORN_NS 200000
 
-/* A push that stops after its claim. UINT64_MAX: there was no room, or the slot is in quarantine. */
+/* A push that stops after its claim. Returns the ticket; UINT64_MAX: there was no room, or the slot is in
+ * quarantine. */
 static uint64_t claim_only(struct ring *r)
 {
 	uint64_t ticket = atomic_load(&r->ring.tail);
@@ -149,7 +151,8 @@ static void *produce_torn(void *argument)
 	for (uint64_t next = 0; next < total; next++) {
 		struct mfs_message m = message(p->index, next);
 
-		/* Message total / 2 of each producer is claimed, and published when a hundred others went past it. */
+		/* Message total / 2 of each producer is claimed, but published only when a hundred others
+		 * have passed it. */
 		if (next == total / 2) {
 			while ((late = claim_only(p->r)) == UINT64_MAX)
 				sched_yield();
@@ -176,7 +179,7 @@ static void torn(void)
 	struct mfs_message batch[5];
 
 	for (int dead = 0; dead < 2; dead++)
-		claim_only(&r); /* these never come back */
+		claim_only(&r); /* these are never published */
 	for (unsigned i = 0; i < PRODUCERS; i++) {
 		p[i] = (struct producer){&r, i};
 		pthread_create(&thread[i], NULL, produce_torn, &p[i]);

@@ -1,9 +1,9 @@
-/* Arbiter and clients under many threads: core_stress SOCKET_PATH TASKS. Exits 0 when all books balance at the end.
+/* Arbiter and clients under many threads: core_stress SOCKET_PATH TASKS. Exits 0 if all accounts balance
+ * at the end.
  *
- * Three clients with three threads each submit, take permits, complete and cancel tasks that they share, and end layers
- * of their batches; a fourth client comes and goes without finishing anything; meanwhile the main thread reads all
- * statistics and changes mode, rules and ranks.
- */
+ * Three clients with three threads each submit, take permits, complete and cancel tasks that they share,
+ * and end layers of their batches. A fourth client comes and goes without finishing anything. Meanwhile
+ * the main thread reads all statistics and changes mode, rules and ranks. */
 #define _GNU_SOURCE
 #include <mfs/arbiter.h>
 #include <mfs/client.h>
@@ -117,7 +117,7 @@ static struct mfs_client *attach(const char *path)
 	return client;
 }
 
-/* Finishes permitted tasks, its own or another thread's. */
+/* Finishes permitted tasks, of this or another thread. */
 static void finish_some(struct worker *w)
 {
 	struct mfs_permit permits[16];
@@ -137,7 +137,8 @@ static void finish_some(struct worker *w)
 		mfs_client_wait(w->client, 1000000);
 }
 
-/* A batch's life on a client that others use for tasks with cookies: reported, asked for, complete, over. */
+/* The life of a batch on a client that others use for tasks with cookies: announced, asked for, completed,
+ * ended. */
 static void engine(struct worker *w)
 {
 	struct mfs_demand_info demands[3];
@@ -162,7 +163,7 @@ static void engine(struct worker *w)
 	rc = mfs_client_submit(w->client, &task, MFS_COOKIE_NONE, &id);
 	CHECK(rc == 0 || rc == -EAGAIN);
 	if (rc == 0) {
-		/* what is in the way of its permit is taken by those who hold the window */
+		/* its permit waits for tasks in the window, which others have taken: finish some of them */
 		while ((rc = mfs_client_permit_wait(w->client, id, 1000000)) == -ETIMEDOUT)
 			finish_some(w);
 		CHECK(rc >= 0 && rc < MFS_CLASSES_MAX && mfs_client_permit(w->client, id) == rc);
@@ -318,7 +319,7 @@ int main(int argc, char **argv)
 		CHECK(mfs_client_alive(client[c], 0));
 		mfs_client_detach(client[c]);
 	}
-	do { /* until the server's threads have seen all clients leave; each snapshot waits for a turn of the arbiter's */
+	do { /* until the server's threads have seen all clients leave; each snapshot waits for a turn of the arbiter */
 		CHECK(mfs_arbiter_stats(arbiter, &stats) == 0);
 	} while (stats.clients);
 	CHECK(stats.grants > 0 && stats.grants <= stats.messages);

@@ -51,7 +51,7 @@ static enum ibv_wc_opcode opcode_of(enum ibv_wr_opcode opcode)
 	}
 }
 
-/* vendor_err carries how many slots the completion gives back, to be known when it is polled */
+/* vendor_err carries the number of slots that the completion gives back, for when it is polled */
 static void complete_one(struct fake_qp *f, enum ibv_wc_status status)
 {
 	struct pending *p = &f->sq[f->finished % f->attr.cap.max_send_wr];
@@ -213,7 +213,8 @@ static struct ibv_qp *new_qp(struct ibv_context *context, struct ibv_pd *pd, str
 	f->attr = *attr;
 	f->sq = calloc(attr->cap.max_send_wr, sizeof(*f->sq));
 	f->log = calloc(LOG_MAX, sizeof(*f->log));
-	/* recursive: a device lets its state be changed while a batch is built, though this one builds under its lock */
+	/* recursive: the state may be changed while a batch is built, and this device builds under its
+	 * lock */
 	pthread_mutexattr_init(&recursive);
 	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	pthread_mutex_init(&f->lock, &recursive);
@@ -278,7 +279,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	pthread_mutex_unlock(&all_lock);
 	free(f->log);
 	free(f->sq);
-	memset(f, 0xee, sizeof(*f)); /* a thread that posts to it now dies */
+	memset(f, 0xee, sizeof(*f)); /* so that a thread that posts to it now crashes */
 	free(f);
 	return 0;
 }

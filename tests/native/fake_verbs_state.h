@@ -1,4 +1,4 @@
-/* What the two files of the fake device share. */
+/* Shared by the files of the fake device. */
 #ifndef FAKE_VERBS_STATE_H
 #define FAKE_VERBS_STATE_H
 
@@ -28,7 +28,7 @@ struct fake_qp {
 	pthread_mutex_t lock;
 	struct ibv_qp_init_attr attr;
 	struct pending *sq;
-	uint64_t posted, finished, freed; /* freed: slots that a polled completion gave back */
+	uint64_t posted, finished, freed; /* freed: slots given back by polled completions */
 	struct fake_record *log;
 	unsigned logged;
 	int refuse_error;

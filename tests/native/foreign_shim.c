@@ -1,5 +1,5 @@
-/* A preloaded shim that was built from other sources: of an earlier version, or with clients of another layout. Nothing may be asked
- * of it. */
+/* A preloaded shim built from other sources: of an earlier version, or with clients of another layout.
+ * None of its functions may be called. */
 #include <mfs/api.h>
 #include <stdlib.h>
 
@@ -32,7 +32,7 @@ const struct mfs_api mfs_api_v1 = {
 #ifdef EARLIER
 	.version = 3,
 	.bytes = offsetof(struct mfs_api, client_layout),
-	.client_layout = MFS_CLIENT_LAYOUT, /* whatever lies behind it */
+	.client_layout = MFS_CLIENT_LAYOUT, /* beyond `bytes`, so it must not be read */
 #else
 	.version = 4,
 	.bytes = sizeof(struct mfs_api),

@@ -1,11 +1,11 @@
-/* Numbers of requests and layers that an attacker chose so that they share a bucket do not share one in a ledger whose salt it
- * does not know. */
+/* An attacker chooses numbers of requests and layers that share a bucket. In a ledger whose salt the
+ * attacker does not know, they do not. */
 #include "../../csrc/arbiter/ledger.c"
 
 #include <stdio.h>
 
 #define CHOSEN 2000
-#define CHAIN_MAX 16 /* 2,000 rows in 4,096 buckets: a chain of 16 has a chance of one in 10^12 */
+#define CHAIN_MAX 16 /* 2,000 rows in 4,096 buckets: a chain of 16 has a probability of 10^-12 */
 
 static void must(bool holds, const char *what)
 {
@@ -41,7 +41,8 @@ static unsigned longest_cell_chain(const struct ledger *ledger)
 	return longest;
 }
 
-/* Rows first, then cells of the rows that those got: everything that a ledger of salt 0 would put into its first bucket. */
+/* Fills rows first, then cells of the rows that those got: all that a ledger of salt 0 would put into its
+ * first bucket. */
 static void fill(struct ledger *ledger, struct ledger *guessed)
 {
 	unsigned n = 0;

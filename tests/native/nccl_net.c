@@ -18,7 +18,7 @@
 
 enum { DEPTH = 8, MULTI_MAX = 8 };
 
-/* Version 5 of the profiler interface, as far as it is used here. */
+/* The part of version 5 of the profiler interface that is used here. */
 struct profiler {
 	const char *name;
 	int (*init)(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
@@ -203,7 +203,7 @@ static void send_all(const struct net *net, void *context, int to_peer, int from
 	if (read(from_peer, &word, 1) != 1)
 		exit(1);
 	while (profiler && read(from_peer, &word, 1) > 0)
-		; /* until the receiver is ended */
+		; /* until the receiver has ended */
 	CHECK(net->deregister_memory(sender, memory));
 	CHECK(net->close_send(sender));
 	if (write(to_peer, "y", 1) != 1)

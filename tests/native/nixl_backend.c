@@ -1,5 +1,6 @@
-/* A backend plugin as NIXL's own are to the loader: a class FakeEngine with a table of virtual functions whose names are those that
- * a C++ compiler gives. BACKEND_CHANGED=1: one of them takes other arguments; BACKEND_VERSION: of the interface. */
+/* A backend plugin that looks like NIXL's own to the loader: a class FakeEngine with a table of virtual
+ * functions, named as a C++ compiler names them. With BACKEND_CHANGED=1 one of them takes other arguments.
+ * BACKEND_VERSION is the version of the interface. */
 #include "nixl_backend.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A backend plugin of NIXL's that moves nothing and notes what it is asked: tests/native/nixl_backend.c. */
+/* A NIXL backend plugin that moves nothing and records its calls: tests/native/nixl_backend.c. */
 #ifndef NIXL_BACKEND_H
 #define NIXL_BACKEND_H
 
@@ -8,13 +8,13 @@
 
 struct backend {
 	int engines, prepared, posted, checked, released, estimated, disconnected;
-	int status; /* of what is posted, and of what is checked */
+	int status; /* returned by post and check */
 	int last_operation;
 	bool notifies;
 	char notification[BACKEND_TEXT_MAX];
-	const void *last_request; /* that a call was given */
-	const void *own_request;  /* that was made last */
-	void *table;		  /* of its engines */
+	const void *last_request; /* passed to the last call */
+	const void *own_request;  /* created last */
+	void *table;		  /* function table of its engines */
 };
 
 #endif

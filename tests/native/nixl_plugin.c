@@ -1,7 +1,9 @@
-/* NIXL's backend plugin over a backend that notes what it is asked, with a daemon that does as scripted. Every test is a function
- * named on the command line; see tests/unit/nixl.
+/* The NIXL backend plugin over a backend that records its calls, with a scripted daemon. Every test is a
+ * function named on the command line; see tests/unit/nixl.
  *
- *	nixl_plugin TEST PLUGIN FOLDER    the library libplugin_MFS.so, and a folder with the backend (libplugin_UCX.so) and a socket */
+ *	nixl_plugin TEST PLUGIN FOLDER
+ *
+ * PLUGIN: the library libplugin_MFS.so. FOLDER: holds the backend (libplugin_UCX.so) and a socket. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "nixl_backend.h"
@@ -67,7 +69,7 @@ static int post(int operation, const char *notification)
 	options.notification = string(text);
 	status = ((nixl_post)function(NIXL_SLOT_POST))(engine, &kind, &local, &local, &peer, &request,
 						       &options);
-	memset(text, 'x', sizeof(text)); /* as a stack is used again */
+	memset(text, 'x', sizeof(text)); /* as if the stack were used again */
 	kind = -1;
 	return status;
 }
@@ -138,7 +140,7 @@ static void a_read_is_incoming(void)
 	WAIT(daemon_counts(d).completed == 1);
 }
 
-/* A peer that is slow must not stop the others: each has a window of its own, which all that send there share. */
+/* A slow peer must not stop the others: each has its own window, which all that send there share. */
 static void a_transfer_names_its_peer(void)
 {
 	const char *name = getenv("PEER_NAME"), *number = getenv("PEER_NUMBER");
@@ -214,7 +216,7 @@ static void a_daemon_that_dies_lets_go(void)
 	release();
 }
 
-/* Sends one transfer; whether the daemon has been asked for any by now. */
+/* Sends one transfer. Returns whether the daemon has been asked for any by now. */
 static bool sent_one_is_asked_for(struct daemon *d)
 {
 	backend->status = NIXL_SUCCESS;
@@ -238,7 +240,7 @@ static void another_daemon_is_found(void)
 	release();
 }
 
-/* Whether a search, which each engine begins with, leaves the daemon alone. */
+/* Returns whether a search, with which each engine begins, leaves the daemon alone. */
 static bool searches_quietly(struct daemon *d)
 {
 	struct nixl_engine_params params = {.agent = string("me")};
@@ -267,7 +269,8 @@ static void a_daemon_that_refuses_the_card_is_left_alone(void)
 	release();
 }
 
-/* A program may set variables while the plugin's thread searches: that must not read them, so it cannot see the new ones. */
+/* A program may set variables while the plugin's thread searches. That thread must not read them, so it
+ * cannot see the new ones. */
 static void the_environment_is_read_with_the_first_engine(void)
 {
 	struct daemon *d;
@@ -391,7 +394,8 @@ static void a_child_asks_nothing(void)
 	release();
 }
 
-/* Of a backend that is not as those that were tested, of a mode in which nothing is scheduled, or beside another that asks. */
+/* The engine keeps the backend's own table: the backend differs from those that were tested, the mode
+ * schedules nothing, or the adapter asks instead. */
 static void untouched(void)
 {
 	make();
@@ -399,7 +403,8 @@ static void untouched(void)
 	plugin->destroy_engine(engine);
 }
 
-/* It holds what is posted here by itself: a transfer that had a permit of ours would wait for its own work requests. */
+/* The shim holds by itself what is posted here: a transfer with a permit of ours would wait for its own
+ * work requests. */
 static void beside_a_shim_of_another_version(void)
 {
 	struct daemon_options options = {.path = socket_path, .gate = GATE, .mode = MFS_MODE_ENFORCE};

@@ -1,5 +1,5 @@
-/* outlook_page ROUNDS: one writes the outlook page as the daemon does, others read it as clients do. A copy that is believed
- * is of one writing: each number in it says which. */
+/* outlook_page ROUNDS: one thread writes the outlook page as the daemon does, others read it as clients
+ * do. A copy that is accepted is from a single writing: each number in it says from which. */
 #include "../../csrc/arbiter/state.h"
 #include "../../csrc/client/state.h"
 
@@ -32,7 +32,8 @@ static void peer_of(uint32_t i, uint8_t peer[16])
 	peer[0] = (uint8_t)i;
 }
 
-/* All of it is of one round: owed_ns is the round's number, requests begin at a thousand times that. */
+/* Checks that all of a copy is of one round: owed_ns is the round's number, requests begin at a thousand
+ * times that. */
 static void copy_check(uint64_t *last)
 {
 	struct mfs_outlook *copy = aligned_alloc(64, sizeof(*copy));
@@ -99,7 +100,8 @@ static void write_round(struct mfs_arbiter *arbiter, uint64_t round)
 				  arbiter->now_ns + 1000000000) == 0);
 }
 
-/* The arbiter writes on, and Python has not said for a while what is pruned. A daemon before minor 7 says no time. */
+/* The arbiter goes on writing, but Python has not reported for a while what is pruned. A daemon before
+ * minor 7 reports no time. */
 static void pruned_expires(struct mfs_arbiter *arbiter)
 {
 	struct mfs_outlook *copy = aligned_alloc(64, sizeof(*copy));
@@ -166,7 +168,7 @@ int main(int argc, char **argv)
 
 		write_round(arbiter, round);
 		while (round % 8 == 0 && atomic_load(&whole) == before)
-			sched_yield(); /* on one core readers would never see it between two writings */
+			sched_yield(); /* on one core, readers would never run between two writings */
 	}
 	atomic_store(&over, true);
 	for (int i = 0; i < READERS; i++)

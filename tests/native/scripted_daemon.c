@@ -55,7 +55,8 @@ static void check(int ok, const char *what)
 	abort();
 }
 
-/* A client that has waited for too long is gone; it comes again. */
+/* Checks a send. Returns false if the client is gone: one that has waited too long leaves, and comes
+ * again. */
 static bool answered(ssize_t sent, size_t bytes, const char *what)
 {
 	check(sent == (ssize_t)bytes || errno == EPIPE || errno == ECONNRESET, what);
@@ -75,7 +76,8 @@ static uint16_t minor_of(const struct daemon *d)
 	return (uint16_t)(MFS_ABI_MINOR - d->options.older);
 }
 
-/* Before minor 1 the segment ended where the requests are now, before minor 4 where the lanes of counters are. */
+/* Returns the size of the segment in the daemon's version. Before minor 1 it ended where the requests are
+ * now, before minor 4 where the lanes of counters are. */
 static size_t segment_bytes(const struct daemon *d)
 {
 	return minor_of(d) >= 6	 ? sizeof(struct mfs_segment)
@@ -152,7 +154,7 @@ static void give_segment(struct daemon *d, int fd)
 	close(doorbell);
 }
 
-/* Every question has its answer, in order. */
+/* Answers a question for a NIC's index. Every question gets its answer, in order. */
 static void answer_nic(struct daemon *d)
 {
 	struct mfs_nic_reply reply = {
@@ -265,12 +267,13 @@ static void *run(void *argument)
 				serve_segment(d);
 			pthread_mutex_unlock(&d->lock);
 		}
-		usleep(100); /* a turn's pause, as the arbiter's once it spins no more; tests wait for what a turn brings */
+		usleep(100); /* pause between turns, like an arbiter that no longer spins; tests wait for what a turn does */
 	}
 	return NULL;
 }
 
-/* A child has the daemon's counts but not its thread, which must not hold the lock at that moment. */
+/* A forked child has the daemon's counts but not its thread. So the thread must not hold the lock during
+ * fork. */
 static struct daemon *forked;
 
 static void fork_begins(void)

@@ -1,5 +1,5 @@
-/* A daemon that does exactly what a test says: it hands out the segment, keeps the heartbeat, notes what is submitted, and
- * grants when reported. It runs on a thread of the test itself. */
+/* A daemon that does exactly what a test asks for: it hands out the segment, keeps the heartbeat, records
+ * what is submitted, and grants on request. It runs on a thread of the test itself. */
 #ifndef SCRIPTED_DAEMON_H
 #define SCRIPTED_DAEMON_H
 
@@ -23,7 +23,7 @@ struct daemon_options {
 	int welcome_error;
 	int nic_error; /* the answer to every question for a NIC's index */
 	bool grant_all;
-	int nics_unanswered; /* so many questions for a NIC's index get their answer when the next one comes */
+	int nics_unanswered; /* this many questions for a NIC's index are answered only when the next one comes */
 	uint8_t dscp[MFS_CLASSES_MAX];
 };
 
@@ -32,10 +32,10 @@ struct daemon_counts {
 };
 
 struct daemon *daemon_start(const struct daemon_options *options);
-/* Whether the latest daemon that gives segments has named a NIC: a client on a loaded machine may have to ask twice. True
- * where there is none. */
+/* Returns whether the latest daemon that gives segments has named a NIC: a client on a loaded machine may
+ * have to ask twice. True if there is no such daemon. */
 bool daemon_has_named(void);
-bool daemon_was_asked_for(struct daemon *d, const char *nic); /* its latest question for a NIC was for this */
+bool daemon_was_asked_for(struct daemon *d, const char *nic); /* its latest question for a NIC was for this one */
 void daemon_kill(struct daemon *d); /* as SIGKILL: the socket closes, the segment stays as it was */
 void daemon_pause(struct daemon *d, bool yes); /* as SIGSTOP */
 void daemon_grant(struct daemon *d, unsigned n);

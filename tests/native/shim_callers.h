@@ -1,4 +1,4 @@
-/* Queue pairs that libraries of a given name make: copies of shim_caller.c under `folder`. */
+/* Queue pairs created by libraries of a given name, which are copies of shim_caller.c under `folder`. */
 #ifndef SHIM_CALLERS_H
 #define SHIM_CALLERS_H
 

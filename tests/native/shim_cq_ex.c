@@ -1,4 +1,5 @@
-/* Queue pairs whose completion queue was made by ibv_create_cq_ex: held like others, however it is polled. */
+/* Queue pairs whose completion queue was made by ibv_create_cq_ex: they are held like others, however the
+ * queue is polled. */
 #include "shim_test.h"
 
 static struct rig *rig_with_extended(int cqe)
@@ -17,7 +18,7 @@ static struct ibv_cq_ex *extended(struct rig *r)
 	return (struct ibv_cq_ex *)r->cq;
 }
 
-/* Polls once from start to end; answers how many completions there were. */
+/* Polls once, from start to end. Returns the number of completions. */
 static unsigned poll_once(struct rig *r, uint64_t *wr_ids, enum ibv_wc_status *statuses)
 {
 	struct ibv_poll_cq_attr attr = {0};
@@ -97,7 +98,7 @@ static void polled_by_its_own_functions(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(other) == 0 && ibv_destroy_cq(r->cq) == 0);
 }
 
-/* Completions that the caller did not ask for are taken out, wherever in a polling they stand. */
+/* Completions that the caller did not ask for are removed, at any place in a poll. */
 static void unsignaled(void)
 {
 	const unsigned first[] = {0, IBV_SEND_SIGNALED, 0}, kept[] = {0, 1, 0};
@@ -125,7 +126,8 @@ static void unsignaled(void)
 	WAIT(daemon_counts(d).completed == 3);
 }
 
-/* What is held is posted when an error is seen, and not before the provider's lock is free: it would wait for itself. */
+/* What is held is posted when an error is seen, but not before the provider's lock is free: otherwise the
+ * thread would wait for itself. */
 static void failed(void)
 {
 	enum ibv_wc_status statuses[16];
@@ -145,7 +147,7 @@ static void failed(void)
 		CHECK(wr_ids[i] == i && statuses[i] == IBV_WC_WR_FLUSH_ERR);
 }
 
-/* A device that takes nothing any more, not even to flush it: the completions are made here. */
+/* A device that accepts nothing any more, not even to flush it: the shim makes the completions. */
 static void refused(void)
 {
 	enum ibv_wc_status statuses[16];

@@ -28,7 +28,7 @@ static void daemon_killed(void)
 	rig_post_writes(r, qp, 0, 4, IBV_SEND_SIGNALED);
 	WAIT(daemon_counts(d).submitted == 4);
 	daemon_kill(d);
-	WAIT(posted(qp) == 4); /* the hung-up socket tells; its heartbeat would be good for a quarter of an hour */
+	WAIT(posted(qp) == 4); /* the closed socket shows it; the heartbeat would be good for a quarter of an hour */
 	rig_post_writes(r, qp, 4, 2, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 6);
 
@@ -38,7 +38,7 @@ static void daemon_killed(void)
 	rig_post_writes(r, qp, 6, 2, IBV_SEND_SIGNALED);
 	WAIT(daemon_counts(d).submitted == 2);
 	CHECK_EQUAL(posted(qp), 6);
-	CHECK_EQUAL(daemon_segment(d)->usage[0].posted.bytes[HOLD_STAGE], 6 * 64); /* what is in flight counts here */
+	CHECK_EQUAL(daemon_segment(d)->usage[0].posted.bytes[HOLD_STAGE], 6 * 64); /* includes what is in flight */
 	fake_complete(qp, 6);
 	rig_drain(r, wc, 6);
 	daemon_grant(d, 2);
@@ -51,7 +51,8 @@ static void daemon_killed(void)
 		    daemon_segment(d)->usage[0].completed.bytes[HOLD_STAGE]);
 }
 
-/* Posts one more; until the shim has seen a fresh heartbeat it passes through. */
+/* Posts one more work request. Returns whether it is held: until the shim has seen a fresh heartbeat, it
+ * passes through. */
 static bool next_is_held(struct rig *r, struct ibv_qp *qp)
 {
 	unsigned before = posted(qp);
@@ -97,7 +98,7 @@ static void daemon_detaches(void)
 	WAIT(daemon_counts(d).submitted == 4);
 	atomic_store(&daemon_segment(d)->header.state, MFS_SEGMENT_DETACHED);
 	WAIT(posted(qp) == 4);
-	WAIT(daemon_counts(d).attached == 2); /* it has been reported, and the next daemon was searched for */
+	WAIT(daemon_counts(d).attached == 2); /* the shim has noticed, and searched for the next daemon */
 }
 
 static void daemon_comes_later(void)
@@ -190,7 +191,7 @@ static void other_version(void)
 
 static const union ibv_gid far = {.raw = {[10] = 0xff, 0xff, 10, 0, 0, 7}};
 
-/* Holds one work request and answers what the daemon was reported of it. */
+/* Holds one work request. Returns what the daemon received about it. */
 static struct mfs_message reported(struct daemon *d, struct ibv_qp **qp)
 {
 	struct rig *r = rig_open(64);
@@ -218,7 +219,8 @@ static void destination(void)
 	CHECK(message.peer && message.queue);
 }
 
-/* A daemon of a lower minor version gets what it knows, and nothing in places that it reads otherwise. */
+/* A daemon of a lower minor version gets what it knows, and nothing in fields that it reads in another
+ * way. */
 static void older_daemon(uint16_t minor)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
@@ -275,13 +277,13 @@ static void bytes_left(void)
 	CHECK_EQUAL(mfs_behind_bytes(behind_of_task(0)), 1 << 20);
 }
 
-/* To one that takes that byte for a class. */
+/* A daemon of minor 7 takes that byte for a class, so it gets 0. */
 static void older_than_bytes_left(void)
 {
 	CHECK_EQUAL(behind_of_task(MFS_ABI_MINOR - 7), 0);
 }
 
-/* Credit, in a place where such a daemon has zeros, or, here, what it likes. */
+/* Such a daemon has zeros in the place of the credit or, as here, arbitrary values. */
 static void older_than_credit(void)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
@@ -331,12 +333,13 @@ static void no_daemon(void)
 
 static struct {
 	struct daemon *daemon;
-	uintptr_t not_gate; /* the gate's address in the shim's mapping, which no register here has: all bits turned */
+	uintptr_t not_gate; /* complement of the gate's address in the shim's mapping: no register here may hold that */
 	int log;	    /* what the shim logs */
 	bool stopped;
 } stepped;
 
-/* The shim has the gate's address in a register: the daemon dies now, and the thread goes on when the shim has seen that. */
+/* Runs after each instruction. When the shim has the gate's address in a register, the daemon dies. The
+ * thread goes on when the shim has noticed that. */
 static void step(int number, siginfo_t *info, void *context)
 {
 	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -354,7 +357,7 @@ static void step(int number, siginfo_t *info, void *context)
 		CHECK(read(stepped.log, memset(line, 0, sizeof(line)), sizeof(line) - 1) > 0);
 }
 
-/* Where the shim has mapped the segment, which the daemon has at `other`. */
+/* Returns where the shim has mapped the segment that the daemon has at `other`. */
 static uintptr_t segment_of_shim(const void *other)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -369,7 +372,8 @@ static uintptr_t segment_of_shim(const void *other)
 	return found;
 }
 
-/* A thread may be off its core anywhere in a post while the daemon dies: what it goes on to read is still there. */
+/* A thread may be off its core anywhere in a post while the daemon dies. What it reads after that is still
+ * mapped. */
 static void daemon_dies_in_a_post(void)
 {
 	struct daemon *d = hold_daemon();
@@ -449,7 +453,8 @@ static void forked(void)
 	WAIT(daemon_counts(d).completed == 4);
 }
 
-/* After ibv_fork_init a child lacks the pages of registered memory, and whatever else the heap has put there. */
+/* After ibv_fork_init a child lacks the pages of registered memory, and everything else that the heap has
+ * put there. */
 static void forked_without_pages(void)
 {
 	struct daemon *d = hold_daemon();
@@ -495,12 +500,13 @@ static void opened_after_fork(void)
 		CHECK_EQUAL(posted(qp), 0);
 		daemon_grant(d, 4);
 		WAIT(posted(qp) == 4);
-		/* and once more below this one, which has opened devices */
+		/* and once more in a child of this one, which has opened devices */
 		if (strstr(socket_path(), ".2")) {
 			_exit(0);
 		} else {
 			daemon_kill(d);
-			/* of its own: the shim of this process looks for a daemon in the old place */
+			/* a socket of its own: the shim of this process searches for a daemon at the old
+			 * path */
 			snprintf(path, sizeof(path), "%s.2", socket_path());
 			setenv("MFS_SOCKET", path, 1);
 			child = fork();

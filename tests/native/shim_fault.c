@@ -34,7 +34,7 @@ static void error_with_held(void)
 	CHECK_EQUAL(posted(qp), 2);
 	CHECK(rig_state(qp, IBV_QPS_ERR) == 0);
 	check_flushed(r, 0, 7);
-	rig_post_writes(r, qp, 7, 1, 0); /* posting to a failed queue pair flushes as ever */
+	rig_post_writes(r, qp, 7, 1, 0); /* posting to a failed queue pair flushes as always */
 	check_flushed(r, 7, 1);
 	WAIT(daemon_counts(d).cancelled == daemon_counts(d).submitted);
 	CHECK_EQUAL(daemon_segment(d)->report.held_bytes, 0);
@@ -63,7 +63,7 @@ static void async_error(void)
 	check_flushed(r, 0, 4);
 }
 
-/* A completion with an error tells as well: the queue pair has failed by itself. */
+/* A completion with an error shows, too, that the queue pair has failed by itself. */
 static void failed_completion(void)
 {
 	struct daemon *d = hold_daemon();
@@ -77,7 +77,7 @@ static void failed_completion(void)
 	rig_post_writes(r, qp, 0, 1, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 1);
 	rig_post_writes(r, qp, 1, 3, IBV_SEND_SIGNALED);
-	fake_fail(qp); /* neither the caller nor the shim gets to know */
+	fake_fail(qp); /* neither the caller nor the shim learns of it */
 	WAIT((got += rig_poll(r, wc + got, 16 - got)) == 4);
 	for (int i = 0; i < 4; i++)
 		CHECK(wc[i].wr_id == (uint64_t)i && wc[i].status == IBV_WC_WR_FLUSH_ERR);
@@ -140,14 +140,14 @@ static void key_goes_away(void)
 	rig_ready(other);
 	rig_post_writes(r, qp, 0, 3, IBV_SEND_SIGNALED);
 	rig_post_writes(r, other, 0, 3, IBV_SEND_SIGNALED);
-	CHECK(ibv_dereg_mr(mr) == 0); /* this one is not used */
+	CHECK(ibv_dereg_mr(mr) == 0); /* nothing that is held uses this one */
 	CHECK_EQUAL(posted(qp) + posted(other), 0);
 	CHECK(ibv_dereg_mr(r->mr) == 0);
 	CHECK_EQUAL(posted(qp), 3);
 	CHECK_EQUAL(posted(other), 3);
 }
 
-/* Some providers say it as a negative number. */
+/* A device without room; some providers report that as a negative number. */
 static void no_room_reported(int error)
 {
 	struct daemon *d = hold_daemon();
@@ -220,7 +220,8 @@ static void device_refuses_for_good(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-/* A batch that the device builds, since its queue pair is not ready to send yet, while something begins to be held there. */
+/* The device builds a batch, since its queue pair is not ready to send yet, while something begins to be
+ * held there. */
 static void held_while_a_batch_is_built(void)
 {
 	struct daemon *d = hold_daemon();
@@ -252,7 +253,7 @@ static void held_while_a_batch_is_built(void)
 	WAIT(daemon_segment(d)->report.held_work_requests == 0);
 }
 
-/* A permit that comes while its queue pair is reset lets nothing go that was posted since. */
+/* A permit that comes while its queue pair is reset releases nothing that was posted since. */
 static void reset_against_a_permit(void)
 {
 	struct daemon *d = hold_daemon();
@@ -284,7 +285,8 @@ static void reset_against_a_permit(void)
 	}
 }
 
-/* What the device judges is posted behind a batch of another thread that is not complete yet. */
+/* A work request that the device has to judge is posted behind another thread's batch that is not complete
+ * yet. */
 static struct ibv_qp *unusual_qp;
 static struct rig *unusual_rig;
 static _Atomic bool unusual_begun;
@@ -296,14 +298,15 @@ static void *post_unusual(void *answer)
 
 	for (int i = 1; i < 5; i++)
 		sge[i] = sge[0];
-	wr.num_sge = 5; /* more than it has */
+	wr.num_sge = 5; /* more than the queue pair allows */
 	atomic_store(&unusual_begun, true);
 	*(int *)answer = ibv_post_send(unusual_qp, &wr, &bad);
 	CHECK(bad == &wr);
 	return NULL;
 }
 
-/* A real-time thread that waits for one of lower priority on its own processor lets it run: the answer is the device's. */
+/* A real-time thread that waits for a thread of lower priority on its own CPU lets that thread run. The
+ * answer is then the device's. */
 static pthread_t urgent;
 static int urgent_answer, urgent_made = -1;
 
@@ -401,7 +404,8 @@ static void unusual_behind_a_batch(void)
 	(void)d;
 }
 
-/* A completion queue that is still used cannot be destroyed: the shim goes on to know what its queue pairs may complete. */
+/* A completion queue that is in use cannot be destroyed. After the attempt the shim still knows what its
+ * queue pairs may complete. */
 static void queue_in_use_is_kept(void)
 {
 	enum { SLOTS = 8 };
@@ -417,7 +421,7 @@ static void queue_in_use_is_kept(void)
 		WAIT(posted(qp[q]) == SLOTS);
 		fake_complete(qp[q], SLOTS);
 	}
-	CHECK_EQUAL(fake_cq_pending(r->cq), 0); /* no signal of the shim's: it might have no room */
+	CHECK_EQUAL(fake_cq_pending(r->cq), 0); /* the shim adds no signal, for which there might be no room */
 	CHECK_EQUAL(fake_cq_overruns(), 0);
 	for (int q = 0; q < 2; q++)
 		CHECK(ibv_destroy_qp(qp[q]) == 0);

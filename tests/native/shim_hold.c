@@ -111,7 +111,8 @@ static void order_is_kept(void)
 	CHECK_EQUAL(daemon_counts(d).bypassed, 2); /* their bytes did go */
 }
 
-/* One that went on credit would let the one ahead, which has asked, go without its permit: they leave in order. */
+/* A work request on credit would release the one ahead of it without its permit, since they leave in
+ * order. So none goes on credit behind one that has asked. */
 static void credit_does_not_overtake(void)
 {
 	struct daemon_options options = {.path = socket_path(), .rules = {hold_rule()}, .rules_count = 1,
@@ -150,13 +151,14 @@ static void credit_does_not_overtake(void)
 	fake_complete(qp, 2);
 	rig_drain(r, wc, 2);
 	WAIT(daemon_counts(d).completed == 3);
-	rig_post_writes(r, qp, 3, 1, IBV_SEND_SIGNALED); /* and where nothing waits it is used */
+	rig_post_writes(r, qp, 3, 1, IBV_SEND_SIGNALED); /* if nothing waits, it is used */
 	WAIT(daemon_counts(d).submitted == 4);
 	CHECK_EQUAL(daemon_submitted(d, 3).flags & MFS_TASK_TAKEN, MFS_TASK_TAKEN);
 	CHECK_EQUAL(posted(qp), 4);
 }
 
-/* A chain of writes and reads is asked for by direction, since each waits for a direction of the link of its own. */
+/* A chain of writes and reads is asked for by direction, since each waits for its own direction of the
+ * link. */
 static void directions(void)
 {
 	const bool incoming[] = {false, true, true, false};
@@ -220,8 +222,8 @@ static void open_gate(void)
 	CHECK_EQUAL(daemon_counts(d).submitted, 1);
 }
 
-/* The last of a granted task is signaled by the shim, so that the daemon learns when it has left; the caller never sees
- * that completion, and its slots come back exactly when it expects. */
+/* The shim signals the last work request of a granted task, so that the daemon learns when the task has
+ * left. The caller never sees that completion, and its slots come back exactly when it expects them. */
 static void unsignaled(void)
 {
 	struct daemon *d = hold_daemon();
@@ -287,12 +289,12 @@ static void too_long(void)
 	struct ibv_sge sge;
 
 	rig_ready(qp);
-	for (unsigned i = 0; i < 50; i++) { /* more than the tasks that wait at once */
+	for (unsigned i = 0; i < 50; i++) { /* more than the tasks that may wait at once */
 		wr = rig_write(r, &sge, i, 64, IBV_SEND_SIGNALED);
 		CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 	}
 	CHECK_EQUAL(posted(qp), 0);
-	/* the time is up now, not while this thread may be slow to poll */
+	/* end the time now, not while this thread may be slow to poll */
 	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 1000000, __ATOMIC_RELAXED);
 	WAIT(posted(qp) == 50);
 	WAIT(daemon_counts(d).cancelled == daemon_counts(d).submitted);
@@ -301,8 +303,8 @@ static void too_long(void)
 	CHECK_EQUAL(daemon_segment(d)->report.permits, 0);
 }
 
-/* A transfer of many rounds, each posted when the one before is through, to a daemon that grants nothing: it is held for one
- * budget, not for one in each round. */
+/* A transfer of many rounds, each posted when the previous one is complete, to a daemon that grants
+ * nothing. It is held for one budget in all, not for one in each round. */
 static void rounds_share_a_budget(void)
 {
 	enum { ROUNDS = 80, EACH = 50, BUDGET_S = 1 };
@@ -323,7 +325,7 @@ static void rounds_share_a_budget(void)
 			rig_drain(r, wc, EACH);
 			first_ns = now_ns() - began_ns;
 			CHECK(first_ns > BUDGET_S * 1000000000ull / 2);
-			/* what comes now is not even queued */
+			/* what is posted now is not even queued */
 			CHECK(daemon_counts(d).submitted <= EACH);
 			continue;
 		}
@@ -335,7 +337,8 @@ static void rounds_share_a_budget(void)
 	CHECK(daemon_segment(d)->report.bypassed_hold > ROUNDS);
 }
 
-/* A NIC whose tables lie at the segment's end is held, counted and let go as the first is. */
+/* Work requests at a NIC whose tables lie at the segment's end are held, counted and released like those
+ * at the first. */
 static void nic_beyond_the_first(void)
 {
 	enum { NIC = MFS_NICS_FIRST + 24 };
@@ -367,8 +370,8 @@ static void nic_beyond_the_first(void)
 	CHECK_EQUAL(daemon_counts(d).submitted, 1);
 }
 
-/* Mooncake's own time-out (MC_TRANSFER_TIMEOUT=1, or MC_SLICE_TIMEOUT=1, see test_native.py) bounds it, whatever the
- * daemon says. */
+/* Mooncake's own time-out (MC_TRANSFER_TIMEOUT=1, or MC_SLICE_TIMEOUT=1, see test_native.py) limits the
+ * time for which work requests are held, whatever the daemon says. */
 static void library_timeout(void)
 {
 	struct daemon *d = hold_daemon(); /* it allows an hour */
@@ -381,8 +384,8 @@ static void library_timeout(void)
 	CHECK(daemon_segment(d)->report.bypassed_hold > 0);
 }
 
-/* What is held behind work requests that are served in their turn has a bound, too, where the library gives up
- * (MC_TRANSFER_TIMEOUT=2): all of it is with the NIC before. */
+/* Work requests that are held behind others served in their turn are limited, too, where the library gives
+ * up (MC_TRANSFER_TIMEOUT=2): all of them are with the NIC before that. */
 static void served_until_the_timeout(void)
 {
 	enum { N = 64, TIMEOUT_S = 2, PACE_NS = 2 * TIMEOUT_S * (1000000000 / N) };
@@ -415,7 +418,8 @@ static void served_until_the_timeout(void)
 	CHECK(daemon_segment(d)->report.bypassed_hold > 0);
 }
 
-/* Of many queue pairs on a slow link one turn is seconds: what is not counted as standing still is a budget at most. */
+/* With many queue pairs on a slow link, one turn takes seconds. Of these, a budget at most does not count
+ * as standing still. */
 static void a_turn_ends_with_the_budget(void)
 {
 	enum { QPS = 1200 };
@@ -441,7 +445,7 @@ static void a_turn_ends_with_the_budget(void)
 	CHECK(now_ns() - began_ns < turn_ns / 2); /* two budgets are a two-hundredth of it */
 }
 
-/* A queue pair that is served, however slowly and for however long, does not use its budget up. */
+/* A queue pair that is served, however slowly and for however long, does not use up its budget. */
 static void served_is_not_lost(void)
 {
 	struct daemon *d = hold_daemon();
@@ -462,16 +466,16 @@ static void served_is_not_lost(void)
 	WAIT(now_ns() - began_ns > 300000000);
 	CHECK_EQUAL(posted(qp), 2);
 	__atomic_store_n(&daemon_segment(d)->header.max_hold_ns, 250000000ull, __ATOMIC_RELAXED);
-	fake_complete(qp, 1); /* one of two is through: the other is under way for another budget from now */
+	fake_complete(qp, 1); /* one of two is complete: the other is under way for another budget from now */
 	WAIT(rig_poll(r, wc, 2) == 1);
 	CHECK_EQUAL(posted(qp), 2);
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 0);
-	WAIT(posted(qp) == 3); /* whose completion is not polled: that is standing still, too */
+	WAIT(posted(qp) == 3); /* its completion is not polled: that is standing still, too */
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 1);
 }
 
-/* Two queue pairs with transfers of half a second, one after the other: each has its share of the link, and stands still for half of the
- * time, which is more than two budgets in all. */
+/* Two queue pairs with transfers of half a second, one after the other. Each has its share of the link,
+ * and stands still for half of the time, which is more than two budgets in all. */
 static void turns_are_not_lost(void)
 {
 	enum { PHASES = 10, PHASE_NS = 500000000 };
@@ -500,8 +504,8 @@ static void turns_are_not_lost(void)
 	CHECK_EQUAL(daemon_segment(d)->report.bypassed_hold, 0);
 }
 
-/* Of a daemon that serves many queue pairs together for a moment and then none for long, none has its share: what it serves pays
- * next to nothing back. */
+/* A daemon serves many queue pairs together for a moment, and then none for long. None of them has its
+ * share then: being served pays back next to nothing of the budget. */
 static void a_moment_for_all_is_no_share(void)
 {
 	enum { QPS = 50, ROUNDS = 8, REST_NS = 1000000000, MOMENT_NS = 10000000 };
@@ -539,7 +543,8 @@ static void a_moment_for_all_is_no_share(void)
 	CHECK(*bypassed > 0);
 }
 
-/* More queue pairs than a process has slots for tasks: what finds none waits until there is one. */
+/* More queue pairs than a process has slots for tasks: a queue pair that finds none waits until there is
+ * one. */
 static void more_than_slots(void)
 {
 	enum { QPS = 1200, EACH = 8 };
@@ -580,7 +585,7 @@ static struct daemon *rated_daemon(uint64_t rate_bytes_per_s)
 	return daemon_start(&options);
 }
 
-/* A queue pair posts work requests of `each` bytes in one chain, but for the last one. */
+/* Posts a chain of work requests of `each` bytes on one queue pair, but the last one has `last` bytes. */
 static void chain_post(uint32_t each, uint32_t last)
 {
 	enum { N = 64 };
@@ -597,7 +602,8 @@ static void chain_post(uint32_t each, uint32_t last)
 	CHECK(ibv_post_send(qp, wr, &bad) == 0);
 }
 
-/* A slow link has small tasks: none takes it longer than a fifth of a millisecond, whole work requests apart. */
+/* Tasks on a slow link are small: none takes longer than a fifth of a millisecond, unless it is a single
+ * work request. */
 static void tasks_fit_the_rate(void)
 {
 	struct daemon *d = rated_daemon(250000000); /* 50,000 bytes in 200 us */
@@ -608,7 +614,7 @@ static void tasks_fit_the_rate(void)
 		CHECK_EQUAL(daemon_submitted(d, i).bytes, i == 11 ? 100000 : i == 10 ? 3 * 8192 : 6 * 8192);
 }
 
-/* Posts work requests of `each` bytes on a NIC of this rate; how large its tasks are. */
+/* Posts work requests of `each` bytes on a NIC of this rate. Returns the bytes of a task. */
 static uint64_t task_bytes_at(uint64_t rate_bytes_per_s, uint32_t each)
 {
 	struct daemon *d = rated_daemon(rate_bytes_per_s);
@@ -664,7 +670,7 @@ static void observe(void)
 	CHECK_EQUAL(daemon_counts(d).submitted, 0);
 }
 
-/* The daemon may turn enforcing off: what is held goes, and later back on. */
+/* The daemon may turn enforcing off, which releases what is held, and on again later. */
 static void mode_lowered(void)
 {
 	struct ibv_wc wc[1];
@@ -688,8 +694,8 @@ static void mode_lowered(void)
 	WAIT((rig_poll(r, wc, 1), ibv_post_send(qp, &wr, &bad), daemon_counts(d).submitted >= 2));
 }
 
-/* A program that polls for completions once a step: all that it posts in a step leaves in that step, though the daemon
- * permits one task and learns of no completion. */
+/* A program that polls for completions once in each step. All that it posts in a step leaves in that step,
+ * although the daemon permits one task and learns of no completion. */
 static void polls_seldom(void)
 {
 	enum { STEPS = 4, N = 16 };
@@ -713,7 +719,7 @@ static void polls_seldom(void)
 	WAIT(daemon_counts(d).completed == daemon_segment(d)->report.permits);
 }
 
-/* Reads what /proc knows of one of this process's threads. */
+/* Reads a file about one of this process's threads from /proc. Returns false if there is none. */
 static bool thread_read(const char *thread, const char *what, char *text, size_t size)
 {
 	char path[64];
@@ -729,7 +735,7 @@ static bool thread_read(const char *thread, const char *what, char *text, size_t
 	return got > 0;
 }
 
-/* Whether the shim's thread sleeps until it is woken: in a futex of the process's own. */
+/* Returns whether the shim's thread sleeps until it is woken, in a private futex. */
 static bool thread_sleeps(void)
 {
 	DIR *threads = opendir("/proc/self/task");
@@ -750,7 +756,8 @@ static bool thread_sleeps(void)
 	return word && __atomic_load_n((uint32_t *)word, __ATOMIC_SEQ_CST);
 }
 
-/* Of a chain with more work requests than slots, some are held: the thread is woken for them as for any others. */
+/* If a chain has more work requests than there are slots, some are held. The shim's thread is woken for
+ * them as for any others. */
 static void longer_than_the_slots(void)
 {
 	enum { SLOTS = 8, N = SLOTS + 1 };
@@ -772,12 +779,12 @@ static void longer_than_the_slots(void)
 	WAIT(daemon_counts(d).submitted == 1);
 }
 
-/* Pages of anonymous memory that the process has in use. */
+/* Returns how many pages of anonymous memory the process has in use. */
 static uint64_t pages_private(void)
 {
 	unsigned long resident = 0, shared = 0;
 	char text[256] = {0};
-	int file = open("/proc/self/statm", O_RDONLY); /* and no allocation */
+	int file = open("/proc/self/statm", O_RDONLY); /* without an allocation */
 
 	CHECK(file >= 0 && read(file, text, sizeof(text) - 1) > 0);
 	close(file);

@@ -8,7 +8,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-/* The class with which it is connected, after the program has asked for one of its own. */
+/* Connects a queue pair for which the program asks for a traffic class. Returns the class that the device
+ * gets. */
 static unsigned connected(struct ibv_qp *qp, const char *gid, uint8_t traffic_class)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = 9,
@@ -46,10 +47,11 @@ static void rules(void)
 	CHECK_EQUAL(connected(create_by(r, "mooncake/engine.so", 256, 0), SIX, 0), 12 << 2);
 	CHECK_EQUAL(connected(create_by(r, "mooncake/engine.so", 256, 0), FAR, 2), 2);
 	CHECK_EQUAL(connected(create_by(r, "libother.so", 64, 0), FAR, 0), 8 << 2);
-	CHECK_EQUAL(connected(rig_qp_ex(r, 64), FAR, 106), 106); /* made by ibv_create_qp_ex; no rule is for it */
+	CHECK_EQUAL(connected(rig_qp_ex(r, 64), FAR, 106), 106); /* made by ibv_create_qp_ex; no rule matches it */
 }
 
-/* A thread's lane goes before the rules, and ends; a class without a mark leaves what the program has set. */
+/* A thread's lane takes precedence over the rules until it ends. A class without a mark leaves what the
+ * program has set. */
 static void lanes(void)
 {
 	struct rig *r = rig_open(64), *class_marked;
@@ -120,7 +122,8 @@ static void forked(void)
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* The service level with which it is connected, in the lane of a class, after the program has asked for one. */
+/* Connects a queue pair in the lane of a class, after the program has asked for a service level. Returns
+ * the level that the device gets. */
 static unsigned level(struct rig *r, int lane, uint8_t asked, bool global)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .dest_qp_num = 9,
@@ -135,7 +138,8 @@ static unsigned level(struct rig *r, int lane, uint8_t asked, bool global)
 	return fake_service_level(qp);
 }
 
-/* MFS_SERVICE_LEVELS=46:5,34:4! on InfiniBand: within the subnet and beyond it. The program's own stays, but where "!" is. */
+/* MFS_SERVICE_LEVELS=46:5,34:4! on InfiniBand, within the subnet and beyond it. The program's own level
+ * stays, except where there is a "!". */
 static void levels(void)
 {
 	struct rig *r = rig_open(64);
@@ -150,7 +154,7 @@ static void levels(void)
 	}
 }
 
-/* Without the variable, with one that cannot be read, or on Ethernet. */
+/* Levels stay as they are without the variable, with one that cannot be parsed, or on Ethernet. */
 static void no_levels(void)
 {
 	struct rig *r = rig_open(64);
@@ -161,7 +165,7 @@ static void no_levels(void)
 	}
 }
 
-/* With a variable that cannot be read. */
+/* Nothing is marked with a variable that cannot be parsed. */
 static void nothing(void)
 {
 	struct rig *r = rig_open(64);

@@ -49,7 +49,8 @@ static struct daemon *daemon_with(struct mfs_rule rule, uint32_t gate)
 
 #define GATE_ALL (~0u >> 1)
 
-/* What is posted under a context carries it, what is posted before and after does not, and a task is of one tag. */
+/* What is posted under a context carries it, what is posted before and after does not, and each task has
+ * one tag. */
 static void context(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -95,7 +96,8 @@ static void context(void)
 	CHECK_EQUAL(usage->completed.bytes[MFS_STAGE_REUSE], 100);
 }
 
-/* Only the stage that the context names is closed: the same queue pair waits with it and goes without it. */
+/* Only the stage that the context names is closed: work requests of the queue pair wait with the context
+ * and go without it. */
 static void stage_of_context_is_asked(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -238,7 +240,7 @@ static void ranges(void)
 
 	CHECK(api->context_of(base + 100, &now) == 0 && now.request_id == requests[0]);
 	CHECK_EQUAL(api->context_of(1, &now), -ENOENT);
-	api->context_set(&of_other); /* the thread knows better than the address */
+	api->context_set(&of_other); /* the thread's context takes precedence over the range's */
 	CHECK(api->context_of(base + 100, &now) == 0 && now.request_id == of_other.request_id);
 	post(r, qp, 9, 64, 0);
 	api->context_set(NULL);
@@ -277,7 +279,7 @@ static void range_errors(void)
 	CHECK_EQUAL(api->range_add(4096, 1, &c), 0);
 }
 
-/* The ibv_wr_* interface: a context holds for what is begun under it, a range for what lies in it. */
+/* The ibv_wr_* interface: a context applies to what is begun under it, a range to what lies in it. */
 static void builder(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -466,7 +468,7 @@ static void lease(void)
 	CHECK(api->context_set(&c) == 0);
 	post(r, qp, 11, 64, IBV_SEND_SIGNALED);
 	WAIT(posted(qp) == 12);
-	post(r, qp, 12, 64, IBV_SEND_SIGNALED); /* it is over already */
+	post(r, qp, 12, 64, IBV_SEND_SIGNALED); /* the lease is over already */
 	WAIT(posted(qp) == 13);
 	CHECK_EQUAL(posted(other), 0);
 	CHECK(api->context_set(NULL) == 0);
@@ -520,7 +522,7 @@ static void child_starts_without(void)
 	CHECK_EQUAL(api->range_remove((uintptr_t)r->buffer), 0);
 }
 
-/* Readers meet only whole tags while others change the ranges under them. */
+/* Readers see only whole tags while others change the ranges under them. */
 #define BLOCKS 64
 static _Atomic bool stop;
 static uint64_t race_base;

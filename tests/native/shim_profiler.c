@@ -1,6 +1,7 @@
-/* NCCL's side of its profiler interface, played from a script: the plugin is loaded and called as NCCL does it, by name, with
- * each version's own structures, from the threads that NCCL would use. The layouts are stated here once more, whole, so that
- * a mistake in the shim's declarations shows. argv: test, version, path of the library. */
+/* NCCL's side of its profiler interface, as a script. The plugin is loaded and called as by NCCL: by name,
+ * with each version's own structures, from the threads that NCCL would use. The layouts are stated in full
+ * here once more, so that a mistake in the shim's declarations shows. argv: test, version, path of the
+ * library. */
 #define _GNU_SOURCE
 #include "shim_test.h"
 
@@ -152,7 +153,7 @@ static void *start(void *context, uint64_t type, void *parent, const union body 
 	e5.rank = 1;
 	if (body)
 		e5.body = *body;
-	memset(&e4, 0xa5, sizeof(e4)); /* what is beside the byte of the type is whatever was on the stack */
+	memset(&e4, 0xa5, sizeof(e4)); /* beside the byte of the type is whatever was on the stack */
 	e4.type = (uint8_t)type;
 	e4.parent = parent;
 	e4.rank = 1;
@@ -226,7 +227,7 @@ static void *proxy(void *argument)
 
 	op.op.is_send = 0;
 	receive = start(p->context, PROXY_OP, p->operation, &op);
-	CHECK(!receive); /* nothing to tell of receives */
+	CHECK(!receive); /* receives are not tracked */
 	CHECK(!start(p->context, PROXY_STEP, NULL, &step));
 	for (int i = 0; i < 2; i++) {
 		step.step = i;
@@ -236,7 +237,7 @@ static void *proxy(void *argument)
 		network_send(p->qp, p->bytes);
 		state(steps[i], SEND_WAIT);
 	}
-	network_send(p->qp, 5); /* it is not known whose */
+	network_send(p->qp, 5); /* it is not known to whom these bytes belong */
 	for (int i = 0; i < 2; i++)
 		stop(steps[i]);
 	stop(handle);
@@ -331,7 +332,7 @@ static void sends_are_tagged(void)
 	WAIT(!seen(d, 0xdef));
 }
 
-/* Without a context on the calling thread, the one batch that is under way is meant. */
+/* Without a context on the calling thread, an operation belongs to the one batch that is under way. */
 static void the_batch_under_way(void)
 {
 	const struct mfs_api *api = mfs_api();
@@ -356,12 +357,12 @@ static void the_batch_under_way(void)
 	CHECK_EQUAL(seen(d, 1)->batch_bytes, 200);
 	second = mfs_client_batch_begin(client, 556, 32, 0, 0);
 	CHECK(second >= 0);
-	operate(context, qp, all_reduce(1), COLL, 100, getpid()); /* two: which one? */
+	operate(context, qp, all_reduce(1), COLL, 100, getpid()); /* two batches: which one is unclear */
 	WAIT(seen(d, 1)->work_requests == 8);
 	CHECK_EQUAL(seen(d, 1)->batch_bytes, 200);
 }
 
-/* A queue pair gets its communicator's class when it is clear whose it is. */
+/* A queue pair gets the class of its communicator if it is clear which one that is. */
 static void class_of_a_communicator(void)
 {
 	struct daemon *d = daemon_of_communicators();

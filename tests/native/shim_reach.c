@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Opens a device of this copy and sends; `n` copies do so with this one. */
+/* Opens a device of this copy of the library and sends. With this one, `n` copies have done so. */
 static void reach(struct daemon *d, const char *file, bool versioned, unsigned n)
 {
 	void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
@@ -26,7 +26,7 @@ static void reach(struct daemon *d, const char *file, bool versioned, unsigned n
 	GET(ibv_modify_qp);
 	GET(ibv_destroy_qp);
 	CHECK(p_ibv_open_device && p_ibv_create_qp && p_ibv_modify_qp);
-	/* what is not there stays not there, with its error */
+	/* a missing symbol stays missing, with its error */
 	dlerror();
 	CHECK(!dlsym(library, "ibv_no_such_function") && dlerror());
 	CHECK(!dlvsym(library, "ibv_open_device", "IBVERBS_9.9") && dlerror());

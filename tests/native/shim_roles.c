@@ -76,8 +76,9 @@ static void roles(void)
 	CHECK_EQUAL(s->usage[0].posted.bytes[MFS_STAGE_REUSE], 0);
 }
 
-/* What a store reads is under a lease (MFS_STORE_LEASE_MS, see test_native.py): its queue pairs are held for a quarter of it,
- * whatever the daemon allows; an engine's beside them are not concerned. */
+/* What a store reads is under a lease (MFS_STORE_LEASE_MS, see test_native.py). Its queue pairs are held
+ * for a quarter of the lease, whatever the daemon allows. An engine's queue pairs beside them are not
+ * affected. */
 static void store_lease(void)
 {
 	const uint64_t lease_ns = getenv("STORE_LEASE_NS") ? strtoull(getenv("STORE_LEASE_NS"), NULL, 10) : 0;

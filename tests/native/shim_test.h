@@ -1,4 +1,4 @@
-/* What the shim's tests share. Every test is a function named on the command line; see tests/unit/shim. */
+/* Shared by the shim's tests. Every test is a function named on the command line; see tests/unit/shim. */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H
 
@@ -32,7 +32,7 @@ int rig_state(struct ibv_qp *qp, enum ibv_qp_state state);
 int rig_poll(struct rig *r, struct ibv_wc *wc, int n); /* polls once */
 void rig_drain(struct rig *r, struct ibv_wc *wc, int n); /* polls until n have come */
 struct ibv_send_wr rig_write(struct rig *r, struct ibv_sge *sge, uint64_t wr_id, uint32_t bytes, int flags);
-/* Posts n of them, one by one, each of 64 bytes; their ids count from `first`. */
+/* Posts n writes, one by one, each of 64 bytes; their ids count from `first`. */
 void rig_post_writes(struct rig *r, struct ibv_qp *qp, uint64_t first, unsigned n, int flags);
 unsigned posted(struct ibv_qp *qp);
 struct daemon *hold_daemon(void); /* holds everything of this process */

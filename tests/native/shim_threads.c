@@ -80,7 +80,7 @@ static void *drive(void *argument)
 			rc = ibv_post_send(s->qp, wr, &bad);
 			CHECK(rc == 0 || rc == ENOMEM);
 			n = rc ? (unsigned)(bad - wr) : n;
-			if (rc) /* only a full queue says so, whichever thread counts its completions at the moment */
+			if (rc) /* only a full queue fails, whichever thread counts its completions at the moment */
 				CHECK(s->posted_by_caller + n - s->completed >= SEND_WRS);
 			for (unsigned i = 0; i < n; i++)
 				if (wr[i].send_flags & IBV_SEND_SIGNALED)
@@ -148,10 +148,11 @@ static void million(void)
 
 /* The same, while the daemon opens and closes its gate, hangs, dies and comes back. */
 static struct daemon *unruly_daemon;
-static struct daemon_options unruly_options; /* of each that comes: nothing is held for long by any */
+static struct daemon_options unruly_options; /* of each daemon that comes; none holds anything for long */
 static _Atomic bool streams_done;
 
-/* More than can have been permitted before: the streams go on as things are now. */
+/* Waits until more is posted than can have been permitted before: the streams go on under the present
+ * conditions. */
 static void streams_go_on(void)
 {
 	uint64_t before = at_device;
@@ -303,7 +304,8 @@ static void poll_until(_Atomic uint64_t *count, uint64_t n)
 		CHECK(rig_poll(shared, wc, 8) >= 0);
 }
 
-/* A queue pair that does not hold is its first thread's, until others come; then it is destroyed, and its record used again. */
+/* A queue pair at which nothing is held belongs to its first thread until others come. Then it is
+ * destroyed, and its record is used again. */
 static void handed_over_under(uint16_t older)
 {
 	struct daemon_options options = {.path = socket_path(), .mode = MFS_MODE_ENFORCE, .older = older};
@@ -347,7 +349,7 @@ static void handed_over(void)
 	handed_over_under(0);
 }
 
-/* One of minor 3 reads the counters that all threads share, and no others. */
+/* A daemon of minor 3 reads the counters that all threads share, and no others. */
 static void handed_over_under_an_older_daemon(void)
 {
 	handed_over_under(MFS_ABI_MINOR - 3);
@@ -447,7 +449,7 @@ static void posts_in_handler(void)
 		CHECK_EQUAL(log[i].wr_id, i);
 }
 
-/* Written by the thread alone; what it says is true at any point at which it can be cancelled. */
+/* Written by the thread only; its value is right wherever the thread can be cancelled. */
 static struct ibv_qp *of_cancelled;
 static _Atomic unsigned cancelled_posts;
 
@@ -457,7 +459,7 @@ static void *post_until_cancelled(void *unused)
 	struct ibv_sge sge;
 
 	(void)unused;
-	for (;;) { /* the queue fills: later posts answer ENOMEM and change nothing */
+	for (;;) { /* the queue fills up: later posts return ENOMEM and change nothing */
 		unsigned n = atomic_load(&cancelled_posts);
 
 		wr = rig_write(shared, &sge, n, 100, IBV_SEND_SIGNALED);
@@ -468,7 +470,8 @@ static void *post_until_cancelled(void *unused)
 	return NULL;
 }
 
-/* No call of ours is a cancellation point: a thread is never taken away with a post half done, or a lock held. */
+/* No call of the shim is a cancellation point: a thread is never cancelled with a post half done or a lock
+ * held. */
 static void cancelled_while_posting(void)
 {
 	struct daemon *d = hold_daemon();
@@ -506,7 +509,7 @@ static void *open_while_cancelled(void *unused)
 	return unused;
 }
 
-/* Nor is the daemon's greeting one. */
+/* The daemon's greeting is no cancellation point, either. */
 static void cancelled_while_opening(void)
 {
 	struct daemon *d = hold_daemon();
@@ -517,7 +520,7 @@ static void cancelled_while_opening(void)
 	CHECK(pthread_create(&thread, NULL, open_while_cancelled, NULL) == 0);
 	CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 	alarm(100);
-	shared = rig_open(64); /* for ever, where that thread has kept a lock */
+	shared = rig_open(64); /* waits for ever if that thread has kept a lock */
 	alarm(0);
 	qp = rig_qp(shared, 16);
 	rig_ready(qp);

@@ -138,7 +138,8 @@ static void poll_all(struct rig *r)
 	}
 }
 
-/* Everything accepted has reached the device: only then may anything be completed, or the two runs would differ in time. */
+/* Waits until everything accepted has reached the device. Only then may anything be completed, or the two
+ * runs would differ in time. */
 static void settle(struct ibv_qp *qp, uint64_t base)
 {
 	WAIT(fake_posted(qp) == accepted - base);

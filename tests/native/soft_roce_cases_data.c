@@ -307,7 +307,7 @@ void read_depth(void)
 	fill(pair[1].memory, 1 << 20, 4);
 	for (uint64_t i = 0; i < 10; i++)
 		CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_READ, i, i * 100000, 100000), 0);
-	/* writes back what the reads have brought: wrong without the fence */
+	/* writes back what the reads have brought: wrong data without the fence */
 	struct ibv_sge sge = sge_of(&pair[0], 900000, 8);
 	struct ibv_send_wr wr = { .wr_id = 10,
 				  .sg_list = &sge,

@@ -56,7 +56,7 @@ static struct ibv_ah *make_ah(struct side *side)
 	return ah;
 }
 
-/* Two sides, each with a queue pair that is ready, and the first one's handle of their address. */
+/* Opens two sides, each with a queue pair that is ready. Returns the first one's handle of their address. */
 static struct ibv_ah *ud_open(struct side pair[2])
 {
 	for (int i = 0; i < 2; i++) {
@@ -103,7 +103,7 @@ static struct message to_peer(struct side pair[2], struct ibv_ah *ah, size_t len
 	return (struct message){ ah, pair[1].qp->qp_num, QKEY, IBV_WR_SEND, length, 0 };
 }
 
-/* Of a header with the right checksum it is 0. */
+/* Returns 0 for a header with the right checksum. */
 static uint16_t checksum(const struct ip *header)
 {
 	const uint8_t *bytes = (const uint8_t *)header;
@@ -172,7 +172,7 @@ void datagrams(void)
 	ud_close(pair, ah);
 }
 
-/* The route header and the message fall into pieces anywhere. */
+/* The route header and the message are split at any place. */
 void datagram_scatter(void)
 {
 	struct side pair[2];
@@ -218,7 +218,7 @@ void datagram_reply(void)
 	ud_close(pair, ah);
 }
 
-/* By ibv_wr_* and from an extended completion queue. */
+/* Sends with ibv_wr_* and polls an extended completion queue. */
 void datagram_builders(void)
 {
 	struct side pair[2];
@@ -268,7 +268,7 @@ void datagram_builders(void)
 		ibv_end_poll(cq);
 	}
 	CHECK_EQUAL(seen, 2);
-	/* nothing of RDMA */
+	/* RDMA operations are not offered */
 	attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE;
 	CHECK(!ibv_create_qp_ex(pair[0].context, &attr));
 	CHECK_EQUAL(errno, EOPNOTSUPP);
@@ -324,7 +324,7 @@ void datagram_drops(void)
 	ud_close(pair, ah);
 }
 
-/* What is wrong with a request stops the sending half alone. */
+/* An error of a request stops only the sending half. */
 static void expect_send_error(struct side pair[2], struct message bad, enum ibv_wc_status status,
 			      struct ibv_ah *ah)
 {
@@ -390,7 +390,7 @@ void datagram_receive_errors(void)
 	expect(pair[1].cq, 2, IBV_WC_WR_FLUSH_ERR);
 	for (int i = 0; i < 100; i++)
 		CHECK_EQUAL(pair[1].memory[i], 0xee);
-	/* in the error state everything is flushed; then it starts anew */
+	/* in the error state everything is flushed; then it starts again */
 	CHECK_EQUAL(post_recv(&pair[1], 4, 0, GRH + 9), 0);
 	expect(pair[1].cq, 4, IBV_WC_WR_FLUSH_ERR);
 	CHECK_EQUAL(send_message(&pair[1], 5, to_peer(pair, ah, 8)), 0);
@@ -500,7 +500,7 @@ void datagram_shared_receives(void)
 		CHECK_EQUAL(ibv_post_srq_recv(srq, &wr, &bad), 0);
 	}
 	CHECK_EQUAL(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), 0);
-	for (int i = 0; i < 3; i++) { /* the last finds none and is gone */
+	for (int i = 0; i < 3; i++) { /* the last finds no receive and is lost */
 		struct ibv_wc wc;
 
 		pair[1].qp = receivers[i % 2];
@@ -525,7 +525,7 @@ void datagram_shared_receives(void)
 	ud_close(pair, ah);
 }
 
-/* More completions than the queue holds: those that fit stay, and an event tells. */
+/* More completions than the queue holds: those that fit stay, and an event reports the overflow. */
 void datagram_completion_overflow(void)
 {
 	struct side pair[2];
@@ -557,7 +557,7 @@ void datagram_completion_overflow(void)
 	ud_close(pair, ah);
 }
 
-/* RC and UD share numbers; where the UDP port of a number is taken, another is found. */
+/* RC and UD share numbers. If the UDP port of a number is taken, another number is found. */
 void datagram_ports(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* After a refused request: it completes with the reason, what follows is flushed in order, the peer is notified of
- * it. */
+/* After a refused request: it completes with the reason, what follows is flushed in order, and the peer is
+ * notified. */
 static void refused(int access, enum ibv_wr_opcode opcode, uint64_t address_shift, uint32_t key_shift,
 		    size_t length, enum ibv_wc_status status, enum ibv_event_type event)
 {
@@ -111,7 +111,7 @@ void bad_local_key(void)
 	pair_close(pair);
 }
 
-/* A key of another protection domain gives no access; keys that were given back do not either. */
+/* A key of another protection domain gives no access, and neither do deregistered keys. */
 void foreign_keys(void)
 {
 	struct side pair[2];
@@ -225,7 +225,7 @@ void bad_request(void)
 	pair_close(pair);
 }
 
-/* Memory whose key was given back is not written any more, even in the middle of a message. */
+/* Memory is not written after its key was deregistered, even in the middle of a message. */
 void deregistered_target(void)
 {
 	struct side pair[2];
@@ -253,7 +253,7 @@ void deregistered_target(void)
 	CHECK_EQUAL(ibv_dereg_mr(to), 0);
 	memset(target, 2, size);
 	struct ibv_wc wc = next_completion(pair[0].cq);
-	/* where the message has been faster, there is nothing left to refuse */
+	/* if the message was faster, there is nothing left to refuse */
 	CHECK(wc.status == IBV_WC_REM_ACCESS_ERR || wc.status == IBV_WC_SUCCESS);
 	for (size_t i = 0; i < size; i++)
 		CHECK_EQUAL(target[i], 2);
@@ -263,8 +263,8 @@ void deregistered_target(void)
 	free(target);
 }
 
-/* What arrives after a key was given other memory goes there, even in the middle of a message: the memory before may
- * be freed. */
+/* After a key got other memory, what arrives goes to that memory, even in the middle of a message: the
+ * previous memory may be freed. */
 void registered_anew(void)
 {
 	const size_t size = 64 << 20;
@@ -273,7 +273,7 @@ void registered_anew(void)
 	struct ibv_send_wr *bad;
 
 	pair_open(pair, 4096, &defaults);
-	/* both times under the same addresses, so that the message is allowed on */
+	/* with the same addresses both times, so that the message may go on */
 	struct ibv_mr *to = ibv_reg_mr_iova(pair[1].pd, before, size, (uintptr_t)after, ALL_ACCESS);
 	struct ibv_mr *from = ibv_reg_mr(pair[0].pd, source, size, 0);
 	CHECK(to && from);
@@ -296,7 +296,7 @@ void registered_anew(void)
 	expect(pair[0].cq, 1, IBV_WC_SUCCESS);
 	for (size_t i = 0; i < size; i++)
 		CHECK_EQUAL(before[i], 2);
-	/* where the message has been faster, nothing is left of it */
+	/* if the message was faster, nothing is left of it */
 	CHECK_EQUAL(after[size - 1], !whole);
 	CHECK_EQUAL(ibv_dereg_mr(to), 0);
 	CHECK_EQUAL(ibv_dereg_mr(from), 0);
@@ -306,7 +306,7 @@ void registered_anew(void)
 	free(source);
 }
 
-/* What cannot be registered cannot be put in its place either, and what was there before stays. */
+/* What cannot be registered cannot replace a registration either, and the previous one stays. */
 void reregistration_refused(void)
 {
 	struct side pair[2];

@@ -14,7 +14,7 @@
 
 #include "../../csrc/soft_roce/wire.h"
 
-/* From now on no descriptor can be opened; `before` is what to set again. */
+/* From now on no descriptor can be opened. `before` gets the limit to restore. */
 static void use_up_descriptors(struct rlimit *before)
 {
 	struct rlimit none;
@@ -26,7 +26,7 @@ static void use_up_descriptors(struct rlimit *before)
 	CHECK_EQUAL(dup(2), -1);
 }
 
-/* The descriptor in /proc/self/fd that is of that kind. */
+/* Returns the descriptor of that kind in /proc/self/fd. */
 static int find_descriptor(const char *kind)
 {
 	DIR *folder = opendir("/proc/self/fd");
@@ -58,7 +58,8 @@ static struct sockaddr_in address_of(struct ibv_context *context, uint16_t port)
 	return address;
 }
 
-/* A peer that comes while no descriptor is left waits, and nothing turns round it meanwhile; then it is taken. */
+/* A peer that comes while no descriptor is left waits, and no thread spins meanwhile. Later it is
+ * accepted. */
 void descriptors_used_up(void)
 {
 	const uint32_t peer = 1 << 8;
@@ -94,7 +95,8 @@ void descriptors_used_up(void)
 	side_close(&side);
 }
 
-/* Unread events go with their queue, also where no file can be opened: out of descriptors, or without /proc. */
+/* Unread events disappear with their queue, even if no file can be opened: out of descriptors, or without
+ * /proc. */
 void events_of_the_destroyed(void)
 {
 	struct pair_options options = defaults;
@@ -111,7 +113,7 @@ void events_of_the_destroyed(void)
 	use_up_descriptors(&before);
 	CHECK_EQUAL(ibv_destroy_qp(pair[0].qp), 0);
 	CHECK_EQUAL(ibv_destroy_cq(pair[0].cq), 0);
-	CHECK_EQUAL(poll(&file, 1, 0), 0); /* ibv_get_cq_event would follow it to what is freed */
+	CHECK_EQUAL(poll(&file, 1, 0), 0); /* an event would lead ibv_get_cq_event to freed memory */
 	CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
 	pair[0].qp = NULL;
 	pair[0].cq = ibv_create_cq(pair[0].context, 1, NULL, NULL, 0);
@@ -148,7 +150,7 @@ static void *poll_for_ever(void *argument)
 	return NULL;
 }
 
-/* As on a NIC, posting and polling are no places where a thread is cancelled: it would take the lock with it. */
+/* As on a NIC, a thread is not cancelled while it posts or polls: it would keep the lock for ever. */
 void cancelled_threads(void)
 {
 	struct side pair[2];
@@ -173,7 +175,8 @@ void cancelled_threads(void)
 
 enum { RNR_TIMER = 0, RNR_RETRY = 3 }; /* 655 ms, three times */
 
-/* Posts a message to a peer that has no receive, and stops once the time has begun that this may last. */
+/* Posts a message to a peer that has no receive, and stops the process when the time limit for that has
+ * begun. */
 static void send_and_stop(uint32_t peer)
 {
 	struct pair_options options = { .rnr_retry = RNR_RETRY };
@@ -212,8 +215,8 @@ static struct mfs_frame next_frame(int fd)
 	return frame;
 }
 
-/* A process that is stopped while its message waits for a receive fails nothing that was in time: a NIC would not have
- * been stopped with it. */
+/* If a process is stopped while its message waits for a receive, nothing fails that was in time: a NIC
+ * would not have been stopped with it. */
 void stopped_while_receiver_is_not_ready(void)
 {
 	struct mfs_frame ack = { .opcode = MFS_ACK };
@@ -244,7 +247,7 @@ void stopped_while_receiver_is_not_ready(void)
 	ack.value = htole32(1);
 	CHECK_EQUAL(send(fd, &ack, sizeof(ack), MSG_NOSIGNAL), sizeof(ack));
 	CHECK_EQUAL(clock_gettime(CLOCK_MONOTONIC, &until), 0);
-	until.tv_sec += RNR_RETRY; /* more than the child's time */
+	until.tv_sec += RNR_RETRY; /* longer than the child's limit */
 	CHECK_EQUAL(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL), 0);
 	CHECK_EQUAL(kill(child, SIGCONT), 0);
 	CHECK_EQUAL(waitpid(child, &status, 0), child);

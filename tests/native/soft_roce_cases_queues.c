@@ -156,7 +156,7 @@ void queue_limits(void)
 	pair_close(pair);
 }
 
-/* Destroys a queue pair, or a completion queue where there is none, in a thread of its own. */
+/* Destroys a queue pair, or a completion queue if there is no queue pair, on a thread of its own. */
 struct destroyer {
 	pthread_t thread;
 	struct side *side;
@@ -200,8 +200,8 @@ static void end_destroyer(struct destroyer *destroyer)
 	CHECK_EQUAL(pthread_join(destroyer->thread, NULL), 0);
 }
 
-/* A thread of the program has read an event and is about to say so: what the event is about stays until it is
- * acknowledged. */
+/* A thread of the program has read an event and is about to report that. The event's object stays until
+ * the event is acknowledged. */
 void destruction_awaits_readers(void)
 {
 	struct pair_options options = defaults;

@@ -80,7 +80,7 @@ void flush_order(void)
 		expect(pair[0].cq, 1000 + i, IBV_WC_WR_FLUSH_ERR);
 	expect_nothing(pair[0].cq);
 
-	/* and back: both ends start anew on the same numbers */
+	/* and back: both ends start again on the same numbers */
 	attr.qp_state = IBV_QPS_RESET;
 	CHECK_EQUAL(ibv_modify_qp(pair[0].qp, &attr, IBV_QP_STATE), 0);
 	CHECK_EQUAL(ibv_modify_qp(pair[1].qp, &attr, IBV_QP_STATE), 0);
@@ -147,8 +147,8 @@ void state_machine(void)
 	side_close(&side);
 }
 
-/* ibv_modify_qp and ibv_query_qp of libibverbs note a queue pair's state without a lock, when they know it: a queue pair
- * that has failed meanwhile has failed. */
+/* ibv_modify_qp and ibv_query_qp of libibverbs store a queue pair's state without a lock when they know
+ * it. A queue pair that has failed meanwhile stays failed. */
 void state_noted_late(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -165,7 +165,7 @@ void state_noted_late(void)
 	pair_close(pair);
 }
 
-/* In SQD nothing new is sent, what was begun ends, then there is an event. */
+/* In SQD nothing new is sent and what was begun ends. Then there is an event. */
 void send_queue_drained(void)
 {
 	struct side pair[2];
@@ -221,7 +221,8 @@ void forked_child(void)
 	pair_close(pair);
 }
 
-/* Nor does a child take completions: they are its parent's, one of whose threads may be at the queue in this moment. */
+/* A child takes no completions, either: they belong to its parent, and a thread of that may be using the
+ * queue at the moment of fork. */
 void completions_of_the_parent(void)
 {
 	struct pair_options options = defaults;

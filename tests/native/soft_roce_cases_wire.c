@@ -42,7 +42,7 @@ static void expect_ack(int fd, uint32_t done, enum mfs_syndrome syndrome)
 	CHECK_EQUAL(frame.syndrome, syndrome);
 }
 
-/* The number of a queue pair that is not there, on a port of ours. */
+/* Returns the number of a queue pair that does not exist, on a port of the test's own. */
 static uint32_t listen_as_peer(const struct side *side, int *listener)
 {
 	struct sockaddr_in address = address_of(side->context, 0);
@@ -56,7 +56,7 @@ static uint32_t listen_as_peer(const struct side *side, int *listener)
 	return (uint32_t)ntohs(address.sin_port) << 8;
 }
 
-/* The connection for the requests of `peer` to that queue pair. */
+/* Opens the connection for the requests of `peer` to the queue pair. Returns its descriptor. */
 static int connect_as_peer(const struct ibv_qp *qp, uint32_t peer)
 {
 	struct sockaddr_in address = address_of(qp->context, (uint16_t)(qp->qp_num >> 8));
@@ -73,7 +73,8 @@ static int connect_as_peer(const struct ibv_qp *qp, uint32_t peer)
 	return fd;
 }
 
-/* A message that found no receive has one: its sender is told at once, not only when it has arrived. */
+/* When a message that found no receive has one, its sender is told at once, not only when the message has
+ * arrived. */
 void receiver_ready_again(void)
 {
 	struct mfs_frame message = { .opcode = MFS_SEND, .length = htole32(8) };
@@ -97,7 +98,7 @@ void receiver_ready_again(void)
 	side_close(&side);
 }
 
-/* Retries are over when the receiver is ready: what the message takes from then on counts for none. */
+/* Retries end when the receiver is ready: the time that the message takes from then on does not count. */
 void rnr_retries_end(void)
 {
 	struct pair_options options = { .rnr_retry = 0 };
@@ -128,7 +129,7 @@ void rnr_retries_end(void)
 	side_close(&side);
 }
 
-/* Two queue pairs with one queue of receives, and the connections of their peers. */
+/* Opens two queue pairs with one queue of receives, and the connections of their peers. */
 static struct ibv_srq *open_sharers(struct side *side, size_t size, struct ibv_qp *qps[2], int fds[2])
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -165,7 +166,8 @@ static void post_shared(struct side *side, struct ibv_srq *srq, uint64_t wr_id)
 	CHECK_EQUAL(ibv_post_srq_recv(srq, &wr, &bad), 0);
 }
 
-/* Queue pairs that wait for shared receives take turns: who always has a message takes none from the others. */
+/* Queue pairs that wait for shared receives take turns: a peer that always has a message takes none from
+ * the others. */
 void shared_receives_in_turn(void)
 {
 	struct mfs_frame messages[4] = { { .opcode = MFS_SEND }, { .opcode = MFS_SEND }, { .opcode = MFS_SEND },
@@ -186,8 +188,8 @@ void shared_receives_in_turn(void)
 	close_sharers(&side, srq, qps, fds);
 }
 
-/* A refused message is refused once, also while its peer reads nothing and so cannot be told: it takes no receive that
- * others share. */
+/* A message is refused only once, even while its peer reads nothing and so cannot be told. It takes no
+ * receive that others share. */
 void refused_takes_no_receive(void)
 {
 	const size_t size = 64 << 20; /* more than the network holds */

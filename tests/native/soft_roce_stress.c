@@ -41,7 +41,7 @@ static void worker_disconnect(struct worker *worker)
 		CHECK_EQUAL(ibv_destroy_qp(worker->sides[i].qp), 0);
 }
 
-/* A slot's request; what it should leave at the other end. */
+/* Posts a slot's request and prepares the memory of both ends. */
 static void begin(struct worker *worker, uint64_t id, uint32_t *lengths, enum ibv_wr_opcode *opcodes)
 {
 	static const enum ibv_wr_opcode choice[] = { IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,

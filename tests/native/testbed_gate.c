@@ -1,7 +1,8 @@
-/* The testbed's gate beside a scripted daemon and shim: a permit that another thread takes out of the ring is not lost.
+/* The testbed's gate beside a scripted daemon and shim: a permit that another thread takes out of the ring
+ * is not lost.
  *
- * The gate is compiled in; what it calls is below. Exits 0 when every message was posted once, as soon as it could be.
- */
+ * The gate is compiled in; what it calls is defined below. Exits 0 if every message was posted once, as
+ * soon as it could be. */
 #include "../../bench/testbed/worker/gate.c"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@ static bool granted[MESSAGES + 1]; /* by task */
 static uint64_t taken_with; /* asking for this task takes the permits of all */
 static unsigned asked, posted[MESSAGES + 1];
 static uint64_t tasks, clock_ns = 1000000000;
-static bool without_permits; /* may be posted now */
+static bool without_permits; /* messages may be posted without permits now */
 
 static void check(bool holds, const char *what)
 {
@@ -43,7 +44,8 @@ int mfs_client_submit(struct mfs_client *client, const struct mfs_task *task, vo
 	return 0;
 }
 
-/* As the shim's hooks do, too: the ring is empty afterwards, every caller that asks learns it. */
+/* Takes all permits out of the ring, as the shim's hooks do, too. Every caller that asks then learns of
+ * its permit. */
 static void permits_leave_the_ring(void)
 {
 	for (uint64_t i = 1; i <= tasks; i++)

@@ -34,7 +34,7 @@
 
 enum { WAIT_S = 100 };
 
-/* One side: a context of its own, so that both ends are what two processes would have. */
+/* One side. It has its own context, so that both ends are like two processes. */
 struct side {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -202,7 +202,7 @@ static inline void pair_open(struct side pair[2], size_t size, const struct pair
 	connect_qps(pair[0].qp, pair[1].qp, options);
 }
 
-/* Destroys in the order that the interface asks for; each step must succeed. */
+/* Destroys everything in the order that the interface requires; each step must succeed. */
 static inline void side_close(struct side *side)
 {
 	if (side->qp)
@@ -237,7 +237,7 @@ static inline int post_recv(struct side *side, uint64_t wr_id, size_t offset, si
 	return ibv_post_recv(side->qp, &wr, &bad);
 }
 
-/* A signaled request between the same offsets of both memories. */
+/* Posts a signaled request between the same offsets of both memories. */
 static inline int post(struct side *from, const struct side *to, enum ibv_wr_opcode opcode, uint64_t wr_id,
 		       size_t offset, size_t length)
 {

@@ -1,6 +1,5 @@
-/* The arbiter under a clock of the test's: programs that are written here, and a link that carries what they post, at its
- * rate and to destinations that may be slower.
- */
+/* The arbiter under a clock of the test's own, with programs that are written here and a link. The link
+ * carries what they post, at its rate and to destinations that may be slower. */
 #ifndef VIRTUAL_ARBITER_H
 #define VIRTUAL_ARBITER_H
 
@@ -52,7 +51,7 @@ static inline void attach(struct program *program)
 	close(doorbell);
 }
 
-/* In the ring that threads share, which must have room. */
+/* Sends through the ring that threads share, which must have room. */
 static inline void send_message(struct program *program, struct mfs_message message)
 {
 	struct mfs_segment *segment = program->session->segment;
@@ -62,7 +61,7 @@ static inline void send_message(struct program *program, struct mfs_message mess
 	mfs_mpsc_push(&segment->submit[MFS_SUBMIT_SHARED], segment->submit_slot[MFS_SUBMIT_SHARED], MFS_SUBMIT_SLOTS, &message, 1);
 }
 
-/* Answers the slot, or -1 when all are in use. What the message leaves open is filled in. */
+/* Submits a task. Returns its slot, or -1 if all are in use. Fills in what the message leaves open. */
 static inline int submit_message(struct program *program, struct mfs_message message, int destination)
 {
 	for (uint32_t slot = 0; slot < SLOTS; slot++) {
@@ -114,7 +113,8 @@ static inline void permits_take(struct program *program, bool posts)
 			post(program, (uint32_t)grant.task);
 }
 
-/* What a collective finds ahead of it: bytes that wait for a slow destination are not in its way. */
+/* Returns the bytes that a collective finds ahead of it. Those that wait for a slow destination are not in
+ * its way. */
 static inline uint64_t wire_ahead(void)
 {
 	double bytes = 0;
@@ -173,7 +173,7 @@ static inline void wire_step(void)
 		if (p.collective) {
 			atomic_fetch_add(&p.program->session->segment->usage[0].completed.bytes[MFS_STAGE_COLLECTIVE], p.slot);
 			for (uint32_t direction = 0; direction < directions_count(arbiter) && arbiter->nic[0].bell; direction++)
-				direction_at(arbiter, direction)->dirty |= direction_at(arbiter, direction)->waits; /* as when the bell is heard */
+				direction_at(arbiter, direction)->dirty |= direction_at(arbiter, direction)->waits; /* as when the bell rings */
 			collectives_done++;
 			collectives_ns += now_ns - collective_began_ns;
 			continue;
@@ -186,7 +186,8 @@ static inline void wire_step(void)
 
 /* ---- contexts: written anew each time ------------------------------------------------------------------------------------ */
 
-/* One thread does all here, so that nothing needs an order, whose price would be most of a scenario's time. */
+/* One thread does everything here, so no memory order is needed. Its price would be most of a scenario's
+ * time. */
 #define PUT(place, value) atomic_store_explicit(place, value, memory_order_relaxed)
 #define GET(place) atomic_load_explicit(place, memory_order_relaxed)
 
@@ -233,7 +234,7 @@ static inline void arbiter_begin(void)
 	must(mfs_arbiter_nic(arbiter, "rdma0", 1, RATE) == 0, "a NIC is made");
 }
 
-/* With two new programs. */
+/* Begins with two new programs. */
 static inline void arbiter_begin_two(struct program *program, struct program *other)
 {
 	arbiter_begin();
