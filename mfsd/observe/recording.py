@@ -73,7 +73,7 @@ class Recordings:
         self.wait(END_S)
         for conversation, found, ended in zip(self._conversations, self.found, self._ended, strict=True):
             if not ended.is_set():
-                found.problem = f"mfsd does not answer within {END_S:g} s: what it had not sent yet is missing"
+                found.problem = f"mfsd does not answer within {END_S:g} s: events that it had not sent yet are missing"
                 conversation.give_up()
                 ended.wait()
         self._close()
@@ -101,7 +101,7 @@ class Recordings:
                 if reply.last:
                     return
                 if len(to.events) >= self._events_max and not to.problem:
-                    to.problem = f"it ended at {self._events_max} events; see --max-events"
+                    to.problem = f"the recording ended at {self._events_max} events; see --max-events"
                     conversation.finish()
         except (Unreachable, Refused, ValueError) as error:
             to.problem = to.problem or str(error)

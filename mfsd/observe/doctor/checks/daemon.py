@@ -31,8 +31,8 @@ UNREACHABLE = Kind(
 NO_CONTROL = Kind(
     "daemon.control-out-of-reach",
     "unknown",
-    "A daemon lets this user attach, and its state cannot be read here, as in a container: its control socket is in a "
-    "folder of its own, which containers do not mount.",
+    "A daemon lets this user attach, but its state cannot be read here, for example in a container: its control "
+    "socket is in a folder of its own, which containers do not mount.",
     "run mfsctl on the node, or in the daemon's pod; elsewhere name the socket of socket.control with --control",
 )
 DENIED = Kind(
@@ -50,13 +50,14 @@ ABI = Kind(
 SKEW = Kind(
     "daemon.abi-minor",
     "warn",
-    "Programs and daemon are of different minor versions: they are scheduled, without what the older one lacks.",
+    "Programs and daemon have different minor versions: the programs are scheduled, but without what the older side "
+    "lacks.",
     "upgrade mfsd first, then restart the programs with the same version",
 )
 VERSION = Kind(
     "daemon.version",
     "warn",
-    "Daemon and installation are of different versions. They understand each other, but behaviour may differ.",
+    "Daemon and installation have different versions. They understand each other, but may behave differently.",
     "restart mfsd after an upgrade: systemctl restart mfsd",
 )
 OFF = Kind(
@@ -89,9 +90,8 @@ FOREIGN_DSCP = Kind(
 ONE_CPU = Kind(
     "daemon.one-cpu",
     "warn",
-    "The arbiter is a real-time thread, and the thread that writes its heartbeats when they are late may use "
-    "no CPU but the arbiter's: a turn that takes long is taken for the daemon's death, and programs post what they "
-    "hold.",
+    "The arbiter is a real-time thread, and the thread that writes its heartbeats when they are late may use no CPU "
+    "but the arbiter's: programs mistake a long turn for the daemon's death and post what they hold.",
     "name two CPUs in arbiter.cpus, or let mfsd use two, then restart it",
 )
 ANSWERS = Kind("daemon.answers", "ok", "The daemon answers, lets this user attach, and enforces.")
