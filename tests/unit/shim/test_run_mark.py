@@ -192,10 +192,10 @@ def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
         (["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"], "1 classes; use at most 0"),
         (
             ["--mode", "observe", "--policy", "paper-k8"],
-            "--policy: --mode enforce and --mode mark have a use for it; this is --mode obs",
+            "--policy is only for --mode enforce and --mode mark, not for --mode obs",
         ),
         (["--policy-file", "RULES"], "--policy-file: needs --policy"),
-        (["--sizes", "reuse=1mib"], "--sizes: only --mode mark has a use for it; this is --mode enforce"),
+        (["--sizes", "reuse=1mib"], "--sizes is only for --mode mark, not for --mode enforce"),
         (["--mode", "mark", "--policy", "paper-k8", "--rules", "RULES"], "rule[0].action"),
         (["--mode", "mark", "--policy", "mine", "--policy-file", "RULES"], "rule: unknown field"),
     ],
