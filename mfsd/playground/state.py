@@ -68,7 +68,9 @@ def own_folder() -> Iterator[Path]:
     """The folder, empty, while it is ours; it is removed at the end. PlaygroundError when another playground has it."""
     folder = folder_of_user()
     if len(bytes(folder / "run-control" / "node99.sock")) > SOCKET_PATH_BYTES_MAX:
-        raise PlaygroundError(f"{folder}: too long for the path of a socket; set TMPDIR to a short one, as /tmp")
+        raise PlaygroundError(
+            f"{folder}: too long for the path of a socket; set TMPDIR to a short path, for example /tmp"
+        )
     _make(folder)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -76,7 +78,7 @@ def own_folder() -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PlaygroundError(
-                f"{folder}: a playground of yours runs already; end that one, or use it: mfsctl playground shell node1"
+                f"{folder}: a playground of yours already runs; end it, or use it: mfsctl playground shell node1"
             ) from None
         for entry in folder.iterdir():  # what one left that was killed
             if entry.name != "lock":

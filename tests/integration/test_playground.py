@@ -332,7 +332,7 @@ def test_a_shell_and_a_status_come_from_the_node(playground: Playground) -> None
     wrong = playground.run("playground", "exec", "node9", "--", "true")
     assert (wrong.returncode, wrong.stderr) == (1, "mfsctl playground: no node 'node9'; there are: node1, node2\n")
     second = playground.run("playground")
-    assert second.returncode == 1 and "a playground of yours runs already" in second.stderr
+    assert second.returncode == 1 and "a playground of yours already runs" in second.stderr
     not_there = playground.run("playground", "exec", "node1", "--", "no-such-program")
     assert not_there.returncode == 127
 
