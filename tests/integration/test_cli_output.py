@@ -183,7 +183,7 @@ def test_flows_are_shown_as_they_end(folder: Path) -> None:
         following.communicate(timeout=100)
         assert following.returncode == 0
         table = mfsctl(daemon.socket, "flows", "--seconds", "0.1")
-        assert table.returncode == 0 and "No flow of these ended" in table.stderr
+        assert table.returncode == 0 and "No such flow ended" in table.stderr
 
 
 def test_a_bug_report_has_what_helps(busy: Daemon, tmp_path: Path) -> None:
