@@ -83,7 +83,7 @@ def test_what_is_asked_first_is_said_first(browser: Browser, few: str) -> None:
     points = browser.text("#points")
     assert "will be late whatever is done" in points and "in batch 7" in points
     assert "served last" in points and "for lack of room at 10.0.0.1/in" in points
-    assert "request 9223372036854775809 at gpu-1" in points
+    assert "the latest late request is 9223372036854775809 at gpu-1" in points
     assert "10.0.0.1/in is full: 99 % of it is used, most of it class 6" in points
     assert browser.evaluate("document.querySelector('#ports').getBoundingClientRect().bottom") < HEIGHT, "one screen"
     picture(browser, "page")
