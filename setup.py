@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -110,7 +111,7 @@ LIBRARIES = [
 
 
 def require_toolchain() -> None:
-    """Stops with the remedy when a compiler or the verbs headers are missing."""
+    """Stops with the remedy when a compiler, the verbs headers or those of Python are missing."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         sys.exit("mfsd: no C compiler found; install one: apt-get install gcc (or dnf install gcc)")
@@ -122,6 +123,12 @@ def require_toolchain() -> None:
         sys.exit(
             "mfsd: the libibverbs headers are missing (infiniband/verbs.h); install them: "
             "apt-get install libibverbs-dev (or dnf install rdma-core-devel)"
+        )
+    headers = [sysconfig.get_config_var("INCLUDEPY"), sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    if not any((Path(folder) / "Python.h").is_file() for folder in headers if folder):
+        sys.exit(
+            f"mfsd: the headers of {sys.executable} are missing (Python.h); install them: "
+            "apt-get install python3-dev (or dnf install python3-devel), as for a Python of the distribution"
         )
 
 

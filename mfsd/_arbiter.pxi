@@ -37,7 +37,8 @@ CommunicatorSnapshot = namedtuple(
 
 
 cdef class BatchRoom:
-    """Where the arbiter writes one batch. Not on the stack; pages that are not written cost nothing."""
+    """Memory into which the arbiter writes one batch. It is too large for the stack. Pages that are not written cost
+    nothing."""
 
     cdef mfs_batch_snapshot batch
     cdef mfs_request_snapshot *requests
@@ -137,7 +138,7 @@ cdef class Arbiter:
             mfs_arbiter_destroy(self.arbiter)
 
     cdef mfs_arbiter *enter(self) except NULL:
-        """Takes the lock that close() needs too; every enter is followed by one leave."""
+        """Takes the lock, which close() takes too, and returns the arbiter. One leave must follow each enter."""
         self.lock.acquire()
         if self.arbiter is NULL:
             self.lock.release()

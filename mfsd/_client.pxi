@@ -21,7 +21,7 @@ cdef int demand_read(mfs_demand_info *to, info) except -1:
 
 
 cdef class Told:
-    """Requests and their demands as the native client reads them."""
+    """Requests and their demands in the layout that the native client reads."""
     cdef mfs_request_info *requests
     cdef mfs_demand_info *demands
     cdef uint32_t count
@@ -65,7 +65,8 @@ class Open(IntEnum):
     STALE = MFS_OPEN_STALE
 
 
-# A mfsd.transfer.Transfer as the ring has it. The caller has looked up what its NIC, batch and peer are there.
+# Fills a native task from a mfsd.transfer.Transfer. The caller has looked up the client's numbers of its NIC, batch and
+# peer.
 cdef int task_of(mfs_task *task, transfer, uint8_t nic, batch, uint32_t peer) except -1:
     cdef tuple fields
     if not isinstance(transfer, tuple) or len(transfer) != 11:
@@ -171,7 +172,7 @@ cdef class Client:
         return name_read(segment.nic_tables[nic - MFS_NICS_FIRST].nic.name, 32) if nic < self.nics() else ""
 
     cdef int nics(self):
-        """Of the segment that is mapped: a daemon of a lower minor version gave a shorter one."""
+        """NICs of the segment that is mapped. A daemon of a lower minor version gives a shorter segment."""
         return MFS_NICS_FIRST if mfs_client_minor(self.here()) < MFS_NICS_MINOR else MFS_NICS_MAX
 
     def hung_up(self):
@@ -403,8 +404,8 @@ cdef class Client:
 
 cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t timeout_ns, int otherwise,
                     uint64_t *task_id) except -1:
-    """Waits until the task may be sent, and counts it as posted; its class. -ENOTCONN: nothing is scheduled, so that
-    nothing was asked. LookupError: no such NIC."""
+    """Waits until the task may be sent, and counts it as posted. Returns its class; `otherwise` if it goes without a
+    permit; -ENOTCONN if nothing is scheduled, and then nothing was asked or counted. LookupError: no such NIC."""
     cdef mfs_client *client = asker.here()
     cdef uint64_t hold_ns = mfs_client_segment(client).header.max_hold_ns
     cdef int rc
@@ -418,11 +419,11 @@ cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t time
     if rc == -ENODEV:
         raise LookupError(task.nic)
     if rc < 0:
-        if rc == -EAGAIN:  # no slot: others that do not end have all, so waiting for one would let those hold up this
+        if rc == -EAGAIN:  # no free slot: to wait for one would let tasks that do not end hold up this one
             mfs_client_count_open(client, MFS_OPEN_OVERFLOW)
         elif rc == -ETIMEDOUT:
             mfs_client_count_open(client, MFS_OPEN_HOLD)
-        elif rc != -EALREADY:  # that does not wait here
+        elif rc != -EALREADY:  # -EALREADY: this stage needs no permit on this NIC
             mfs_client_count_open(client, MFS_OPEN_STALE)
         if task_id[0] != 0:
             mfs_client_cancel(client, task_id[0], True)
@@ -434,7 +435,7 @@ cdef int client_ask(Client asker, mfs_task *task, uint64_t now_ns, uint64_t time
 
 
 cdef bint client_asked(Client asker, Permit permit) except -1:
-    """Whether the permit that was asked for is there. Then it is counted as posted."""
+    """Returns whether the permit that was asked for has come. If so, its task is counted as posted."""
     cdef mfs_client *client = asker.here()
     cdef int wire_class = mfs_client_permit(client, permit.task_id)
     if wire_class < 0:
@@ -447,7 +448,7 @@ cdef bint client_asked(Client asker, Permit permit) except -1:
 
 
 cdef bint client_take(Client asker, Permit permit) except -1:
-    """Whether the permit for its task was there at once, on credit. Then it is counted as posted."""
+    """Submits the task. Returns whether it got its permit at once, on credit. If so, it is counted as posted."""
     cdef mfs_client *client = asker.here()
     permit.task.at_once = permit.task.on_credit = True
     if mfs_client_submit(client, &permit.task, MFS_COOKIE_NONE, &permit.task_id) != 1:
@@ -456,7 +457,7 @@ cdef bint client_take(Client asker, Permit permit) except -1:
 
 
 cdef void client_done(Client asker, const mfs_task *task, uint64_t task_id, bint complete) noexcept:
-    """The end of what client_ask let go. `task_id` 0: it went without a permit."""
+    """Reports the end of a task that client_ask has let go. `task_id` 0: it went without a permit."""
     cdef mfs_client *client = asker.client
     if client is NULL:
         return

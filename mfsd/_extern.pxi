@@ -1,4 +1,4 @@
-# ---- what the binding needs beside the headers, which are in _headers.pxi (written by mfsd/_build/extern.py) -----------
+# ---- what the binding needs beside the headers (_headers.pxi, which mfsd/_build/extern.py writes) --------------------
 
 cdef extern from "string.h" nogil:
     size_t strnlen(const char *text, size_t size)

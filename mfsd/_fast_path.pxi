@@ -7,7 +7,7 @@ from cpython.unicode cimport PyUnicode_CheckExact
 cdef enum:
     COURSES_MAX = 4096
 
-cdef object UNTOUCHED = object()  # what a call answers that has done nothing: no method answers that
+cdef object UNTOUCHED = object()  # returned by a call that has done nothing; no library method returns it
 
 
 @cython.final
@@ -22,7 +22,7 @@ cdef class Settled:
         self.open_class = open_class
 
 
-# What holds for the calls to one peer.
+# What applies to all calls to one peer.
 @cython.final
 @cython.auto_pickle(False)
 cdef class Course:
@@ -35,7 +35,7 @@ cdef class Course:
     cdef uint64_t version
 
 
-# By peer: what `course` answers, for a while and until it changes.
+# Caches what `course` returns for each peer, for `course_ns` or until it changes.
 @cython.final
 @cython.auto_pickle(False)
 cdef class Courses:
@@ -119,8 +119,8 @@ cdef class FastPath:
         return batch_slot(task, batch, self.slot_of, client)
 
     cdef move(self, engine, method, bint reading, tuple arguments):
-        """What the method answers; UNTOUCHED: nothing was done. What is asked of Python objects here is asked of its own
-        types alone: any other would run its code."""
+        """Returns what the method returned, or UNTOUCHED if nothing was done. Only arguments that are exactly str or
+        int are read here: any other type would run code of its own."""
         cdef uint64_t now_ns, task_id = 0
         cdef int64_t size_bytes
         cdef int overflow = 0, wire_class
@@ -153,11 +153,11 @@ cdef class FastPath:
             task.nic = self.settled.nics[course.nic]
             wire_class = client_ask(client, &task, now_ns, self.timeout_ns, self.settled.open_class, &task_id)
         except Exception:
-            return UNTOUCHED  # the long way says what it is
+            return UNTOUCHED  # the Python path reports what is wrong
         if wire_class < 0:
             return UNTOUCHED
         try:
-            if course.version == self.courses.version and wire_class in course.lanes:  # lanes may have changed in the wait
+            if course.version == self.courses.version and wire_class in course.lanes:  # they may change while it waits
                 lane = course.lanes[wire_class]
             else:
                 lane = self.route(peer, wire_class, peer_address)
@@ -167,7 +167,7 @@ cdef class FastPath:
                     return result
                 self.failed(peer)
                 if mfs_native_now_ns() - now_ns >= self.give_up_ns:
-                    return result  # its caller has given it up
+                    return result  # by now the caller has given up the transfer
             return method(engine, peer, address, peer_address, length)
         finally:
             client_done(client, &task, task_id, True)

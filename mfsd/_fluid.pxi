@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 
 cdef class FluidPath:
-    """Links a flow crosses and the share of its rate on each, checked once and used by many flows."""
+    """The links that a flow crosses and the share of its rate on each. Checked once and used by many flows."""
 
     cdef uint32_t n
     cdef uint32_t *links
@@ -34,7 +34,7 @@ cdef class FluidPath:
 
 
 cdef class Fluid:
-    """Exact strict-priority max-min rates over links; bytes, seconds, bytes per second (mfs/fluid.h)."""
+    """Exact strict-priority max-min rates over links, in bytes, seconds and bytes per second (mfs/fluid.h)."""
 
     cdef mfs_fluid *net
     cdef uint32_t taken[4096]
@@ -69,7 +69,7 @@ cdef class Fluid:
             raise ValueError(f"set_capacity: link {link} or capacity {capacity} is not valid")
 
     def add(self, FluidPath path not None, uint64_t order, double bytes, double weight=1.0) -> int:
-        """Adds a flow and returns its number. Smaller orders go first, equal ones share by weight."""
+        """Adds a flow and returns its number. Smaller orders go first; equal orders share by weight."""
         flow = mfs_fluid_add(self.net, order, weight, bytes, path.n, path.links, path.shares)
         if flow == -12:
             raise MemoryError()
@@ -94,7 +94,7 @@ cdef class Fluid:
         return mfs_fluid_now(self.net)
 
     def next(self) -> float:
-        """Time of the next completion, infinity when there is none."""
+        """Returns the time of the next completion, infinity if there is none."""
         return mfs_fluid_next(self.net)
 
     def advance(self, double now):
@@ -118,7 +118,7 @@ cdef class Fluid:
         return value
 
     def link_rate(self, uint32_t link, uint64_t before=0xFFFFFFFFFFFFFFFF) -> float:
-        """Rate over a link of the orders below `before`, as of the last allocation."""
+        """Returns the rate over a link of the flows with orders below `before`, as of the last allocation."""
         value = mfs_fluid_link_rate(self.net, link, before)
         if value < 0:
             raise KeyError(link)
@@ -133,7 +133,7 @@ cdef class Fluid:
     def replay(self, const double[::1] start_s, const double[::1] bytes, const uint64_t[::1] order,
                const uint32_t[::1] first_link, const uint32_t[::1] links, double[::1] finish_s):
         """Runs an open-loop trace to its end. Flow i starts at start_s[i] (ascending) and crosses
-        links[first_link[i]:first_link[i + 1]]; finish_s[i] is written. The network must be empty before."""
+        links[first_link[i]:first_link[i + 1]]. Its end is written to finish_s[i]. The network must be empty before."""
         cdef Py_ssize_t n = start_s.shape[0], i = 0
         cdef double t, finish
         cdef int64_t flow

@@ -1,5 +1,5 @@
 # cython: language_level=3, binding=True, embedsignature=False
-"""The one binding of MFS's native core; its interface with comments is _native.pyi."""
+"""The only binding of MFS's native core. Its interface is documented in _native.pyi."""
 
 import os
 import time

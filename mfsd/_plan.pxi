@@ -1,4 +1,5 @@
-# Algorithm 1 kept up to date by events (csrc/include/mfs/plan.h) for Python. Included by _native.pyx.
+# The Python binding of the plan core: Algorithm 1, kept up to date by events (csrc/include/mfs/plan.h). Included by
+# _native.pyx.
 from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport realloc
 
@@ -15,14 +16,15 @@ cdef void *plan_table(size_t n, size_t size) except NULL:
 
 
 cdef int plan_whole(str what, value) except -1:
-    """ValueError: a float, which would be cut off, or no number at all. True and numpy's integers pass."""
+    """Raises ValueError for a float, which would be truncated, and for what is not a number. True and numpy's integers
+    pass."""
     if not hasattr(value, "__index__"):
         raise ValueError(f"{what} is {value!r}: use a whole number")
     return 0
 
 
 cdef class PlanCore:
-    """Order and pruning, incremental (_native.pyi)."""
+    """Incremental order and pruning (_native.pyi)."""
 
     cdef mfs_plan *plan_
     cdef uint32_t resources
@@ -155,7 +157,7 @@ cdef class PlanCore:
         return 0
 
     cdef int _room(self, size_t requests, size_t loads) except -1:
-        """At least so many entries in the two tables, with what they hold kept."""
+        """Grows the two tables to at least this many entries and keeps their contents."""
         cdef void *bigger
         if requests > self.request_room:
             bigger = realloc(self.request, 2 * requests * sizeof(mfs_plan_request))

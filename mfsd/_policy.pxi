@@ -13,7 +13,7 @@ Parameter = namedtuple("Parameter", "default least most")
 
 
 cdef policy_parameters():
-    """MFS_POLICY_PARAMETERS, by name."""
+    """Returns MFS_POLICY_PARAMETERS by name."""
     cdef const mfs_parameter *p
     cdef uint32_t i = 0
     found = {}
@@ -52,7 +52,7 @@ cdef int policy_read(mfs_policy *to, policy) except -1:
 
 
 cdef uint64_t time_clipped(value) except? 0xffffffffffffffff:
-    """As the queue has it: never before 0; NO_DEADLINE and what is as far is MFS_TIME_MAX."""
+    """Clips a time as the queue does: not below 0; NO_DEADLINE and anything else that late becomes MFS_TIME_MAX."""
     return 0 if value < 0 else MFS_TIME_MAX if value >= MFS_TIME_MAX else value
 
 

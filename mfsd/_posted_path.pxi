@@ -1,4 +1,4 @@
-# ---- the fast path of transfers that are posted and asked about ------------------------------------------------------
+# ---- the fast path of transfers that are posted, and then polled by their program ------------------------------------
 
 from cpython.object cimport Py_EQ, PyObject_RichCompareBool
 from cpython.pythread cimport (
@@ -26,12 +26,12 @@ cdef extern from "Python.h":
 
 cdef enum:
     POSTED_IDLE = 0     # not posted yet, or released
-    POSTED_WAITING = 1  # its permit was asked for
-    POSTED_ACTIVE = 2   # NIXL has it
+    POSTED_WAITING = 1  # it was submitted and waits for its permit
+    POSTED_ACTIVE = 2   # posted to NIXL
     POSTED_DONE = 3     # it has arrived
-    POSTED_LONG = 4     # its Transfer knows
-    SPIN_NS = 20000     # an arbiter that is awake has answered by then
-    LINGER_TICKS = 10   # waking the thread costs a transfer more than this costs the machine
+    POSTED_LONG = 4     # handed over to its Transfer in Python
+    SPIN_NS = 20000     # an arbiter that is awake answers within this time
+    LINGER_TICKS = 10   # idle ticks before the thread sleeps; they cost less than waking it costs a transfer
     DEADLINE_MAX_BITS = 60
 
 cdef object ANSWER_PROC = "PROC"
@@ -115,7 +115,7 @@ cdef class Unasked:
             PyThread_release_lock(self.bell)
 
     cdef bint wait_for(self, long long timeout_us) noexcept nogil:
-        """Whether it was woken."""
+        """Waits for the bell. Returns whether it rang before the timeout."""
         if PyThread_acquire_lock_timed(self.bell, timeout_us, 0) != PY_LOCK_ACQUIRED:
             return False
         mfs_native_store(&self.rung, 0)
@@ -128,7 +128,7 @@ cdef class Unasked:
         mfs_native_store(&self.called_ns, 0)
 
     def wait_until_due(self):
-        """Ticks without the GIL, so that a program whose transfers are short is never kept from its own polls."""
+        """Waits without the GIL, so that a program with short transfers can always poll for itself."""
         with nogil:
             self.ticks()
         mfs_native_store(&self.called_ns, 0)
@@ -152,14 +152,15 @@ cdef class Unasked:
                 self.wait_for(<long long>(pause_ns // 1000) + 1)
                 continue
             mfs_native_store(&self.asleep, 1)
-            if not (mfs_native_load(&self.due_ns) | mfs_native_load(&self.called_ns)):  # it saw that we sleep
+            # a thread that sets either of these from now on sees `asleep` and wakes this one
+            if not (mfs_native_load(&self.due_ns) | mfs_native_load(&self.called_ns)):
                 self.wait_for(-1)
             mfs_native_store(&self.asleep, 0)
             idle = 0
 
 
 cdef bint gated(Client client, const mfs_task *task) noexcept:
-    """Whether what has this stage asks for permits now."""
+    """Returns whether tasks of this stage need permits on this NIC now."""
     cdef mfs_segment *segment = mfs_client_segment(client.client)
     cdef uint32_t word
     if task.nic < MFS_NICS_FIRST:
@@ -227,7 +228,7 @@ cdef class Posting:
         return self.state == POSTED_WAITING
 
     def transfer(self):
-        """Waits for what another thread does with it now."""
+        """Hands it over and returns its Transfer. Waits for a thread that is using it."""
         if self.state == POSTED_LONG:
             return self.kept
         lock_take(self.lock)
@@ -237,7 +238,8 @@ cdef class Posting:
             PyThread_release_lock(self.lock)
 
     cdef hand_over(self, answer):
-        """`answer`: what NIXL says of it, and what it raised; it is not asked again, as it may forget a failure."""
+        """Hands the posting over to Python. `answer`: the status that NIXL gave and what it raised. NIXL is not asked
+        again, as it may forget a failure."""
         cdef int state = self.state
         cdef PostedPath path = self.path
         if state == POSTED_LONG:
@@ -272,7 +274,7 @@ cdef class Posting:
                     path.begun = True
                 permit = path.permit_for(self)
             except Exception:
-                return UNTOUCHED  # the long way says what it is
+                return UNTOUCHED  # the Python path reports what is wrong
             if permit is None:
                 return UNTOUCHED
             self.notified = notification
@@ -300,7 +302,7 @@ cdef class Posting:
     cdef post(self, Permit permit):
         cdef PostedPath path = self.path
         cdef bint begun
-        self.state = POSTED_ACTIVE  # no other thread posts it
+        self.state = POSTED_ACTIVE  # from now on no other thread posts it
         try:
             status = path.post(self.own, self.notified)
             begun = PyObject_RichCompareBool(status, path.in_progress, Py_EQ)
@@ -320,7 +322,7 @@ cdef class Posting:
         return ANSWER_ERR
 
     cdef int fail(self, Permit permit, error) except -1:
-        """NIXL has not taken it."""
+        """NIXL has not accepted it: gives back the permit and hands it over."""
         permit.finish(False)
         self.permit = None
         self.state = POSTED_IDLE
@@ -334,7 +336,7 @@ cdef class Posting:
         if not self.under_way():
             return ANSWER_DONE if self.state == POSTED_DONE else UNTOUCHED
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
-            return ANSWER_PROC  # another thread asks, or posts it
+            return ANSWER_PROC  # another thread is posting it or asking about it
         try:
             if self.state == POSTED_WAITING:
                 permit = self.permit
@@ -451,12 +453,13 @@ cdef class PostedPath:
         try:
             posting.describe(self, peer, metadata, size_bytes, stage, incoming)
         except Exception:
-            return None  # the long way says what it is
+            return None  # the Python path reports what is wrong
         posting.own, posting.kept = own, kept
         return posting
 
     cdef Permit permit_for(self, Posting posting):
-        """A permit; one without a client is asked for and not there yet. None: nothing was asked."""
+        """Submits the task and returns its permit. If `permit.client` is None, the permit has not come yet. Returns
+        None if nothing was submitted."""
         cdef Client client = self.settled.client
         cdef uint64_t now_ns = mfs_native_now_ns()
         cdef Course course
@@ -474,7 +477,7 @@ cdef class PostedPath:
         permit.task.class_marked = course.class_marked_in if posting.incoming else course.class_marked_out
         batch_slot(&permit.task, posting.batch, self.slot_of, client)
         permit.task.at_once = True
-        permit.task.on_credit = not gated(client, &permit.task)  # the long way lets it go without a permit
+        permit.task.on_credit = not gated(client, &permit.task)  # without credit the Python path sends it unpermitted
         if mfs_client_submit(client.client, &permit.task, MFS_COOKIE_NONE, &permit.task_id) < 0:
             return None
         while not client_asked(client, permit) and mfs_native_now_ns() - now_ns < SPIN_NS:
@@ -482,7 +485,7 @@ cdef class PostedPath:
         return permit
 
     cdef make(self, program, operation, local, local_indices, remote, remote_indices, notification, backends, skip_merge):
-        """A handle of NIXL's and what is kept for it. UNTOUCHED: nothing was done."""
+        """Makes a handle of NIXL and the posting that belongs to it. Returns UNTOUCHED if nothing was done."""
         cdef Posting posting
         cdef Client client = self.settled.client
         cdef int64_t size_bytes
@@ -505,8 +508,8 @@ cdef class PostedPath:
             posting = Posting.__new__(Posting)
             posting.describe(self, peer, metadata, size_bytes, self.reads if reading else self.writes, reading)
         except Exception:
-            return UNTOUCHED  # the long way says what it is
-        # from here on what NIXL's own method does, and what it raises
+            return UNTOUCHED  # the Python path reports what is wrong
+        # From here on this does, and raises, the same as NIXL's own method.
         posting.operation = program.nixl_ops[operation]
         known = program.backends
         posting.backends = [known[name] for name in (list(backends) or list(known))]
@@ -521,7 +524,7 @@ cdef class PostedPath:
         posting.local, posting.remote = local, remote
         mine.users.append(None)
         theirs.users.append(None)
-        if self.lanes:  # it may be made again there, and the program may change its own indices
+        if self.lanes:  # the handle may be made again on a lane, and the program may change its indices meanwhile
             local_indices, remote_indices = self.copied(local_indices), self.copied(remote_indices)
         posting.local_indices, posting.remote_indices = local_indices, remote_indices
         return handle
@@ -591,7 +594,7 @@ def posted_del(otherwise):
             if type(posting) is Posting and (<Posting>posting).release() is not UNTOUCHED:
                 return
         except Exception:
-            return  # as where Python releases it
+            return  # as __del__ of the Python path does
         otherwise(self)
 
     return __del__

@@ -1,6 +1,6 @@
 # The serving simulator's step: the same arithmetic as mfsd.policy.serve and bench.sim.serving, in C. Included by
-# _native.pyx; what each part is the twin of is named beside it. Every operation on doubles is written in the order in
-# which the rule has it, so that results are equal to the bit (the build forbids contraction).
+# _native.pyx. Each part names the Python function of which it is the twin. Operations on doubles are in the same order
+# as there, so that results are equal to the bit (the build forbids contraction).
 cimport cython
 from libc.math cimport fabs
 from libc.stdint cimport int64_t
@@ -23,11 +23,11 @@ PACE_SCALE[:] = [1.0, 1e-3, 1e-3, 1e-2, 1e-5, 1e-6]
 cdef int64_t REFUSED_NONE = (<int64_t>1) << 62
 
 
-# ---- A call, and what a step computes of it --------------------------------------------------------------------------
+# ---- A call, and the part of it that a step computes -----------------------------------------------------------------
 
 
 cdef class ServedCall:
-    """What changes of a call while it is served; bench.sim.serving.live.Live adds the rest."""
+    """The fields of a call that change while it is served. bench.sim.serving.live.Live adds the rest."""
 
     cdef public int64_t request_id, num_prompt_tokens, num_computed_tokens, num_cached_tokens, num_output_tokens
     cdef public int64_t prefill_left, folded, offset, end_round
@@ -52,7 +52,7 @@ cdef class ServedCall:
 
 @cython.final
 cdef class ServedPiece:
-    """Prompt tokens of a call."""
+    """Prompt tokens of a call that a step computes."""
 
     cdef readonly ServedCall live
     cdef readonly int64_t tokens
@@ -69,7 +69,7 @@ cdef ServedPiece _served_piece(ServedCall live, int64_t tokens):
 
 @cython.final
 cdef class ServedDecision:
-    """What a step computes: all decodes but those paused, and these pieces."""
+    """What a step computes: all decodes except the paused ones, and these pieces."""
 
     cdef readonly list pieces, paused
     cdef readonly object set_aside
@@ -115,7 +115,7 @@ cdef void _pace_features(
 
 @cython.cdivision(True)
 cdef void _pace_learn(PaceFit *piece, double *x, double seconds, double forget) noexcept nogil:
-    """pace._learn."""
+    """Twin of pace._learn."""
     cdef double px[6]
     cdef double seen, error, whole, share, s
     cdef double *row
@@ -140,7 +140,7 @@ cdef void _pace_learn(PaceFit *piece, double *x, double seconds, double forget) 
 
 @cython.cdivision(True)
 cdef double _step_seconds_with(StepSoFar *step, int64_t tokens, int64_t context) noexcept nogil:
-    """fit.Step.seconds_with of one rank."""
+    """Twin of fit.Step.seconds_with, for one rank."""
     cdef int64_t prefill = step.prefill + tokens
     cdef double pairs = step.pairs + <double>tokens * (<double>context + <double>tokens / 2.0)
     cdef double *of = &step.large[0] if prefill + step.decodes > PACE_SPLIT_TOKENS else &step.small[0]
@@ -173,7 +173,7 @@ cdef bint _step_exceeds(StepSoFar *step, int64_t tokens, double limit_s, double 
 cdef int64_t _largest_piece(
     StepSoFar *step, int64_t least, int64_t most, int64_t block, int64_t context, double room_s
 ) noexcept nogil:
-    """chunk.largest, of pieces that fit the time."""
+    """Twin of chunk.largest: the largest piece whose step fits into `room_s`."""
     cdef int64_t low = 0, high = (most - least + block - 1) // block, middle
     while high - low > 1:
         middle = (low + high) // 2

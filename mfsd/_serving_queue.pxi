@@ -1,10 +1,11 @@
-# The order of those that wait, in the serving simulator: kept.Kept. Included by _native.pyx behind _serving.pxi, which says how.
+# The order of waiting calls in the serving simulator: the C part of kept.Kept. Included by _native.pyx after
+# _serving.pxi, which explains the rules for twins.
 
 
 @cython.final
 cdef class _ServedRows:
-    """Rows (key, number, call) in order; with `ranked`, in that of a greater alpha, found as far as asked: a key only
-    grows with alpha, so none of the rows from one on can come before that one's old key."""
+    """Gives rows (key, number, call) in order. With `ranked`, in the order of a greater alpha, sorted only as far as
+    they are read: keys only grow with alpha, so no row from `at` on can have a new key below the old key at `at`."""
 
     cdef list rows, ready
     cdef Py_ssize_t at
@@ -46,15 +47,16 @@ cdef bint _row_before(tuple a, tuple b):
 
 @cython.final
 cdef class _ServedWalk:
-    """As plan_step walks: those overdue, `first`, then the order with what has begun, at last those set aside in the
-    order. Ends where the step is full: who is passed over for want of memory is not asked here."""
+    """Gives calls in the order of plan_step: the overdue ones, `first`, then the order merged with what has begun, and
+    last, in order, those that are set aside. Ends when the step is full, since nothing here needs to know which calls
+    were refused for want of memory."""
 
     cdef list overdue, first, begun, later
     cdef set done, done_first
     cdef dict waiting
     cdef _ServedRows rows, expired
     cdef tuple row
-    """Read, and not yet given."""
+    """The next row of `rows` or `expired`, read but not yet given."""
     cdef Py_ssize_t at, at_overdue, at_begun, at_later
     cdef int phase
     cdef bint sets_aside
@@ -114,7 +116,7 @@ cdef class _ServedWalk:
 
 
 cdef int64_t _wanted(ServedCall live) noexcept:
-    """fence.held_tokens, without a bound on outputs."""
+    """Twin of fence.held_tokens, without a bound on outputs."""
     return live.num_prompt_tokens + live.num_output_tokens - live.folded
 
 
@@ -128,8 +130,8 @@ def _by_deadline(ServedCall live):
 
 @cython.cdivision(True)
 cdef class KeptQueue:
-    """The planner that gives plan_step's plans without looking at the whole queue: what it does each step. Its subclass
-    bench.sim.serving.kept.Kept does what happens once a call, and answers `overdue` and `asked`."""
+    """The part of a planner that runs each step. It makes the plans of plan_step without reading the whole queue. Its
+    subclass bench.sim.serving.kept.Kept does what happens once per call, and implements `expire` and `overdue`."""
 
     cdef bint hybrid, minds, sets_aside, fcfs, shortest_first, renewed, cuts
     cdef int preemption
@@ -149,15 +151,16 @@ cdef class KeptQueue:
     cdef double limit_s
     cdef StepSoFar so_far
     cdef list chosen
-    """Of the step that is planned."""
+    """Pieces of the step that is being planned."""
     cdef ServedCall reserved
-    """plan.ServeState.reserved."""
+    """The call of plan.ServeState.reserved."""
     cdef readonly int64_t rest_steps
     """plan.ServeState.rest_steps."""
     cdef int64_t rest_each
 
     def __init__(self, config, int64_t rest_each, list low, list high):
-        """low, high: rows and expired ones in the order of the least alpha, and of the greatest; rest_each: fence.REST_STEPS."""
+        """low, high: [rows, expired rows] in the order of the least and of the greatest alpha. rest_each:
+        fence.REST_STEPS."""
         self.rest_each = rest_each
         self.hybrid, self.minds = config.policy.value == "hybrid", config.policy.value == "fit"
         self.fcfs, self.shortest_first = config.policy.value == "fcfs", config.policy.value == "srpf"
@@ -177,21 +180,22 @@ cdef class KeptQueue:
         self.overdue_rows, self.overdue_numbers = [], set()
 
     def expire(self, double now_s):
-        """The deadline of some that wait has passed."""
+        """Called when the deadline of a waiting call has passed. The subclass moves such calls to the expired rows."""
 
     def overdue(self, double now_s):
-        """Brings `overdue_rows`, by deadline, and their numbers up to date; rows of calls that no longer wait may be
-        among them."""
+        """Brings `overdue_rows`, ordered by deadline, and `overdue_numbers` up to date. They may contain calls that no
+        longer wait."""
 
     def start(self, int64_t step, small, large, ServedCall reserved, int64_t rest_steps):
-        """From this step on, with these pieces of a Pace, memory that is kept for this call, and steps of rest."""
+        """Begins at this step, with these pieces of a Pace. Memory is kept for `reserved`, and then for no other call in
+        `rest_steps` steps."""
         self.step, self.reserved, self.rest_steps = step, reserved, rest_steps
         _pace_read(&self.small, small)
         _pace_read(&self.large, large)
         self._measure()
 
     def pieces(self):
-        """(terms, inverse, steps) of both pieces of the Pace."""
+        """Returns (terms, inverse, steps) of both pieces of the Pace."""
         return _pace_numbers(&self.small), _pace_numbers(&self.large)
 
     # what is learned and estimated
@@ -215,7 +219,7 @@ cdef class KeptQueue:
         return seconds if seconds > PACE_SHORTEST_S else PACE_SHORTEST_S
 
     cdef void _measure(self) noexcept:
-        """pace.prefill_s_per_token and pace.alone."""
+        """Twin of pace.prefill_s_per_token and pace.alone."""
         cdef double short_s, long_s
         self.each = self._prompts_s(self.step_tokens, 500.0 * <double>self.step_tokens) / <double>self.step_tokens
         if self.sets_aside:
@@ -228,7 +232,7 @@ cdef class KeptQueue:
                 self.fixed = 0.0
 
     cdef void _open(self, int64_t decodes, int64_t context) noexcept:
-        """fit.Step.__init__."""
+        """Twin of fit.Step.__init__."""
         cdef StepSoFar *step = &self.so_far
         step.margin, step.prefill, step.decodes, step.pairs, step.full = self.margin, 0, decodes, 0.0, False
         self._constants(step.small, &self.small if self.small.steps else &self.large, decodes, context)
@@ -293,7 +297,7 @@ cdef class KeptQueue:
         return ServedDecision(self.chosen, [], aside, _step_seconds_with(&self.so_far, 0, 0))
 
     cdef int _reserve(self, _ServedWalk walk) except -1:
-        """plan._overdue: the one that memory is kept for is the first; forgotten where it no longer waits."""
+        """Twin of plan._overdue: the call that memory is kept for goes first, unless it no longer waits."""
         cdef ServedCall live = self.reserved
         cdef tuple row
         cdef list rows
@@ -309,11 +313,12 @@ cdef class KeptQueue:
 
     @property
     def reserved_number(self):
-        """Of the call that memory is kept for; None: of none."""
+        """The number of the call that memory is kept for, or None."""
         return None if self.reserved is None else self.reserved.request_id
 
     cdef void _limit(self, StepLoop loop):
-        """The least of all decodes' deadlines: entries are brought up to date only when they are the least."""
+        """Sets `limit_s` to the earliest deadline of all decodes. An entry of the heap is brought up to date only when
+        it is the least."""
         cdef list limits = self.limits
         cdef tuple top
         cdef ServedCall live
@@ -334,7 +339,7 @@ cdef class KeptQueue:
                 _heapreplace(limits, (due_s, top[1], live))
 
     cdef bint _token_due(self, ServedCall live, double *due_s) except -1:
-        """deadlines.next_token_due_s; whether there is one."""
+        """Twin of deadlines.next_token_due_s. Returns whether there is a deadline."""
         cdef double first, since, whole, expected, share, made = <double>live.num_output_tokens + 1.0
         cdef bint due = False
         if live.tbt_s is not None:
@@ -380,7 +385,7 @@ cdef class KeptQueue:
         return rows
 
     cdef double _key(self, ServedCall live, double alpha) noexcept:
-        """kept.Order.row."""
+        """Twin of the key in kept.Order.row."""
         if self.hybrid:
             return live.due_s + alpha * <double>live.prefill_left
         if self.fcfs:
@@ -388,7 +393,7 @@ cdef class KeptQueue:
         return <double>live.prefill_left if self.shortest_first else live.due_s
 
     cdef double _alpha(self, double queued_s, double tightest_s) noexcept:
-        """keys.alpha_s."""
+        """Twin of keys.alpha_s."""
         cdef double load = queued_s / tightest_s if tightest_s > 0 else self.load_high, share
         if self.load_high <= self.load_low:
             share = 1.0 if load >= self.load_high else 0.0
@@ -399,7 +404,7 @@ cdef class KeptQueue:
         return self.alpha_low + share * (self.alpha_high - self.alpha_low)
 
     cdef double _tightest(self, list begun):
-        """keys.tightest_budget_s."""
+        """Twin of keys.tightest_budget_s."""
         cdef double least = 0.0, budget
         cdef bint found = self._waiting_top(self.by_budget, False)
         cdef ServedCall live
@@ -412,8 +417,9 @@ cdef class KeptQueue:
         return least
 
     cdef bint _waiting_top(self, list heap, int reads) except -1:
-        """Whether any entry is left once those are gone that are of no waiting call, or (reads: 1 computed, negative; 2
-        left) of another number of tokens than it has now."""
+        """Drops entries from the top of the heap that are of no waiting call, or whose key is out of date. `reads` is
+        the kind of key: 1, the tokens computed, negative; 2, the tokens left; 0, one that does not change. Returns
+        whether an entry is left."""
         cdef tuple top
         cdef ServedCall live
         while heap:
@@ -439,7 +445,7 @@ cdef class KeptQueue:
         return longest
 
     cdef int64_t _shortest(self, list begun) except -1:
-        """Tokens left of the prompt that has the fewest."""
+        """Returns the tokens left of the prompt with the fewest left."""
         cdef int64_t least = -1
         cdef ServedCall live
         if self._waiting_top(self.by_left, 2):
@@ -450,7 +456,7 @@ cdef class KeptQueue:
         return least if least >= 0 else 1
 
     cdef list _first(self, list begun, int64_t room, set before):
-        """plan._first, without those overdue: `before`, numbers."""
+        """Twin of plan._first, without the overdue calls, whose numbers are `before`."""
         cdef list first = []
         cdef ServedCall live
         cdef double whole_s, slack_s
@@ -466,7 +472,7 @@ cdef class KeptQueue:
         return first
 
     cdef int64_t _chunk(self, StepLoop loop, list begun, int64_t room) except -1:
-        """chunk.chunk_tokens."""
+        """Twin of chunk.chunk_tokens."""
         cdef int64_t most = min(room, self.chunk_max), least, context
         cdef double slack_s
         if loop.kv_limited and loop.kv_tokens - loop.memory.parked - loop.memory.held < self.kv_tight:
@@ -482,7 +488,7 @@ cdef class KeptQueue:
     cdef int _fill(
         self, StepLoop loop, _ServedWalk walk, list order, list begun, int64_t budget, int64_t shortest
     ) except -1:
-        """fit.fill: from the walk, or from the list where there is none."""
+        """Twin of fit.fill. Takes calls from the walk, or from the list `order` if there is no walk."""
         cdef StepSoFar *step = &self.so_far
         cdef ServedCall live
         cdef int64_t left = budget, skipped = 0, refused = REFUSED_NONE, need, take, block
@@ -546,7 +552,7 @@ cdef class KeptQueue:
         return not loop.kv_limited or live.num_prompt_tokens <= loop.kv_tokens - loop.memory.parked
 
     cdef bint _fits(self, StepLoop loop, ServedCall live, int64_t held, bint empty) noexcept:
-        """fence.Fence.admit, of memory."""
+        """Twin of the part of fence.Fence.admit that is about memory."""
         cdef int64_t room
         if not loop.kv_limited:
             return True
@@ -556,7 +562,7 @@ cdef class KeptQueue:
         return empty and live.num_prompt_tokens <= room
 
     cdef int64_t _piece(self, ServedCall live, int64_t most, double room_s) noexcept:
-        """fit._piece."""
+        """Twin of fit._piece."""
         cdef StepSoFar *step = &self.so_far
         cdef int64_t context = live.num_computed_tokens, least
         if not self.chosen:

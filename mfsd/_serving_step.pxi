@@ -1,8 +1,8 @@
-# A replica's steps in the serving simulator: replica.Replica. Included by _native.pyx behind _serving_queue.pxi.
+# A replica's steps in the serving simulator, for replica.Replica. Included by _native.pyx after _serving_queue.pxi.
 
 
 cdef class ServedMemory:
-    """Sums that bench.sim.serving.memory.Memory keeps."""
+    """The sums that bench.sim.serving.memory.Memory keeps up to date."""
 
     cdef public int64_t held, parked, hits
     cdef public object prefixes
@@ -10,7 +10,8 @@ cdef class ServedMemory:
 
 @cython.cdivision(True)
 cdef class StepLoop:
-    """What a replica does each step; its subclass bench.sim.serving.replica.Replica does what happens once a call."""
+    """The part of a replica that runs each step. Its subclass bench.sim.serving.replica.Replica does what happens once
+    per call."""
 
     cdef readonly dict waiting, prompts, decodes
     cdef public int64_t round, context, wanted, left_tokens
@@ -49,11 +50,11 @@ cdef class StepLoop:
             self.line_split = config.cost.split_tokens
 
     def ruled(self, double margin):
-        """Estimates have this margin from now on."""
+        """Sets the margin that estimates have from now on."""
         self.margin = margin
 
     def begin(self, double now_s):
-        """Plans a step and begins it; when it ends, or None when there is nothing to compute."""
+        """Plans a step and begins it. Returns when it ends, or None if there is nothing to compute."""
         cdef ServedDecision decision
         cdef int64_t decodes
         if not (self.waiting or self.prompts or self.decodes):
@@ -84,7 +85,7 @@ cdef class StepLoop:
         return self.asked(now_s)
 
     cdef ServedDecision _room(self, ServedDecision decision, double now_s):
-        """The decision as far as memory allows. Mostly it does."""
+        """Returns the decision reduced to what memory allows. Mostly nothing has to be reduced."""
         cdef int64_t growth = len(self.decodes) - len(decision.paused)
         cdef ServedPiece piece
         cdef ServedCall live
@@ -100,7 +101,7 @@ cdef class StepLoop:
         return self.memory.make_room(decision, now_s)
 
     cdef _start(self, ServedDecision decision, double now_s):
-        """Who begins to compute has its KV from here on."""
+        """Begins the calls that start to compute; from here on they hold KV. Counts the steps in which others pause."""
         cdef ServedPiece piece
         cdef ServedCall live
         for piece in decision.pieces:
@@ -115,7 +116,7 @@ cdef class StepLoop:
             live.record.paused += 1
 
     cdef _run(self, ServedDecision decision, int64_t decodes):
-        """How long it takes, and what is noted of it."""
+        """Works out how long the step takes, and records it."""
         cdef ServedPiece piece
         cdef ServedCall live
         cdef int64_t tokens = 0, longest = 0, before = 0, at, context = self.context
@@ -153,7 +154,7 @@ cdef class StepLoop:
             self.step_s = self.step_s + (self.pace_weight if self.step_s else 1.0) * (took - self.step_s)
 
     cdef double _line(self, int64_t prefill, int64_t decodes, int64_t context, int64_t longest) noexcept:
-        """cost.Linear."""
+        """Twin of cost.Linear."""
         cdef int64_t tokens = prefill + decodes
         cdef double *k = &self.line_small[0] if tokens <= self.line_split else &self.line_large[0]
         return (
@@ -162,15 +163,15 @@ cdef class StepLoop:
         )
 
     def take_seen(self):
-        """The step that has ended since the last plan, if it is to be learned from: (prefill tokens, decodes, context,
-        pairs, seconds)."""
+        """Returns (prefill tokens, decodes, context, pairs, seconds) of the step that has ended since the last plan, if
+        there is one to learn from."""
         if not self.seen:
             return None
         self.seen = False
         return self.seen_prefill, self.seen_decodes, self.seen_context, self.seen_pairs, self.seen_s
 
     def finish(self, double now_s):
-        """The step has ended; who ends with it."""
+        """Ends the step. Returns the calls that end with it."""
         cdef ServedDecision decision = self.decision
         cdef ServedCall live
         cdef ServedPiece piece
@@ -208,7 +209,7 @@ cdef class StepLoop:
         return ended
 
     cdef _late(self, double now_s, paused):
-        """Tokens that came after they were due."""
+        """Counts tokens that came after they were due."""
         cdef list due = self.due, back = []
         cdef tuple top
         cdef ServedCall live
@@ -243,7 +244,7 @@ cdef class StepLoop:
         return first + <double>made * <double>live.tbt_s
 
     def token_due_s(self, ServedCall live, int64_t made):
-        """When the token after so many is due."""
+        """Returns when the next token is due after `made` tokens."""
         return self._token_due_s(live, made)
 
     cdef list _ended(self, double now_s):
@@ -255,7 +256,7 @@ cdef class StepLoop:
             live = <ServedCall>top[2]
             if live.state != SERVED_DECODE:
                 continue
-            if live.end_round > self.round:  # it sat steps out
+            if live.end_round > self.round:  # it was paused in some steps
                 _heappush(ends, (live.end_round, top[1], live))
                 continue
             self.ends_now(live, now_s)

@@ -1,4 +1,4 @@
-# ---- what is watched: accounts of requests, events ---------------------------------------------------------------------
+# ---- what is observed: accounts of requests, events ------------------------------------------------------------------
 
 EVENT_LAYOUT = MFS_EVENT_LAYOUT
 EVENT_BYTES = sizeof(mfs_event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import struct
@@ -67,11 +68,27 @@ def warnings(command: str, socket: str, mode: str) -> list[str]:
     where = shutil.which(command)
     if where is not None and (reason := unreachable(Path(where))):
         found.append(f"{where} {reason}; it will run unscheduled")
-    if mode not in ("off", "mark") and not Path(socket).is_socket():
-        found.append(
-            f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
-        )
+    if mode not in ("off", "mark") and (problem := _unusable(socket)):
+        found.append(problem)
     return found
+
+
+def _unusable(socket: str) -> str | None:
+    """Why a program of this user would not reach a daemon there."""
+    try:
+        there = stat.S_ISSOCK(Path(socket).stat().st_mode)
+    except PermissionError:
+        there = True
+    except OSError:
+        there = False
+    if not there:
+        return f"no daemon listens at {socket}; the program runs unscheduled until mfsd starts there (or give --socket)"
+    if not os.access(socket, os.W_OK):
+        return (
+            f"this user may not open the daemon's socket {socket}; the program runs unscheduled: have the daemon give "
+            "the socket to a group of this user (socket.group in mfsd.toml), or give --socket"
+        )
+    return None
 
 
 def _profiles(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -147,7 +164,7 @@ def levels_by(infiniband: bool, mode: str, policy: str | None, policy_file: Path
 
 
 def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, say: Callable[[str], None]) -> str:
-    """Sets what else COMMAND finds in its environment; what was set, in one line."""
+    """Sets what else COMMAND finds in its environment; what was set, in one line that a shell reads."""
     names = ["LD_PRELOAD", "MFS_MODE"]
     plugin = mode != "off"
     if mode != "mark":
@@ -165,7 +182,11 @@ def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, 
             os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
         else:
             say(f"{other}: left as it is; NCCL's traffic is scheduled, but not distinguished by communicator and batch")
-    return " ".join(f"{name}={os.environ[name]}" for name in names)
+    return _assignments({name: os.environ[name] for name in names})
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 @click.command(
@@ -301,7 +322,7 @@ def main(
     if quiet:
         os.environ["MFS_LOG"] = "quiet"
     os.environ.update(nixl)
-    say(" ".join([_prepared(mode, marks, levels, say), *(f"{name}={value}" for name, value in nixl.items())]))
+    say(f"{_prepared(mode, marks, levels, say)} {_assignments(nixl)}".rstrip())
     for warning in warnings(command[0], socket, mode):
         say(f"warning: {warning}")
     try:

@@ -1,14 +1,16 @@
-/* An all-to-all with NCCL's habits on verbs: what a collective looks like to a NIC.
+/* An all-to-all that uses verbs as NCCL does: what a collective looks like to a NIC.
  *
  *   alltoall --ranks 2 --bytes 8388608 --rounds 10 --gap-ms 50 [--warmup 1] [--device mfs0]
  *
- * Every rank is a process of its own. libibverbs is reached by dlopen + dlvsym as NCCL does; the queue pairs have
- * NCCL's capabilities; a receiver posts zero-SGE receives and writes clear-to-send slots of 64 bytes; the sender answers
- * each with one signaled RDMA_WRITE_WITH_IMM of at most 128 KiB, eight in flight. Between rounds a rank "computes"
- * (sleeps gap-ms). Every byte received is checked.
+ * Every rank is a process of its own. It loads libibverbs with dlopen and dlvsym, as NCCL does, and its
+ * queue pairs have NCCL's capabilities. A receiver posts zero-SGE receives and writes clear-to-send slots
+ * of 64 bytes. The sender answers each slot with one signaled RDMA_WRITE_WITH_IMM of at most 128 KiB, with
+ * at most eight in flight. Between rounds a rank "computes": it sleeps for gap-ms. Every byte received is
+ * checked.
  *
- * Prints one JSON line for each round and rank: {"rank":0,"round":3,"start_ns":..,"end_ns":..,"bytes":..}, times on
- * CLOCK_MONOTONIC; rounds below 0 are for warming up. Exit 0; 1 on a verbs error, 2 on wrong data, 64 on bad usage.
+ * Prints one JSON line for each round and rank: {"rank":0,"round":3,"start_ns":..,"end_ns":..,"bytes":..}.
+ * Times are of CLOCK_MONOTONIC. Rounds below 0 are for warming up. Exits with 0; 1 on a verbs error, 2 on
+ * wrong data, 64 on bad usage.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -50,7 +52,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + t.tv_nsec;
 }
 
-/* ---- libibverbs, looked up the way NCCL does --------------------------------------------------------------------- */
+/* ---- libibverbs, looked up as NCCL does -------------------------------------------------------------------------- */
 
 static struct {
 	struct ibv_device **(*get_device_list)(int *);
@@ -94,30 +96,31 @@ static void verbs_load(void)
 
 /* ---- one directed connection: a sender's end or a receiver's end ------------------------------------------------- */
 
-struct clear_to_send { /* 64 bytes, as NCCL's fifo element */
+struct clear_to_send { /* 64 bytes, like NCCL's fifo element */
 	uint64_t address;
 	uint32_t rkey;
 	uint32_t bytes;
 	uint64_t reserved[5];
-	_Atomic uint64_t ready; /* number of the chunk, from 1: written last */
+	_Atomic uint64_t ready; /* number of the chunk, counted from 1; written last */
 };
 
 struct address {
 	union ibv_gid gid;
 	uint32_t qp_number;
-	uint32_t rkey; /* of the sender's slots, for the receiver to write into */
+	uint32_t rkey; /* key of the sender's slots, into which the receiver writes */
 	uint64_t slots;
 };
 
 struct end {
 	struct ibv_qp *qp;
 	struct address peer;
-	struct clear_to_send slot[SLOTS] __attribute__((aligned(64))); /* sender: written by the peer; receiver: source */
+	/* sender: the peer writes them; receiver: source of the writes to the peer */
+	struct clear_to_send slot[SLOTS] __attribute__((aligned(64)));
 	struct ibv_mr *slot_mr;
 	uint8_t *data;
 	struct ibv_mr *data_mr;
-	uint64_t posted, done; /* chunks since start: receives posted or writes posted; completed */
-	uint64_t clear_posted; /* receiver: unsignaled clear-to-send writes since the last signaled one */
+	uint64_t posted, done; /* chunks since the start: receives or writes that were posted, that have completed */
+	uint64_t clear_posted; /* receiver: clear-to-send writes posted since the start */
 };
 
 static struct ibv_context *context;
@@ -178,7 +181,8 @@ static size_t chunk_bytes(uint64_t chunk)
 	return option.bytes - offset < CHUNK_BYTES ? option.bytes - offset : CHUNK_BYTES;
 }
 
-/* Receiver: a zero-SGE receive, then the clear-to-send slot that lets the sender write into our buffer. */
+/* Receiver: posts a zero-SGE receive, then writes the clear-to-send slot that lets the sender write into
+ * our buffer. */
 static void receiver_clear(struct end *end)
 {
 	const uint64_t chunk = end->posted;
@@ -195,7 +199,7 @@ static void receiver_clear(struct end *end)
 	atomic_store_explicit(&slot->ready, chunk + 1, memory_order_relaxed);
 	clear.wr.rdma.remote_addr = end->peer.slots + (chunk % SLOTS) * sizeof(*slot);
 	clear.wr.rdma.rkey = end->peer.rkey;
-	if (++end->clear_posted % (SEND_WRS / 2) == 0) /* reap the send queue now and then, as NCCL does */
+	if (++end->clear_posted % (SEND_WRS / 2) == 0) /* frees entries of the send queue now and then, as NCCL does */
 		clear.send_flags = IBV_SEND_SIGNALED;
 	if (ibv_post_send(end->qp, &clear, &bad))
 		die("post_send clear-to-send");
@@ -251,7 +255,7 @@ static void poll_completions(void)
 	}
 }
 
-/* ---- data: every 8-byte word tells who sent it, in which round and where it belongs ------------------------------ */
+/* ---- data: every 8-byte word says which rank sent it, in which round, and where it belongs ----------------------- */
 
 static uint64_t word_of(int from, int to, int round, size_t index)
 {
@@ -337,7 +341,8 @@ static void transfer(int fd, void *data, size_t bytes, int sending)
 	}
 }
 
-/* The parent relays all tables of addresses: row = rank that owns the ends, column = its peer. */
+/* Runs one rank. The parent relays all tables of addresses. A row is the rank that owns the ends, a column
+ * its peer. */
 static void rank_run(int rank, int fd)
 {
 	struct { struct address sender, receiver; } mine[RANKS_MAX] = { 0 }, all[RANKS_MAX][RANKS_MAX];
@@ -369,7 +374,7 @@ static void rank_run(int rank, int fd)
 	for (int round = 0; round < option.warmup + option.rounds; round++)
 		play_round(round);
 	transfer(fd, "d", 1, 1);
-	transfer(fd, &go, 1, 0); /* no rank tears a queue pair down while a peer still waits for an acknowledgement */
+	transfer(fd, &go, 1, 0); /* no rank destroys a queue pair while a peer still waits for an acknowledgement */
 	for (int i = 0; i < option.ranks; i++)
 		if (i != rank && (verbs.destroy_qp(sender[i].qp) || verbs.destroy_qp(receiver[i].qp)))
 			die("destroy_qp");
@@ -386,7 +391,7 @@ static void relay(const int *fd)
 		transfer(fd[i], table[i], sizeof(table[i]), 0);
 	for (int i = 0; i < option.ranks; i++)
 		transfer(fd[i], table, sizeof(table), 1);
-	for (int step = 0; step < 2; step++) { /* connected, then done */
+	for (int step = 0; step < 2; step++) { /* all are connected, then all are done */
 		for (int i = 0; i < option.ranks; i++)
 			transfer(fd[i], &byte, 1, 0);
 		for (int i = 0; i < option.ranks; i++)
@@ -435,7 +440,7 @@ int main(int argc, char **argv)
 		child[i] = fork();
 		if (child[i] < 0)
 			die("fork");
-		if (child[i] == 0) { /* a rank is a program started afresh, as with mpirun */
+		if (child[i] == 0) { /* each rank is a newly started program, as with mpirun */
 			char rank_text[16], fd_text[16];
 			char *rank_argv[32];
 

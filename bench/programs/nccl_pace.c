@@ -1,14 +1,15 @@
 /*
- * One of two ranks that send each other messages through the InfiniBand transport of a shipped libnccl.so.2, as NCCL's
- * proxy thread does for a collective, until it is killed.
+ * One of two ranks that send each other messages until they are killed. They use the InfiniBand transport
+ * of a shipped libnccl.so.2 as NCCL's proxy thread does for a collective.
  *   nccl_pace LIBRARY OFFSET_OF_ncclNetIb OFFSET_OF_ncclGetVersion RANK FOLDER BYTES PACE_US
  *
- * A message is due every PACE_US (0: at once); it is posted then, unless SENDS of them are on their way. Written to
- * FOLDER/times.RANK, a line for each: nanoseconds of CLOCK_MONOTONIC at which the transport was asked to send it, and at
- * which it said that it had arrived. The ranks find each other by files in FOLDER.
+ * A message is due every PACE_US (0: at once). It is posted when it is due, unless SENDS messages are on
+ * their way. Each message writes one line to FOLDER/times.RANK, in nanoseconds of CLOCK_MONOTONIC: when the
+ * transport was asked to send it, and when the transport reported that it had arrived. The ranks find each
+ * other by files in FOLDER.
  *
- * NCCL's proxy thread polls without rest. This program rests for REST_US between two polls of what is on its way, so
- * that two ranks leave cores to what they compete with for the link.
+ * NCCL's proxy thread polls without a pause. This program rests for REST_US between two polls while
+ * messages are on their way. So two ranks leave cores to the programs with which they compete for the link.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -44,7 +45,7 @@ static FILE *open_or_die(const char *path, const char *how)
 	return file;
 }
 
-/* Gives our handle to the other rank and takes its one. */
+/* Gives our handle to the other rank and takes the handle of that rank. */
 static void handles_swap(const char *folder, int rank, const char *mine, char *theirs)
 {
 	char path[512], fresh[520];
@@ -139,12 +140,12 @@ int main(int argc, char **argv)
 			if (!asked)
 				asked = now;
 			CHECK(net->send(sender, outgoing + at * bytes, bytes, FIRST_TAG, send_memory, NULL, &request));
-			if (request) { /* there is none until the peer is ready to receive */
+			if (request) { /* NULL until the peer is ready to receive */
 				send[at] = request;
 				asked_ns[at] = asked;
 				asked = 0;
 				sends++, moved = 1;
-				due_ns = due_ns + pace_ns > now ? due_ns + pace_ns : now; /* what is late is not made up for */
+				due_ns = due_ns + pace_ns > now ? due_ns + pace_ns : now; /* delays are not made up for */
 			}
 		}
 		ready = 0;

@@ -1,10 +1,12 @@
-/* What NIXL's backend plugin adds to a transfer, on the calling thread: a request of 1 MiB is prepared, posted and released, by a
- * backend that moves nothing (tests/native/nixl_backend.c) as it is and with the plugin around it, in turns.
+/* Measures what NIXL's backend plugin adds to a transfer on the calling thread. A request of 1 MiB is
+ * prepared, posted and released by a backend that moves nothing (tests/native/nixl_backend.c), in turns
+ * without and with the plugin around it.
  *
  *	MFS_SOCKET=... MFS_NIXL_PLUGIN_DIR=FOLDER nixl_plugin LIBPLUGIN_MFS ROUNDS
  *
- * FOLDER has the backend as libplugin_UCX.so. Between two transfers is a pause, so that the arbiter sleeps as it does while a
- * transfer runs. Prints one JSON line: by kind the time of every round in ns, and how many were held. */
+ * FOLDER has the backend as libplugin_UCX.so. There is a pause between two transfers, so that the arbiter
+ * sleeps as it does while a transfer runs. Prints one JSON line: the time of every round in ns, by kind,
+ * and how many transfers were held. */
 #include "../../tests/native/nixl_backend.h"
 
 #include <dlfcn.h>
@@ -28,7 +30,7 @@ static unsigned now_ns(void)
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (unsigned)t.tv_sec * 1000000000u + (unsigned)t.tv_nsec; /* differences alone are used */
+	return (unsigned)t.tv_sec * 1000000000u + (unsigned)t.tv_nsec; /* may wrap: only differences are used */
 }
 
 static void *load(const char *path)
@@ -50,7 +52,7 @@ static struct nixl_object *engine_of(void *library)
 	return plugin->create_engine(&params);
 }
 
-/* One transfer; true where it had to wait for its permit. */
+/* Runs one transfer and stores its time in *ns. Returns true if it had to wait for its permit. */
 static bool transfer(struct nixl_object *engine, unsigned *ns)
 {
 	static const struct nixl_string peer = {.data = "you", .bytes = 3};

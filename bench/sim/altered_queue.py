@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from bench.sim.topology import Topology
     from mfsd.policy import PolicyConfig
 
-Tell = Callable[[Rmlq, int, dict[str, Any]], None]
+Alter = Callable[[Rmlq, int, dict[str, Any]], None]
 """Changes the facts of a message that is submitted, given the queue and the time in ns."""
 
 
-class _Told:
+class _AlteredQueue:
     """A queue of one NIC; everything but `submit` is the queue's own."""
 
-    def __init__(self, queue: Rmlq, tell: Tell) -> None:
-        self._queue, self._tell = queue, tell
+    def __init__(self, queue: Rmlq, alter: Alter) -> None:
+        self._queue, self._alter = queue, alter
 
     def submit(self, now_ns: int, size_bytes: int, **facts: Any) -> int:
-        self._tell(self._queue, now_ns, facts)
+        self._alter(self._queue, now_ns, facts)
         return self._queue.submit(now_ns, size_bytes, **facts)
 
     def __getattr__(self, name: str) -> Any:
@@ -32,11 +32,11 @@ class _Told:
 
 
 class AlteredNetwork(RmlqNetwork):
-    def __init__(self, topology: Topology, config: PolicyConfig, tell: Tell, hold: Hold | None, reads: bool) -> None:
+    def __init__(self, topology: Topology, config: PolicyConfig, alter: Alter, hold: Hold | None, reads: bool) -> None:
         super().__init__(topology, config, hold=hold, reads=reads)
-        self.tell_queue = tell
+        self.alter_flow = alter
 
     def queue(self, nic: int) -> Rmlq:
         if nic not in self.queues:
-            self.queues[nic] = _Told(super().queue(nic), self.tell_queue)  # type: ignore[assignment]
+            self.queues[nic] = _AlteredQueue(super().queue(nic), self.alter_flow)  # type: ignore[assignment]
         return self.queues[nic]

@@ -281,7 +281,7 @@ class RmlqNetwork(SharedNetwork):
 
     # -- what the daemon would report to the queues
 
-    def tell_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
+    def announce_batch(self, batch: Batch, rank: int, deadline_ns: int, compute_left_ns: int, layers: int) -> None:
         nics = self.announced.setdefault(batch.serial, set())
         for chunk in batch.chunks:
             for flow in (chunk.state.reuse, chunk.state.p2d):
@@ -294,11 +294,11 @@ class RmlqNetwork(SharedNetwork):
                 deadline_ns=max(1, deadline_ns), compute_left_ns=max(0, compute_left_ns),
             )  # fmt: skip
 
-    def tell_batch_end(self, batch: Batch) -> None:
+    def end_batch(self, batch: Batch) -> None:
         for nic in sorted(self.announced.pop(batch.serial, ())):
             self.queues[nic].batch_end(batch.serial)
 
-    def tell_request(self, state: State, ahead: float, tail: float) -> None:
+    def announce_request(self, state: State, ahead: float, tail: float) -> None:
         assert state.p2d is not None
         path, request = state.p2d.path, state.request
         share = path.shares.get(path.source, 1.0)
@@ -308,15 +308,15 @@ class RmlqNetwork(SharedNetwork):
             bytes_ahead=int(ahead * share), bytes_tail=int(tail * share),
         )  # fmt: skip
 
-    def tell_request_end(self, state: State) -> None:
+    def end_request(self, state: State) -> None:
         assert state.p2d is not None
         self.queue(state.p2d.path.source).request_end(state.request.number + 1)
 
-    def tell_pruned(self, state: State) -> None:
+    def prune(self, state: State) -> None:
         for flow in (state.reuse, state.p2d):
             if flow is not None:
                 queue = self.queue(self.queue_link(flow))
                 (queue.prune if state.pruned else queue.unprune)(state.request.number + 1)
 
-    def tell_load(self, nic: int, rho: float) -> None:
+    def set_load(self, nic: int, rho: float) -> None:
         self.queue(nic).set_load(rho)

@@ -1,4 +1,4 @@
-"""The measured load of a port, as csrc/arbiter/nic.c measures it for variant paper."""
+"""The measured load of a port, as csrc/arbiter/load.c measures it for variant paper."""
 
 from __future__ import annotations
 

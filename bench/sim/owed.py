@@ -21,7 +21,7 @@ class Loading(Protocol):
     def reuse_left(self, state: State) -> float: ...
 
 
-class Told(NamedTuple):
+class Reading(NamedTuple):
     at_s: float
     loads: Loads
 
@@ -33,24 +33,24 @@ class OwedLoads:
         self.simulation = simulation
         self.age_s = age_s
         self._loading: dict[State, None] = {}
-        self._told: deque[Told] = deque()  # oldest first; one entry for each arrival
-        self._sent: deque[Told] = deque()
+        self._readings: deque[Reading] = deque()  # oldest first; one entry for each arrival
+        self._sent: deque[Reading] = deque()
 
     def sent(self, state: State, loads: Loads) -> None:
         """A request has just got a unit; `loads` is what it will load."""
         self._loading[state] = None
         if self.age_s:
-            self._sent.append(Told(self.simulation.now, loads))
+            self._sent.append(Reading(self.simulation.now, loads))
 
     def known(self) -> Loads:
         if not self.age_s:
             return self._now()
         now = self.simulation.now
-        if not self._told or self._told[-1].at_s < now:
-            self._told.append(Told(now, self._now()))
-        while len(self._told) > 1 and self._told[1].at_s <= now - self.age_s:
-            self._told.popleft()
-        first = self._told[0]
+        if not self._readings or self._readings[-1].at_s < now:
+            self._readings.append(Reading(now, self._now()))
+        while len(self._readings) > 1 and self._readings[1].at_s <= now - self.age_s:
+            self._readings.popleft()
+        first = self._readings[0]
         old_enough = first.at_s <= now - self.age_s
         loads = dict(first.loads) if old_enough else {}
         while old_enough and self._sent and self._sent[0].at_s < first.at_s:

@@ -1,26 +1,26 @@
-/* Which clients are polled in each turn: those that sent something lately. A turn costs as much as those do, however many
- * are attached.
+/* Which clients are polled in each turn: those that sent something lately. So the cost of a turn depends on
+ * them, and not on how many are attached.
  *
- * The others have MFS_ASLEEP in their segments, so that each of their messages rings; the thread polls the bells now and
- * then while it is busy, and is woken by them when it sleeps. It is the same pair as before a sleep (abi.h), for one
- * client: its word is set, and once that is seen by all its rings are polled again. A client that rings has set its word back.
+ * The other clients have MFS_ASLEEP in their segments, so each of their messages rings. The thread polls the
+ * bells now and then while it is busy, and they wake it when it sleeps. Leaving out a client works like going
+ * to sleep (the doorbell protocol of abi.h), but for one client: its word is set, and after a fence its rings
+ * are read once more. A client that rings sets its word back.
  *
- * While few are attached none is left out: what rings costs a client more than polling its rings costs here. A thread that
- * ended between its message and the bell, or within a message, has rung in vain: with every heartbeat some of those that
- * are left out are read all the same.
+ * While few clients are attached, all are polled: ringing costs a client more than polling its rings costs
+ * here. A thread may end within a message, or between its message and the bell, and then nothing rings. So
+ * with every heartbeat some of the clients that are left out are read, too.
  *
- * Of a client that is polled only the rings that gave messages lately are, and one more each time.
- */
+ * Of a client that is polled, only the rings that gave messages lately are read, and one more each time. */
 #include "state.h"
 
 #include <sys/epoll.h>
 
-#define ACTIVE_FEW 16        /* so many are polled anyhow */
-#define SILENT_NS 4000000ull /* a client that sent something within this is polled */
-#define FAR 8                /* clients before its turn comes a client's own memory is asked for, and */
-#define NEAR 4               /* the slots of its rings */
+#define ACTIVE_FEW 16        /* this many clients are polled even if they are silent */
+#define SILENT_NS 4000000ull /* a client that sent something within this time is polled */
+#define FAR 8                /* a client's own memory is prefetched this many clients in advance */
+#define NEAR 4               /* the slots of its rings are prefetched this many clients in advance */
 #define BELLS_NS 10000ull    /* how often a busy thread polls the bells */
-#define SLICE 128            /* clients that a heartbeat polls though they have not rung */
+#define SLICE 128            /* clients that a heartbeat polls even if they have not rung */
 
 static void asleep_write(struct session *session, enum mfs_asleep asleep)
 {
@@ -103,13 +103,13 @@ void actives_review(struct mfs_arbiter *arbiter)
 			continue;
 		session->leaving = false;
 		if (session_unread(session))
-			asleep_write(session, MFS_AWAKE); /* it saw that it need not ring, or has rung */
+			asleep_write(session, MFS_AWAKE); /* the client saw no need to ring, or has rung */
 		else
 			active_remove(arbiter, session);
 	}
 }
 
-/* Of many clients nothing is in the caches: each would cost several misses, one after the other. */
+/* With many clients none is in the caches: each would cost several misses, one after the other. */
 void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place)
 {
 	if (place >= FAR) {
@@ -131,7 +131,7 @@ void active_prefetch(struct mfs_arbiter *arbiter, uint32_t place)
 	}
 }
 
-/* Edge-triggered: taking the events is enough, the doorbells are not read. */
+/* The doorbells are edge-triggered: taking the events is enough, the eventfds need not be read. */
 void bells_read(struct mfs_arbiter *arbiter)
 {
 	struct epoll_event events[64];
@@ -141,7 +141,7 @@ void bells_read(struct mfs_arbiter *arbiter)
 	do {
 		n = epoll_wait(arbiter->epoll, events, 64, 0);
 		for (int i = 0; i < n; i++)
-			if (events[i].data.ptr) /* else it is for a command */
+			if (events[i].data.ptr) /* NULL: the bell of a command */
 				active_add(arbiter, events[i].data.ptr);
 	} while (n == 64);
 }

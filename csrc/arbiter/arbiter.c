@@ -1,4 +1,5 @@
-/* The arbiter's thread: takes turns over clients and NICs, spins while messages come fast, sleeps otherwise. */
+/* The arbiter's thread. It takes turns over clients and NICs, spins while messages come fast, and sleeps
+ * otherwise. Also the calls that the daemon makes, which run on this thread as commands. */
 #define _GNU_SOURCE
 #include "watch.h"
 
@@ -18,15 +19,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FEW_CORES 4 /* up to so many, a thread that spins keeps those it waits for from running */
+/* with at most this many cores, a thread that spins keeps the threads that it waits for from running */
+#define FEW_CORES 4
 #define ARBITER_NICE (-20)
-/* about what the thread spends on one sleep: never much worse than sleeping at once */
+/* about what one sleep costs the thread, so spinning is never much worse than sleeping at once */
 #define SPIN_AFTER_WORK_NS 3000
 #define TIMERS_PER_DRAIN 10
-/* in which full rings are read: a client that never stops keeps no command waiting */
+/* A command waits for at most this many turns that leave messages in a ring, so a client that never stops
+ * does not keep it waiting. */
 #define TURNS_BEHIND_MOST 256
-#define TORN_POLLS 8 /* a torn slot is polled for so many times torn_slot_ns of the last bell */
-#define GAP_WEIGHT 8 /* of the past in the mean gap, against one of the present */
+#define TORN_POLLS 8 /* after a bell, rings are polled for this many torn_slot_ns, as a slot may be torn */
+#define GAP_WEIGHT 8 /* weight of the past in the mean gap; the latest gap has weight 1 */
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
@@ -38,7 +41,8 @@ static bool rings_of_read(struct mfs_arbiter *arbiter, struct session *session, 
 	return worked;
 }
 
-/* Those that cost much: where the last turn ended, and as far as this one's time goes. */
+/* Reads the clients that have cost more than their part. Begins where the last turn ended, and stops when
+ * this turn's time for them is used up. */
 static bool behind_read(struct mfs_arbiter *arbiter, bool whole)
 {
 	uint32_t places = arbiter->actives;
@@ -59,14 +63,15 @@ static bool behind_read(struct mfs_arbiter *arbiter, bool whole)
 	return worked;
 }
 
-/* Reads the rings of clients that need not ring; and when a heartbeat is due, those of some others. */
+/* Reads the rings of clients that need not ring and, when a heartbeat is due, those of some others. True if
+ * there was a message. */
 static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 {
 	bool worked = false, behind = false;
 
 	arbiter->resume_ns = MFS_TIME_NEVER;
 	work_turn(arbiter);
-	/* one that is detached leaves its place to one that was read */
+	/* from the end: the place of a client that is detached is taken by one that was already read */
 	for (uint32_t i = arbiter->actives; i-- > 0;) {
 		struct session *session = arbiter->active[i];
 
@@ -93,7 +98,8 @@ static bool rings_read(struct mfs_arbiter *arbiter, bool whole)
 	return worked;
 }
 
-/* One that is touched by another is served in the same turn, or in the next. */
+/* A direction that is touched while another is served has its turn in this pass if it comes later in the
+ * order, otherwise in the next turn. */
 static void directions_permit(struct mfs_arbiter *arbiter)
 {
 	direction_set left = arbiter->active_directions;
@@ -108,7 +114,7 @@ static void directions_permit(struct mfs_arbiter *arbiter)
 	}
 }
 
-/* One turn over everything, over the rings only if `drain`. True when there was something to do. */
+/* One turn over everything; the rings are read only if `drain`. True if there was something to do. */
 static bool turn(struct mfs_arbiter *arbiter, bool drain)
 {
 	bool worked = false, asked;
@@ -118,7 +124,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	arbiter->behind = false;
 	if (drain)
 		bells_poll(arbiter);
-	/* From here on its bell is left alone: a command that comes later is for the next turn. */
+	/* A command that comes after this load is for the next turn. Its bell is not read in this one. */
 	asked = drain && atomic_load_explicit(&arbiter->command, memory_order_acquire);
 	if (asked)
 		bells_read(arbiter);
@@ -129,7 +135,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	directions_permit(arbiter);
 	worked |= permits_end(arbiter);
 	arbiter->turns_behind = arbiter->behind ? arbiter->turns_behind + 1 : 0;
-	/* At the end, and with the rings read: the caller sees what came of all messages before. */
+	/* The command runs last, after the rings were read: its caller sees what earlier messages did. */
 	if (asked && (!arbiter->behind || arbiter->turns_behind > TURNS_BEHIND_MOST))
 		worked |= arbiter_command_run(arbiter);
 	if (worked)
@@ -140,7 +146,7 @@ static bool turn(struct mfs_arbiter *arbiter, bool drain)
 	return worked;
 }
 
-/* True when a bell rang, false when something is due. */
+/* Sleeps until a bell rings (true) or something is due (false). */
 static bool sleep_until_event(struct mfs_arbiter *arbiter)
 {
 	struct pollfd p = {.fd = arbiter->epoll, .events = POLLIN};
@@ -151,7 +157,7 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	for (direction_set left = arbiter->active_directions; left; left &= left - 1) {
 		const struct direction *direction = direction_at(arbiter, direction_first(left));
 
-		if (direction->dirty) /* it had more to permit than one turn does */
+		if (direction->dirty) /* it has more to permit than one turn does */
 			return false;
 		if (direction->evaluate_ns < until_ns)
 			until_ns = direction->evaluate_ns;
@@ -164,7 +170,7 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	timeout.tv_nsec = (long)((until_ns - now_ns) % 1000000000u);
 	if (ppoll(&p, 1, until_ns == MFS_TIME_NEVER ? NULL : &timeout, NULL) <= 0)
 		return false;
-	bells_read(arbiter); /* one may be about idleness alone */
+	bells_read(arbiter); /* a client may have rung only because its collectives ended */
 	arbiter->wakeups++;
 	heartbeats_hasten(arbiter); /* a client that rang may have set its heartbeat back */
 	for (direction_set left = arbiter->active_directions; left; left &= left - 1) {
@@ -175,9 +181,10 @@ static bool sleep_until_event(struct mfs_arbiter *arbiter)
 	return true;
 }
 
-/* Spinning pays only while the next message is likely to come before a sleep would have ended. The gaps show it; but one
- * that ends with a wake-up is as long as the wake-up takes, so a thread that slept would go on sleeping, however fast its
- * clients were. The short spin after all work finds those. */
+/* Spinning pays only while the next message is likely to come before a sleep would have ended. The mean gap
+ * shows this. But a gap that ends with a wake-up is as long as the wake-up takes. By the gaps alone a
+ * thread that has slept would go on sleeping, however fast its clients are. So it also spins briefly after
+ * all work. */
 static bool spin_pays(const struct mfs_arbiter *arbiter)
 {
 	uint64_t idle_ns = arbiter->now_ns - arbiter->worked_ns;
@@ -186,10 +193,11 @@ static bool spin_pays(const struct mfs_arbiter *arbiter)
 	       (idle_ns < SPIN_AFTER_WORK_NS || arbiter->gap_ns < arbiter->config.spin_ns);
 }
 
-/* While the thread waits for a core all held flows wait. Niceness alone does not help against programs of other
- * sessions (autogroups), so where it never spins it is a real-time thread: it works in microseconds and sleeps. Where it
- * spins it must not be one: a program that is pinned to that core would starve, and kernels before 6.12 stop a real-time
- * thread that does not sleep for 50 ms of each second. Without the right to either the thread stays as it is. */
+/* While the thread waits for a core, all held flows wait. Niceness alone does not help against programs of
+ * other login sessions (autogroups). So a thread that never spins becomes a real-time thread: it works for
+ * microseconds and sleeps. A thread that spins must not be one: a program pinned to its core would starve,
+ * and kernels before 6.12 stop a real-time thread that does not sleep for 50 ms of each second. Without the
+ * privilege for either the thread keeps its priority. */
 static void priority_raise(const struct mfs_arbiter *arbiter)
 {
 	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
@@ -202,14 +210,14 @@ static void *arbiter_thread(void *argument)
 {
 	struct mfs_arbiter *arbiter = argument;
 	bool asleep = false; /* clients know that they have to ring */
-	bool rest = false;   /* and not to for everything */
+	bool rest = false;   /* but not for every message: MFS_AT_REST */
 	bool drain = true;
 	uint64_t bell_ns = 0;
 	unsigned timers = 0;
 
 	prctl(PR_SET_NAME, "mfs-arbiter");
 	priority_raise(arbiter);
-	prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; the default of 50 us would double a short wait */
+	prctl(PR_SET_TIMERSLACK, 1); /* in ns; the default of 50 us would double a short wait */
 	while (!arbiter->stop) {
 		if (turn(arbiter, drain)) {
 			uint64_t gap_ns = arbiter->now_ns - arbiter->worked_ns;
@@ -223,13 +231,13 @@ static void *arbiter_thread(void *argument)
 			asleep = false;
 			drain = true;
 		} else if (asleep && rest && arbiter->dormant) {
-			rest = false; /* all ring from here: one more turn for earlier messages */
+			rest = false; /* from now on every message rings; one more turn reads earlier ones */
 			asleep_publish(arbiter, MFS_ASLEEP);
 			drain = true;
 		} else if (asleep) {
-			/* That turn saw nothing after all clients knew. A timer changes nothing of that, so they ring: the
-			 * rings are polled only now and then, for a bell that its thread did not live to ring, and for as
-			 * long as a slot may be torn. */
+			/* All clients know that they have to ring, and the turn after that found nothing. A
+			 * timer does not change this. So after a timer the rings are polled only now and
+			 * then, in case a thread died before it rang, and while a slot may be torn. */
 			if (sleep_until_event(arbiter)) {
 				asleep_publish(arbiter, MFS_AWAKE);
 				asleep = false;
@@ -348,8 +356,8 @@ static int run_nic(struct mfs_arbiter *arbiter, void *argument)
 	int rc = nic_find_or_add(arbiter, a->name, a->guid, a->rate_bytes_per_s, &a->parts);
 
 	if (rc >= 0)
-		outlook_write(arbiter,
-			      arbiter->heartbeat_due_ns); /* with the NIC that its client asks about next */
+		/* its client asks about this NIC next */
+		outlook_write(arbiter, arbiter->heartbeat_due_ns);
 	return rc;
 }
 
@@ -365,7 +373,7 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 	rc = arbiter_command(arbiter, run_nic, &a);
 	if (rc != -ENOENT)
 		return rc;
-	/* A new queue takes milliseconds to set up: not on the arbiter's thread. */
+	/* Setting up a new queue takes milliseconds, so it is not done on the arbiter's thread. */
 	rc = 0;
 	window.rate_bytes_per_s =
 		rate_bytes_per_s ? rate_bytes_per_s : arbiter->config.rate_default_bytes_per_s;
@@ -381,7 +389,7 @@ int mfs_arbiter_nic(struct mfs_arbiter *arbiter, const char *name, uint64_t guid
 		mfs_rmlq_watch(a.parts.queue[d], watch_promoted, arbiter);
 	if (rc == 0)
 		rc = arbiter_command(arbiter, run_nic, &a);
-	/* NULL, unless another thread has added the NIC meanwhile */
+	/* the parts are NULL by now, unless another thread has added the NIC meanwhile or a call failed */
 	for (unsigned d = 0; d < MFS_DIRECTIONS; d++) {
 		mfs_rmlq_destroy(a.parts.queue[d]);
 		mfs_window_destroy(a.parts.window[d]);
@@ -467,7 +475,7 @@ int mfs_arbiter_create(const struct mfs_arbiter_config *config, struct mfs_arbit
 	    config->max_hold_ns == 0 || config->window_bytes_min == 0 || config->torn_slot_ns == 0 ||
 	    config->gate_max_ns == 0 || config->load_time_constant_ns == 0 || config->mode > MFS_MODE_ENFORCE)
 		return -EINVAL;
-	/* A bad policy, rate or size shall be known now, not when the first NIC comes. */
+	/* A bad policy, rate or size must be refused now, not when the first NIC comes. */
 	rc = mfs_rmlq_create(&config->policy, config->rate_default_bytes_per_s, config->tasks_max, &probe);
 	if (rc < 0)
 		return rc;
@@ -516,7 +524,7 @@ int mfs_arbiter_start(struct mfs_arbiter *arbiter)
 
 	if (arbiter->running)
 		return -EALREADY;
-	sigfillset(&all); /* signals are for the interpreter's main thread */
+	sigfillset(&all); /* signals are left to the interpreter's main thread */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = beater_start(arbiter);
 	if (rc == 0) {

@@ -1,10 +1,10 @@
-/* Queue pairs are FIFO: a permit for a task releases all tasks that its program posted to that queue pair before. So it is
- * the first of them that is permitted, in the place of the one that is chosen; it has the best key of all behind it.
+/* Queue pairs are FIFO: a permit for a task would release all tasks that its program posted to that queue
+ * pair before. So the first task of the queue pair is permitted in place of the chosen one. In effect it
+ * has the best key of all tasks behind it.
  *
- * Tasks of one queue pair may be read in another order than they were sent, since threads have rings of their own. They
- * are ordered by the time at which each was sent; its place is searched from the end, where it nearly always belongs. A
- * client that sends thousands in another order pays for the steps.
- */
+ * Tasks of one queue pair may be read in another order than they were sent, since threads have rings of
+ * their own. They are ordered by the time at which they were sent. A task's place is searched from the end,
+ * where it nearly always belongs. A client that sends thousands in another order is charged for the steps. */
 #include "state.h"
 
 static uint32_t *bucket_of(struct session *session, uint32_t queue)
@@ -23,7 +23,7 @@ static uint32_t fifo_find_or_make(struct session *session, uint32_t queue)
 	if (f)
 		session->fifo_free = session->fifo[f - 1].next;
 	else
-		f = ++session->fifos_used; /* there is one for every task */
+		f = ++session->fifos_used; /* cannot run out: there are as many as tasks */
 	session->fifo[f - 1] = (struct task_fifo){.queue = queue, .next = *bucket};
 	*bucket = f;
 	return f;

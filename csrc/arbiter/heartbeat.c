@@ -86,7 +86,7 @@ bool heartbeats_write(struct mfs_arbiter *arbiter)
 	slice_next(arbiter);
 	still = idle(arbiter);
 	if (!still || ++arbiter->idle_heartbeats % IDLE_HEARTBEATS_PER_TICK == 0 || arbiter->dormant)
-		nic_tick(arbiter, still);
+		nics_measure(arbiter, still);
 	arbiter->dormant = still && silent(arbiter);
 	ahead_ns = arbiter->dormant ? DORMANT_NS : 0;
 	heartbeats_due(arbiter,

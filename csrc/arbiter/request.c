@@ -186,7 +186,7 @@ static void demands_copy(struct mfs_arbiter *arbiter, struct session *session, u
 
 /* Announces the last-stage bytes in each direction, and the part of them that exists only once the last
  * layer is computed. */
-static void request_tell(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
+static void request_announce(struct mfs_arbiter *arbiter, struct session *session, struct request *request)
 {
 	uint32_t layers = 0;
 	direction_set directions = 0;
@@ -281,7 +281,7 @@ bool request_read(struct mfs_arbiter *arbiter, struct session *session, uint32_t
 	if (request->batch != MFS_NONE_U32) /* it runs */
 		request->flags &= ~(uint32_t)MFS_REQUEST_WAITING;
 	waiting_note(arbiter, session, request);
-	request_tell(arbiter, session, request);
+	request_announce(arbiter, session, request);
 	batch_stale(session, request->batch);
 	return true;
 }

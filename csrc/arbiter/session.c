@@ -1,4 +1,4 @@
-/* Sessions: one per client process, with a private segment each; what the daemon writes there. */
+/* Sessions, one for each client process, with a private segment each; and what the daemon writes there. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -18,7 +18,7 @@ static int segment_create(int *memfd, struct mfs_segment **segment)
 
 	if (fd < 0)
 		return -errno;
-	/* Allocated now: memory that runs out later would be a SIGBUS in the client's program. */
+	/* Allocate all pages now: if memory ran out later, the client's program would get a SIGBUS. */
 	if (ftruncate(fd, sizeof(**segment)) || fallocate(fd, 0, 0, sizeof(**segment)) ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
 		close(fd);
@@ -36,7 +36,7 @@ static int segment_create(int *memfd, struct mfs_segment **segment)
 
 int session_create(struct mfs_arbiter *arbiter, struct session **result, int *memfd, int *doorbell)
 {
-	/* Zero pages that are not touched cost nothing: the task table is large. */
+	/* mmap, because the tables are large and pages that are never touched cost nothing. */
 	struct session *session =
 		mmap(NULL, sizeof(*session), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int rc;
@@ -178,7 +178,8 @@ void session_permit(struct mfs_arbiter *arbiter, struct session *session, uint64
 
 	atomic_init(&grant.task, task_id);
 	atomic_init(&grant.class_epoch, arbiter->config.epoch << 32 | wire_class);
-	/* A full ring means a client that cancels without reading its permits: it has cancelled this one, or will. */
+	/* Only a client that cancels tasks without reading its permits can have a full ring. It has cancelled
+	 * this task, or will. */
 	rc = mfs_spmc_push(&segment->grant, segment->grant_slot, MFS_GRANT_SLOTS, &session->grant_tail,
 			   &grant, 1);
 	if (rc < 0)

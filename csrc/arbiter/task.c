@@ -1,14 +1,13 @@
 /* Clients' messages about their tasks, and how tasks end.
  *
- * Whatever a client writes is copied, then checked; the first thing that no correct client can write detaches that
- * client and no other. What depends on another thread's progress (a finished task named twice, a lost message) is
- * counted and ignored instead.
- */
+ * Whatever a client writes is copied, then checked. The first thing that no correct client can write detaches
+ * that client and no other. What may be due to another thread's progress (a finished task named twice, a lost
+ * message) is only counted and ignored. */
 #include "watch.h"
 
 #include <errno.h>
 
-#define CREDIBLE_NS 60000000000ull /* a client's time this far back is not believed */
+#define CREDIBLE_NS 60000000000ull /* a client's time is not believed if it is this old, or in the future */
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +26,7 @@ static void task_drop(struct mfs_arbiter *arbiter, struct task *task, bool compl
 	direction_touch(arbiter, task->direction);
 }
 
-/* As its program reported its end, or would have. */
+/* Ends a task at `end_ns`, as its program reported it or would have reported it. */
 static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_end how, uint64_t end_ns)
 {
 	bool gone = how == WATCH_COMPLETE || how == WATCH_BYPASS; /* its bytes are on the wire */
@@ -42,7 +41,7 @@ static void task_end(struct mfs_arbiter *arbiter, struct task *task, enum watch_
 	task_drop(arbiter, task, gone);
 }
 
-/* Its end will not be reported. */
+/* Drops a task whose end will not be reported. */
 static void task_lose(struct mfs_arbiter *arbiter, struct task *task)
 {
 	watch_end(arbiter, task, WATCH_DROP, arbiter->now_ns);
@@ -76,7 +75,7 @@ void session_detach(struct mfs_arbiter *arbiter, struct session *session, int re
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* When it was sent, as far as that can be believed. */
+/* Returns when the message was sent, or the present time if what it says cannot be believed. */
 static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_message *message)
 {
 	return arbiter->now_ns - message->submit_ns < CREDIBLE_NS ? message->submit_ns : arbiter->now_ns;
@@ -84,22 +83,23 @@ static uint64_t sent_ns(const struct mfs_arbiter *arbiter, const struct mfs_mess
 
 _Static_assert(MFS_TASK_BYTES_MAX <= MFS_FLOW_BYTES_MAX, "the queue takes every task");
 
-/* Whether the slot is free for the message's task, or becomes so. 0: the task was over before this was read, or another
- * has followed it. */
+/* Frees the slot for the message's task if needed. Returns 1: the task may use it; 0: the task had ended
+ * before this message was read, or another has followed it; -EBADMSG: it was submitted before. */
 static int slot_claim(struct mfs_arbiter *arbiter, struct task *task, const struct mfs_message *message)
 {
 	uint32_t generation = (uint32_t)(message->task >> 32);
 
-	/* A slot is reused only when its task was ended, but rings are read in any order (tests/model/slots.pml). */
+	/* A client reuses a slot only after its task has ended, but rings are read in any order
+	 * (tests/model/slots.pml). */
 	if ((int32_t)(generation - task->generation) < 0) { /* ended long ago */
 		watch_late(arbiter, message->request_id);
 		return 0;
 	}
-	if (task->phase != TASK_FREE) { /* its end is still on its way */
+	if (task->phase != TASK_FREE) { /* the message of its end is still on its way */
 		if (generation == task->generation)
 			return -EBADMSG;
 		if (task->phase == TASK_IN_FLIGHT)
-			/* what had its permit has most likely gone */
+			/* it had its permit, so most likely its bytes are on the wire */
 			task_end(arbiter, task, WATCH_COMPLETE, arbiter->now_ns);
 		else
 			task_lose(arbiter, task);
@@ -113,7 +113,7 @@ static int slot_claim(struct mfs_arbiter *arbiter, struct task *task, const stru
 	return 1;
 }
 
-/* Copies the message; what it leaves open comes from the task's request. */
+/* Copies the message. A deadline or batch that it does not give is taken from the task's request. */
 static void task_read(struct mfs_arbiter *arbiter, struct session *session, struct task *task,
 		      const struct mfs_message *message)
 {
@@ -148,7 +148,7 @@ static void task_read(struct mfs_arbiter *arbiter, struct session *session, stru
 	task->turn = turn_of(arbiter, task);
 }
 
-/* False: the queue is full, and the task goes without its order. */
+/* Returns false if the queue is full: then the task goes at once, out of order. */
 static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, struct task *task,
 			 uint64_t bytes_left)
 {
@@ -174,12 +174,12 @@ static bool task_enqueue(struct mfs_arbiter *arbiter, struct session *session, s
 	if (mfs_rmlq_submit(direction_at(arbiter, task->direction)->queue, &flow, arbiter->now_ns,
 			    &task->handle) == 0)
 		return true;
-	task->handle = 0; /* better now than never */
+	task->handle = 0;
 	watch_full(arbiter, task);
 	return false;
 }
 
-/* Of the task and what is behind it. 0: not known. */
+/* Returns the bytes of the task and of what its sender will submit behind it. 0: not known. */
 static uint64_t left_of(const struct mfs_message *message)
 {
 	if (message->flags & MFS_TASK_TAKEN || message->wire_class == MFS_BEHIND_UNKNOWN)
@@ -263,7 +263,8 @@ static int task_finish(struct mfs_arbiter *arbiter, struct session *session,
 	return 0;
 }
 
-/* As batch_ends. */
+/* Like batch_ends in batch.c: the end is processed when all rings are empty. Returns false if the request
+ * has not ended. */
 static bool request_ends(struct session *session, uint32_t slot)
 {
 	uint64_t id = atomic_load_explicit(&session->segment->request[slot].request_id, memory_order_relaxed);
@@ -282,7 +283,7 @@ static void ends_process(struct mfs_arbiter *arbiter, struct session *session)
 	for (uint32_t word = 0; word < MFS_REQUESTS_MAX / 64; word++)
 		for (uint64_t *bits = &session->requests_ending[word]; *bits; *bits &= *bits - 1)
 			request_refresh(arbiter, session, word * 64 + (uint32_t)__builtin_ctzll(*bits));
-	session->batches_ending = 0; /* one that ends meanwhile is next */
+	session->batches_ending = 0; /* a batch that ends meanwhile is processed next time */
 	for (; batches; batches &= batches - 1)
 		batch_read(arbiter, session, (uint32_t)__builtin_ctzll(batches));
 }
@@ -335,7 +336,7 @@ static int messages_take(struct mfs_arbiter *arbiter, struct session *session, u
 	return n < 0 ? n : 0;
 }
 
-/* Of those that are read behind the others no more is read in this turn. */
+/* True if a client that is read after the others has used up the rest of this turn's time for them. */
 static bool turn_over(struct mfs_arbiter *arbiter, const struct session *session, uint64_t before_ns)
 {
 	return session->behind && session->work_ns - before_ns >= arbiter->turn_left_ns;

@@ -51,15 +51,16 @@ static inline void fluid_unschedule(struct mfs_fluid *net, uint32_t flow)
 		heap_fix(net, at, last);
 }
 
-/* Puts the flow's completion where its rate says. Room for every flow was reserved when it was added. */
+/* Puts the flow's completion where its rate says, or now if nothing is left. Room for every flow was reserved when it was
+ * added. */
 static inline void fluid_schedule(struct mfs_fluid *net, uint32_t flow)
 {
 	struct flow *f = &net->flows[flow];
-	if (f->rate <= 0) {
+	if (f->left > 0 && f->rate <= 0) {
 		fluid_unschedule(net, flow);
 		return;
 	}
-	f->finish = f->since + f->left / f->rate;
+	f->finish = f->left > 0 ? f->since + f->left / f->rate : f->since;
 	heap_fix(net, f->heap_at == NONE ? net->heap.n++ : f->heap_at, flow);
 }
 
@@ -69,6 +70,15 @@ static inline void fluid_settle(struct mfs_fluid *net, struct flow *f)
 	double left = f->left - (net->now - f->since) * f->rate;
 	f->left = left > 0 ? left : 0;
 	f->since = net->now;
+}
+
+/* The same before that rate changes: a flow that has ended by now has, even if it has not been asked for yet. */
+static inline void fluid_settle_ended(struct mfs_fluid *net, struct flow *f)
+{
+	bool ended = f->heap_at != NONE && f->finish <= net->now + MFS_FLUID_INSTANT_S;
+	fluid_settle(net, f);
+	if (ended)
+		f->left = 0;
 }
 
 #endif

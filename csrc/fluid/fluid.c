@@ -218,13 +218,19 @@ static int64_t take_nodes(struct mfs_fluid *net, uint32_t length)
 	return first;
 }
 
+/* What a flow weighs on a link is a divisor. */
+static bool usable(double weight, double share)
+{
+	return share > 0 && !isinf(share) && isnormal(weight * share);
+}
+
 int64_t mfs_fluid_add(struct mfs_fluid *net, uint64_t order, double weight, double bytes, uint32_t n_links,
 		      const uint32_t *links, const double *share)
 {
 	if (!n_links || !(weight > 0) || isinf(weight) || !(bytes >= 0) || isinf(bytes))
 		return -EINVAL;
 	for (uint32_t i = 0; i < n_links; i++)
-		if (links[i] >= net->n_links || (share && !(share[i] > 0)))
+		if (links[i] >= net->n_links || !usable(weight, share ? share[i] : 1.0))
 			return -EINVAL;
 	uint32_t need = net->n_flows + 1;
 	if (grow((void **)&net->flows, &net->room_flows, need, sizeof(*net->flows)) ||
@@ -314,9 +320,13 @@ int mfs_fluid_set_order(struct mfs_fluid *net, uint32_t flow, uint64_t order)
 		f->order = order;
 		return 0;
 	}
+	fluid_settle_ended(net, f);
 	unlink_flow(net, flow);
 	f->order = order;
-	return link_flow(net, flow);
+	int rc = link_flow(net, flow);
+	if (!rc && f->left <= 0)
+		fluid_schedule(net, flow);
+	return rc;
 }
 
 double mfs_fluid_now(const struct mfs_fluid *net)
@@ -335,7 +345,7 @@ double mfs_fluid_next(struct mfs_fluid *net)
 
 int mfs_fluid_advance(struct mfs_fluid *net, double now)
 {
-	if (now < net->now || now > mfs_fluid_next(net) + MFS_FLUID_INSTANT_S)
+	if (!(now >= net->now) || isinf(now) || now > mfs_fluid_next(net) + MFS_FLUID_INSTANT_S)
 		return -EINVAL;
 	net->now = now;
 	return 0;

@@ -311,7 +311,7 @@ static void solve_order(struct mfs_fluid *net)
 		limit->groups[limit->at].bottled++;
 		f->level = f->next_level;
 		if (fabs(rate - f->rate) > 1e-12 * f->rate) {
-			fluid_settle(net, f);
+			fluid_settle_ended(net, f);
 			f->rate = rate;
 			fluid_schedule(net, flow);
 		}

@@ -1,6 +1,6 @@
-/* A library with the name of one of NIXL's own plugins. NIXL_PLUGIN_DIR names one folder, and NIXL then looks nowhere else: where it
- * names that of libplugin_MFS.so, these hand out the plugins of NIXL's own folder, so that none is hidden.
- */
+/* A library with the name of one of NIXL's own plugins. If NIXL_PLUGIN_DIR is set, NIXL searches only that
+ * folder. When it is the folder of libplugin_MFS.so, NIXL finds these libraries there, and they return the
+ * plugins of NIXL's own folder. So none of those is hidden. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
@@ -11,7 +11,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAIN_LIBRARY "libplugin_MFS.so"
 
-/* What the same function of NIXL's own plugin answers, through the library that lies beside this one; NULL where it is not there. */
+/* Returns what the function `name` of NIXL's own plugin returns, with the help of libplugin_MFS.so beside
+ * this library. NULL: the plugin, or libplugin_MFS.so, was not found. */
 static void *of_the_real_one(const char *name, const void *caller)
 {
 	void *(*stand_in)(const char *, const char *, const void *);

@@ -174,19 +174,29 @@ void mfs_channel_notify(struct mfs_channel *channel, struct mfs_cq *cq)
 		cq->channel_events_written++;
 }
 
-/* Opens the pipe anew: the user's descriptor may block, and may be blocking someone now. */
-static int open_reader(int read_fd)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", read_fd);
-	return open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-}
-
 struct events {
 	int read_fd, write_fd;
 	size_t size; /* of one */
 };
+
+/* Takes what a pipe holds, through one of the context's own: the user's descriptor may block, and may be blocking someone
+ * now. Needs no new descriptor and no /proc. Returns the bytes, or -1. */
+static ssize_t take_all(struct mfs_context *context, int read_fd, uint8_t *into)
+{
+	size_t taken = 0;
+	ssize_t size;
+
+	while (taken < MFS_RX_BUFFER_SIZE) {
+		size = splice(read_fd, NULL, context->moving_write_fd, NULL, MFS_RX_BUFFER_SIZE - taken,
+			      SPLICE_F_NONBLOCK);
+		if (size <= 0)
+			return taken || !size || errno == EAGAIN ? (ssize_t)taken : -1;
+		size = read(context->moving_read_fd, into + taken, (size_t)size);
+		if (size > 0)
+			taken += (size_t)size;
+	}
+	return (ssize_t)taken;
+}
 
 /*
  * Takes the unread events of an object that goes away out of a pipe, keeping the others; with the context's lock held,
@@ -203,16 +213,14 @@ static void forget(struct mfs_context *context, struct events events, const void
 	size_t kept = 0;
 	ssize_t size;
 	uint64_t object;
-	int fd;
 
 	if (*written == read_before)
 		return;
-	fd = open_reader(events.read_fd);
-	if (fd < 0) {
+	size = take_all(context, events.read_fd, all);
+	if (size < 0) {
 		*written = read_before;
 		return;
 	}
-	size = read(fd, all, MFS_RX_BUFFER_SIZE);
 	for (ssize_t at = 0; at < size; at += (ssize_t)events.size) {
 		memcpy(&object, all + at, sizeof(object));
 		if (object == (uintptr_t)element) {
@@ -224,7 +232,6 @@ static void forget(struct mfs_context *context, struct events events, const void
 	}
 	if (kept && write(events.write_fd, all, kept) != (ssize_t)kept)
 		fprintf(stderr, "mfs soft RoCE: events lost while an object was destroyed\n");
-	close(fd);
 }
 
 void mfs_channel_forget(struct mfs_context *context, struct mfs_cq *cq)

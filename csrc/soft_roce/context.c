@@ -103,6 +103,10 @@ static void release(struct mfs_context *context)
 		mfs_descriptor_close(context->epoll_fd);
 	if (context->async_write_fd >= 0)
 		mfs_descriptor_close(context->async_write_fd);
+	if (context->moving_write_fd >= 0) {
+		mfs_descriptor_close(context->moving_write_fd);
+		mfs_descriptor_close(context->moving_read_fd);
+	}
 	pthread_mutex_destroy(&context->lock);
 }
 
@@ -111,6 +115,7 @@ void mfs_context_init(struct mfs_context *context)
 {
 	pthread_mutex_init(&context->lock, NULL);
 	context->epoll_fd = context->async_write_fd = context->timer.fd = context->wake.fd = -1;
+	context->moving_read_fd = context->moving_write_fd = -1;
 	LIST_INIT(&context->channels);
 	TAILQ_INIT(&context->qps);
 	TAILQ_INIT(&context->deferred);
@@ -126,13 +131,17 @@ void mfs_context_init(struct mfs_context *context)
 int mfs_context_start(struct mfs_context *context)
 {
 	struct mfs_port *port;
-	int async[2], ret;
+	int async[2], moving[2], ret;
 
 	if (pipe2(async, O_CLOEXEC))
 		return -errno;
 	context->verbs.context.async_fd = async[0]; /* libibverbs closes it */
 	context->async_write_fd = mfs_descriptor_own(async[1]);
 	fcntl(async[1], F_SETFL, O_NONBLOCK);
+	if (pipe2(moving, O_CLOEXEC | O_NONBLOCK))
+		return -errno;
+	context->moving_read_fd = mfs_descriptor_own(moving[0]);
+	context->moving_write_fd = mfs_descriptor_own(moving[1]);
 	context->epoll_fd = mfs_descriptor_own(epoll_create1(EPOLL_CLOEXEC));
 	if (context->epoll_fd < 0)
 		return -errno;

@@ -168,7 +168,7 @@ void mfs_datagrams_send(struct mfs_qp *qp)
 	uint32_t total = 0;
 	int ret = 0;
 
-	while (qp->verbs.qp.state == IBV_QPS_RTS && sq->head != sq->tail) {
+	while (qp->state == IBV_QPS_RTS && sq->head != sq->tail) {
 		if (total >= SEND_TURN_BYTES) {
 			want_write(mfs_context_of(qp->verbs.qp.context), qp->port, true);
 			return;
@@ -243,7 +243,7 @@ static void scatter(const struct iovec *piece, const uint8_t *from, size_t size)
 
 static bool takes_messages(const struct mfs_qp *qp)
 {
-	enum ibv_qp_state state = qp->verbs.qp.state;
+	enum ibv_qp_state state = qp->state;
 
 	return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
 }

@@ -73,7 +73,7 @@ static void fail_oldest(struct mfs_qp *qp, enum ibv_wc_status status)
 /* Of a UD queue pair only the sending half fails: it receives on, and can be made ready to send again. */
 void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status)
 {
-	qp->verbs.qp.state = IBV_QPS_SQE;
+	mfs_qp_enter(qp, IBV_QPS_SQE);
 	mfs_pacer_stop(mfs_context_of(qp->verbs.qp.context), &qp->pacer);
 	fail_oldest(qp, status);
 	mfs_qp_flush_sends(qp);
@@ -86,9 +86,9 @@ void mfs_qp_fail_send(struct mfs_qp *qp, enum ibv_wc_status status)
  */
 void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 {
-	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->verbs.qp.state == IBV_QPS_RESET)
+	if (qp->state == IBV_QPS_ERR || qp->state == IBV_QPS_RESET)
 		return;
-	qp->verbs.qp.state = IBV_QPS_ERR;
+	mfs_qp_enter(qp, IBV_QPS_ERR);
 	if (qp->requester) {
 		mfs_connection_close(qp->requester);
 		qp->requester = NULL;
@@ -111,7 +111,7 @@ void mfs_qp_fail(struct mfs_qp *qp, enum ibv_wc_status status)
 
 void mfs_qp_check_drained(struct mfs_qp *qp)
 {
-	if (qp->verbs.qp.state != IBV_QPS_SQD || !qp->notify_drained || qp->sq.head != qp->sq.sent ||
+	if (qp->state != IBV_QPS_SQD || !qp->notify_drained || qp->sq.head != qp->sq.sent ||
 	    qp->sq.sent_bytes)
 		return;
 	qp->notify_drained = false;

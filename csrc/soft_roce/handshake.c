@@ -73,12 +73,12 @@ void mfs_connection_greet(struct mfs_connection *connection)
 		mfs_connection_close(connection);
 		return;
 	}
-	if (qp->verbs.qp.state == IBV_QPS_RESET || qp->verbs.qp.state == IBV_QPS_INIT) {
+	if (qp->state == IBV_QPS_RESET || qp->state == IBV_QPS_INIT) {
 		wait_for_queue_pair(connection, qp);
 		return;
 	}
-	if (qp->verbs.qp.state == IBV_QPS_ERR || qp->responder ||
-	    qp->attr.dest_qp_num != le32toh(hello->value) || !comes_from_peer(connection, qp)) {
+	if (qp->state == IBV_QPS_ERR || qp->responder || qp->attr.dest_qp_num != le32toh(hello->value) ||
+	    !comes_from_peer(connection, qp)) {
 		mfs_connection_close(connection);
 		return;
 	}
@@ -131,6 +131,7 @@ void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 	int fd;
 
 	while ((fd = accept4(port->source.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+		port->starved = false;
 		connection =
 			mfs_connection_new(context, mfs_descriptor_own(fd), EPOLLIN, mfs_responder_resume);
 		if (connection)
@@ -138,6 +139,8 @@ void mfs_port_accept(struct mfs_context *context, struct mfs_port *port)
 		while (context->stranger_count > MFS_MAX_STRANGERS)
 			dismiss_oldest(context);
 	}
+	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+		mfs_port_rest(context, port, errno);
 }
 
 static void discard(struct mfs_connection *connection)

@@ -78,15 +78,25 @@ static bool access_allowed(int access)
 	       (access & IBV_ACCESS_LOCAL_WRITE);
 }
 
+static bool access_offered(int access)
+{
+	return !(access &
+		 (IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB));
+}
+
+static bool range_allowed(uint64_t start, size_t length)
+{
+	return start + length >= start;
+}
+
 struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
 {
 	struct mfs_context *context = mfs_context_of(pd->context);
 	struct mfs_mr *mr;
 	int ret;
 
-	if (mfs_context_inherited(context) || !access_allowed(access) || (access & IBV_ACCESS_MW_BIND) ||
-	    (access & (IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)) ||
-	    (uintptr_t)addr + length < (uintptr_t)addr || iova + length < iova) {
+	if (mfs_context_inherited(context) || !access_allowed(access) || !access_offered(access) ||
+	    !range_allowed((uintptr_t)addr, length) || !range_allowed(iova, length)) {
 		errno = access_allowed(access) && !mfs_context_inherited(context) ? EOPNOTSUPP : EINVAL;
 		return NULL;
 	}
@@ -112,6 +122,7 @@ struct ibv_mr *mfs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 	return &mr->verbs.ibv_mr;
 }
 
+/* What is on its way into the region meanwhile is checked again and goes to the new place (check_target in receive.c). */
 int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	struct mfs_mr *mr = mfs_container_of(verbs, struct mfs_mr, verbs);
@@ -120,6 +131,9 @@ int mfs_rereg_mr(struct verbs_mr *verbs, int flags, struct ibv_pd *pd, void *add
 	if (mfs_context_inherited(context) ||
 	    ((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_allowed(access)))
 		return EINVAL;
+	if (((flags & IBV_REREG_MR_CHANGE_ACCESS) && !access_offered(access)) ||
+	    ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && !range_allowed((uintptr_t)addr, length)))
+		return EOPNOTSUPP;
 	mfs_context_lock(context);
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		verbs->ibv_mr.addr = addr;

@@ -225,6 +225,7 @@ struct mfs_port {
 	struct mfs_source source;
 	struct mfs_source datagrams; /* fd -1: none */
 	bool datagrams_full;         /* some queue pair waits for room in the UDP socket */
+	bool starved;                /* there was no descriptor for the last connection */
 	uint16_t number;
 	uint16_t used;
 	uint16_t next;
@@ -296,6 +297,8 @@ enum mfs_qp_timer { MFS_NO_TIMER, MFS_RNR_TIMER, MFS_REOPEN_TIMER };
 
 struct mfs_qp {
 	struct verbs_qp verbs;
+	enum ibv_qp_state
+		state; /* that of libibverbs' part is for users: the library stores there without a lock */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	struct mfs_port *port;  /* that of its number */
@@ -341,11 +344,14 @@ struct mfs_context {
 	struct mfs_counters counters;
 
 	pthread_mutex_t lock; /* for calls of the program, by mfs_context_lock */
+	int cancelable;       /* state that its holder's thread gets back */
 	_Atomic uint32_t lock_waiters;
 	int epoll_fd;
 	int async_write_fd;
+	int moving_read_fd, moving_write_fd; /* a pipe, through which unread events are taken out of others */
 	struct mfs_source timer, wake;
-	uint64_t timer_due_ns; /* 0: not armed */
+	uint64_t timer_due_ns;  /* 0: not armed */
+	uint64_t accept_due_ns; /* when starved ports are tried again; 0: there is none */
 	pthread_t thread;
 	_Atomic bool stopping;
 	_Atomic uint64_t last_poll_ns;
@@ -388,6 +394,11 @@ static inline bool mfs_qp_is_datagram(const struct mfs_qp *qp)
 	return qp->verbs.qp.qp_type == IBV_QPT_UD;
 }
 
+static inline void mfs_qp_enter(struct mfs_qp *qp, enum ibv_qp_state state)
+{
+	qp->state = qp->verbs.qp.state = state;
+}
+
 /* What a request takes on the connection; of a READ only the frame goes out. A datagram's head is as long. */
 static inline uint32_t mfs_wqe_wire_bytes(const struct mfs_send_wqe *wqe)
 {
@@ -407,20 +418,41 @@ static inline uint32_t mfs_power_of_two(uint32_t at_least)
 	return size;
 }
 
+/* A thread that is cancelled in a system call would keep the lock for ever. Answers whether the lock was free. */
+static inline bool mfs_context_trylock(struct mfs_context *context)
+{
+	int cancelable;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
+	if (pthread_mutex_trylock(&context->lock)) {
+		pthread_setcancelstate(cancelable, NULL);
+		return false;
+	}
+	context->cancelable = cancelable;
+	return true;
+}
+
 /* Calls of the program go before progress, which would otherwise hold the lock almost without pause under
  * load. */
 static inline void mfs_context_lock(struct mfs_context *context)
 {
-	if (!pthread_mutex_trylock(&context->lock))
+	int cancelable;
+
+	if (mfs_context_trylock(context))
 		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
 	atomic_fetch_add_explicit(&context->lock_waiters, 1, memory_order_relaxed);
 	pthread_mutex_lock(&context->lock);
 	atomic_fetch_sub_explicit(&context->lock_waiters, 1, memory_order_relaxed);
+	context->cancelable = cancelable;
 }
 
 static inline void mfs_context_unlock(struct mfs_context *context)
 {
+	int cancelable = context->cancelable;
+
 	pthread_mutex_unlock(&context->lock);
+	pthread_setcancelstate(cancelable, NULL);
 }
 
 #endif

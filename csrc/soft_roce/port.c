@@ -2,13 +2,17 @@
 #include "port.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "../base/clock.h"
 #include "descriptors.h"
+#include "timer.h"
 
-enum { LISTEN_BACKLOG = 1024 };
+enum { LISTEN_BACKLOG = 1024, STARVED_NS = 10 * 1000 * 1000 };
 
 int mfs_source_watch(struct mfs_context *context, struct mfs_source *source, uint32_t events)
 {
@@ -52,6 +56,34 @@ fail:
 		mfs_descriptor_close(port->source.fd);
 	free(port);
 	return ret;
+}
+
+static void listen_for(struct mfs_context *context, struct mfs_port *port, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = &port->source};
+
+	epoll_ctl(context->epoll_fd, EPOLL_CTL_MOD, port->source.fd, &event);
+}
+
+/* A connection cannot be taken for want of descriptors or memory. It waits in the backlog, and the port is left alone for
+ * a while: it would be ready all the time. */
+void mfs_port_rest(struct mfs_context *context, struct mfs_port *port, int error)
+{
+	if (!port->starved)
+		fprintf(stderr, "mfs soft RoCE: peers wait, their connections cannot be taken: %s\n",
+			strerror(error));
+	port->starved = true;
+	listen_for(context, port, 0);
+	context->accept_due_ns = mfs_clock_ns() + STARVED_NS;
+	mfs_timer_set(context, context->accept_due_ns);
+}
+
+void mfs_ports_resume(struct mfs_context *context)
+{
+	context->accept_due_ns = 0;
+	for (uint32_t i = 0; i < context->port_count; i++)
+		if (context->ports[i]->starved)
+			listen_for(context, context->ports[i], EPOLLIN);
 }
 
 static struct mfs_port *port_of(struct mfs_context *context, uint32_t qp_num)

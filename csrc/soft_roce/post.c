@@ -126,9 +126,9 @@ static bool worth_waiting(const struct mfs_qp *qp)
 /* Starts what was posted; with the context's lock held. */
 void mfs_post_start(struct mfs_qp *qp)
 {
-	if (qp->verbs.qp.state == IBV_QPS_ERR)
+	if (qp->state == IBV_QPS_ERR)
 		mfs_qp_flush(qp);
-	else if (qp->verbs.qp.state == IBV_QPS_SQE)
+	else if (qp->state == IBV_QPS_SQE)
 		mfs_qp_flush_sends(qp);
 	else if (mfs_qp_is_datagram(qp))
 		mfs_datagrams_send(qp);
@@ -140,7 +140,7 @@ void mfs_post_start(struct mfs_qp *qp)
 
 bool mfs_post_allowed(const struct mfs_qp *qp)
 {
-	enum ibv_qp_state state = qp->verbs.qp.state;
+	enum ibv_qp_state state = qp->state;
 
 	return state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE || state == IBV_QPS_ERR;
 }
@@ -183,12 +183,12 @@ int mfs_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr
 		return EINVAL;
 	}
 	mfs_context_lock(context);
-	if (ibv->state == IBV_QPS_RESET) {
+	if (qp->state == IBV_QPS_RESET) {
 		*bad_wr = wr;
 		ret = EINVAL;
 	} else {
 		ret = mfs_recv_queue_post(&qp->rq, wr, bad_wr);
-		if (ibv->state == IBV_QPS_ERR)
+		if (qp->state == IBV_QPS_ERR)
 			mfs_qp_flush(qp);
 		else if (qp->responder && qp->responder->stalled)
 			mfs_receive_resume(qp->responder);

@@ -24,7 +24,7 @@
 #include "descriptors.h"
 #include "handshake.h"
 #include "pacer.h"
-#include "registry.h"
+#include "port.h"
 #include "requester.h"
 #include "timer.h"
 
@@ -48,22 +48,39 @@ static void send_deferred(struct mfs_context *context)
 	}
 }
 
+static bool is_due(const struct mfs_qp *qp, uint64_t now)
+{
+	return qp->timer != MFS_NO_TIMER && qp->timer_due_ns <= now;
+}
+
+/* Where this process was stopped, or had no core, what the peer has said in time is still to be read. */
+static void run_timer(struct mfs_qp *qp, uint64_t now)
+{
+	if (qp->timer == MFS_RNR_TIMER && qp->requester)
+		mfs_connection_event(qp->requester, EPOLLIN);
+	if (is_due(qp, now))
+		mfs_requester_timer(qp);
+}
+
 static void run_timers(struct mfs_context *context)
 {
-	uint64_t now = mfs_clock_ns(), next = 0;
+	uint64_t now = mfs_clock_ns(), next;
 	struct mfs_pacer *pacer;
 	struct mfs_qp *qp, *following;
 
 	mfs_pacers_run(context, now);
 	for (qp = TAILQ_FIRST(&context->timed); qp; qp = following) {
 		following = TAILQ_NEXT(qp, timed_link);
-		if (qp->timer_due_ns <= now)
-			mfs_requester_timer(qp);
+		if (is_due(qp, now))
+			run_timer(qp, now);
 	}
+	if (context->accept_due_ns && context->accept_due_ns <= now)
+		mfs_ports_resume(context);
 	if (context->timer_due_ns && context->timer_due_ns > now)
 		return;
+	next = context->accept_due_ns;
 	pacer = TAILQ_FIRST(&context->paced);
-	if (pacer)
+	if (pacer && (!next || pacer->due_ns < next))
 		next = pacer->due_ns;
 	TAILQ_FOREACH (qp, &context->timed, timed_link)
 		if (!next || qp->timer_due_ns < next)
@@ -106,10 +123,10 @@ static bool try_progress(struct mfs_context *context)
 	int count;
 
 	if (atomic_load_explicit(&context->lock_waiters, memory_order_relaxed) ||
-	    pthread_mutex_trylock(&context->lock))
+	    !mfs_context_trylock(context))
 		return false;
 	count = progress(context);
-	pthread_mutex_unlock(&context->lock);
+	mfs_context_unlock(context);
 	return count > 0;
 }
 
@@ -122,10 +139,14 @@ static void wait_for_event(struct mfs_context *context)
 {
 	const struct timespec time = {.tv_nsec = POLL_WAIT_NS};
 	struct pollfd any = {.fd = context->epoll_fd, .events = POLLIN};
+	int cancelable;
 
+	/* a thread that is cancelled here would count as one that waits for ever */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelable);
 	atomic_fetch_add_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
 	ppoll(&any, 1, &time, NULL);
 	atomic_fetch_sub_explicit(&context->waiting_pollers, 1, memory_order_relaxed);
+	pthread_setcancelstate(cancelable, NULL);
 }
 
 /* Called by a poll that found nothing. */
@@ -133,8 +154,6 @@ void mfs_progress_help(struct mfs_context *context)
 {
 	uint64_t now = mfs_clock_ns(), since;
 
-	if (mfs_context_inherited(context))
-		return;
 	atomic_store_explicit(&context->last_poll_ns, now, memory_order_relaxed);
 	if (try_progress(context)) {
 		atomic_store_explicit(&context->idle_since_ns, 0, memory_order_relaxed);

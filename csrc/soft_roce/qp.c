@@ -158,7 +158,7 @@ static struct mfs_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	ibv->recv_cq = attr->recv_cq;
 	ibv->srq = attr->srq;
 	ibv->qp_type = attr->qp_type;
-	ibv->state = IBV_QPS_RESET;
+	mfs_qp_enter(qp, IBV_QPS_RESET);
 	pthread_mutex_init(&ibv->mutex, NULL);
 	pthread_cond_init(&ibv->cond, NULL);
 	pthread_mutex_init(&qp->post_lock, NULL);
@@ -231,8 +231,8 @@ int mfs_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int attr_mask, st
 		return EINVAL;
 	mfs_context_lock(context);
 	*attr = qp->attr;
-	attr->qp_state = attr->cur_qp_state = ibv->state;
-	attr->sq_draining = ibv->state == IBV_QPS_SQD && qp->sq.head != qp->sq.sent;
+	attr->qp_state = attr->cur_qp_state = qp->state;
+	attr->sq_draining = qp->state == IBV_QPS_SQD && qp->sq.head != qp->sq.sent;
 	*init = qp->init;
 	mfs_context_unlock(context);
 	return 0;

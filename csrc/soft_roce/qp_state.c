@@ -153,13 +153,13 @@ static void enter(struct mfs_qp *qp, enum ibv_qp_state from, enum ibv_qp_state t
 {
 	if (to == IBV_QPS_ERR) {
 		mfs_qp_fail(qp, IBV_WC_WR_FLUSH_ERR);
-		qp->verbs.qp.state = IBV_QPS_ERR; /* from RESET nothing is flushed */
+		mfs_qp_enter(qp, IBV_QPS_ERR); /* from RESET nothing is flushed */
 		return;
 	}
 	if (to == IBV_QPS_RESET)
 		reset(qp);
 	take_values(&qp->attr, attr, mask);
-	qp->verbs.qp.state = to;
+	mfs_qp_enter(qp, to);
 	if (mask & IBV_QP_AV) {
 		if (qp->requester)
 			mfs_connection_set_class(qp->requester, attr->ah_attr.grh.traffic_class);
@@ -190,7 +190,7 @@ int mfs_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 	if (mfs_context_inherited(context))
 		return EINVAL;
 	mfs_context_lock(context);
-	from = ibv->state;
+	from = qp->state;
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
 	if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) ||
 	    !transition_allowed(qp, from, to, mask) || !values_allowed(attr, mask))

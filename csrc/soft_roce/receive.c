@@ -103,14 +103,26 @@ static enum mfs_verdict frame_done(struct mfs_connection *connection)
 	return connection->payload_left ? MFS_GO_ON : payload_done(connection);
 }
 
-/* The keys behind the target may have been given back while the payload was on its way. */
+/* The keys behind the target may have been given back, or other memory, while the payload was on its way. What is left
+ * of it goes where they lead now. */
 static enum mfs_verdict check_target(struct mfs_connection *connection)
 {
+	uint32_t left = connection->payload_left, total = 0;
+	enum mfs_verdict verdict;
+
 	if (connection->key_epoch == connection->context->key_epoch)
 		return MFS_GO_ON;
 	connection->key_epoch = connection->context->key_epoch;
-	return connection->requester ? mfs_requester_revalidate(connection)
-				     : mfs_responder_revalidate(connection);
+	verdict = connection->requester ? mfs_requester_revalidate(connection)
+					: mfs_responder_revalidate(connection);
+	if (verdict != MFS_GO_ON)
+		return verdict;
+	for (uint32_t i = 0; i < connection->target_count; i++)
+		total += (uint32_t)connection->target[i].iov_len;
+	connection->target_index = 0;
+	connection->payload_left = total;
+	advance(connection, total - left);
+	return MFS_GO_ON;
 }
 
 /* Handles bytes; returns how many were used before a stall or stop. */

@@ -116,7 +116,7 @@ static enum ibv_wc_status collect(struct mfs_qp *qp, struct batch *batch)
 		int pieces = 0, i;
 
 		if (!skip) {
-			if (qp->verbs.qp.state == IBV_QPS_SQD || must_wait(qp, wqe, batch->reads))
+			if (qp->state == IBV_QPS_SQD || must_wait(qp, wqe, batch->reads))
 				break;
 			status = check_request(qp, wqe);
 			if (status)
@@ -471,11 +471,10 @@ enum mfs_verdict mfs_requester_payload_done(struct mfs_connection *connection)
 	return MFS_GO_ON;
 }
 
-int mfs_requester_revalidate(struct mfs_connection *connection)
+/* Finds the target of the payload that is arriving anew, from its start. */
+enum mfs_verdict mfs_requester_revalidate(struct mfs_connection *connection)
 {
-	struct iovec memory[MFS_MAX_SGE];
-
-	if (mfs_requester_memory(connection->qp, connection->qp->sq.head, memory) >= 0)
+	if (!response_target(connection))
 		return MFS_GO_ON;
 	mfs_qp_fail(connection->qp, IBV_WC_LOC_PROT_ERR);
 	return MFS_STOP;

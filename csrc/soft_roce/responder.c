@@ -83,14 +83,13 @@ static enum mfs_verdict receiver_not_ready(struct mfs_connection *connection)
 	return MFS_STALL;
 }
 
-static enum mfs_verdict begin_send(struct mfs_connection *connection)
+/* The memory of the receive that was taken. */
+static enum mfs_verdict target_receive(struct mfs_connection *connection)
 {
 	struct mfs_qp *qp = connection->qp;
 	uint32_t length = le32toh(connection->frame.length);
 	int pieces;
 
-	if (!take_receive(connection))
-		return receiver_not_ready(connection);
 	pieces = mfs_mr_resolve_sges(connection->context, qp->verbs.qp.pd, qp->receiving_sges,
 				     qp->receiving.num_sge, length, IBV_ACCESS_LOCAL_WRITE,
 				     connection->target);
@@ -101,6 +100,11 @@ static enum mfs_verdict begin_send(struct mfs_connection *connection)
 	connection->target_count = (uint32_t)pieces;
 	connection->payload_left = length;
 	return MFS_GO_ON;
+}
+
+static enum mfs_verdict begin_send(struct mfs_connection *connection)
+{
+	return take_receive(connection) ? target_receive(connection) : receiver_not_ready(connection);
 }
 
 /* The memory that a request of the peer names; the queue pair and the key must both allow the access. */
@@ -114,22 +118,38 @@ static void *remote_memory(struct mfs_connection *connection, uint32_t length, i
 			      le64toh(connection->frame.address), length, access);
 }
 
-static enum mfs_verdict begin_write(struct mfs_connection *connection)
+static enum mfs_verdict target_write(struct mfs_connection *connection)
 {
 	uint32_t length = le32toh(connection->frame.length);
 
 	connection->target[0].iov_len = length;
+	connection->target_count = length ? 1 : 0;
 	/* writes of no bytes are not checked */
 	if (length) {
 		connection->target[0].iov_base = remote_memory(connection, length, IBV_ACCESS_REMOTE_WRITE);
 		if (!connection->target[0].iov_base)
 			return refuse(connection, MFS_SYNDROME_REMOTE_ACCESS, IBV_WC_SUCCESS);
 	}
+	return MFS_GO_ON;
+}
+
+static enum mfs_verdict begin_write(struct mfs_connection *connection)
+{
+	enum mfs_verdict verdict = target_write(connection);
+
+	if (verdict != MFS_GO_ON)
+		return verdict;
 	if (needs_receive(&connection->frame) && !take_receive(connection))
 		return receiver_not_ready(connection);
-	connection->target_count = length ? 1 : 0;
-	connection->payload_left = length;
+	connection->payload_left = le32toh(connection->frame.length);
 	return MFS_GO_ON;
+}
+
+static void target_operands(struct mfs_connection *connection)
+{
+	connection->target[0].iov_base = connection->operands;
+	connection->target[0].iov_len = MFS_ATOMIC_OPERANDS_SIZE;
+	connection->target_count = 1;
 }
 
 static enum mfs_verdict begin_atomic(struct mfs_connection *connection)
@@ -137,9 +157,7 @@ static enum mfs_verdict begin_atomic(struct mfs_connection *connection)
 	if (le32toh(connection->frame.length) != MFS_ATOMIC_OPERANDS_SIZE ||
 	    le64toh(connection->frame.address) % sizeof(uint64_t))
 		return refuse(connection, MFS_SYNDROME_INVALID_REQUEST, IBV_WC_SUCCESS);
-	connection->target[0].iov_base = connection->operands;
-	connection->target[0].iov_len = MFS_ATOMIC_OPERANDS_SIZE;
-	connection->target_count = 1;
+	target_operands(connection);
 	connection->payload_left = MFS_ATOMIC_OPERANDS_SIZE;
 	return MFS_GO_ON;
 }
@@ -240,21 +258,18 @@ enum mfs_verdict mfs_responder_payload_done(struct mfs_connection *connection)
 	return MFS_GO_ON;
 }
 
-int mfs_responder_revalidate(struct mfs_connection *connection)
+/* Finds the target of the payload that is arriving anew, from its start. */
+enum mfs_verdict mfs_responder_revalidate(struct mfs_connection *connection)
 {
-	const struct mfs_frame *frame = &connection->frame;
-	struct mfs_qp *qp = connection->qp;
-	struct iovec memory[MFS_MAX_SGE];
-
-	if (frame->opcode == MFS_WRITE &&
-	    !remote_memory(connection, le32toh(frame->length), IBV_ACCESS_REMOTE_WRITE))
-		return refuse(connection, MFS_SYNDROME_REMOTE_ACCESS, IBV_WC_SUCCESS);
-	if (frame->opcode == MFS_SEND &&
-	    mfs_mr_resolve_sges(connection->context, qp->verbs.qp.pd, qp->receiving_sges,
-				qp->receiving.num_sge, le32toh(frame->length), IBV_ACCESS_LOCAL_WRITE,
-				memory) < 0)
-		return refuse(connection, MFS_SYNDROME_REMOTE_OPERATION, IBV_WC_LOC_PROT_ERR);
-	return MFS_GO_ON;
+	switch (connection->frame.opcode) {
+	case MFS_SEND:
+		return target_receive(connection);
+	case MFS_WRITE:
+		return target_write(connection);
+	default:
+		target_operands(connection);
+		return MFS_GO_ON;
+	}
 }
 
 /* A frame with how far we are. Responses to reads before go first, so it never says more than they allow. */

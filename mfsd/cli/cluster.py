@@ -107,7 +107,10 @@ def advice(problems: Sequence[str]) -> str:
             "certificate and key of [cluster] here (--config FILE) with those of [coordinator] there, and check "
             "server_name"
         )
-    return "no coordinator answers: check that one is running (mfsd --coordinator) and that this is its address"
+    return (
+        "no coordinator answers: check that one is running (mfsd --coordinator) and that this is its address; name it "
+        "with --address, or by [cluster] coordinators in mfsd.toml"
+    )
 
 
 def ask_one(

@@ -60,7 +60,7 @@ class View:
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
                 fresh = time.monotonic() - self._history_s > HISTORY_S
-                shown, by = self._look(INTERVALS if fresh else 0)
+                shown, by = self._fetch(INTERVALS if fresh else 0)
                 if fresh or self._kept is None or self._kept[2] != by:
                     self._history_s = time.monotonic() if fresh else -math.inf
                 else:
@@ -69,7 +69,7 @@ class View:
                 self._kept = (time.monotonic(), shown, by)
             return self._kept[1:]
 
-    def _look(self, history_max: int) -> tuple[pb.StatusReply, str]:
+    def _fetch(self, history_max: int) -> tuple[pb.StatusReply, str]:
         own = in_loop(lambda: self._service.seen(PAGE_BATCHES, history_max), self._loop)()
         if elsewhere(own):
             tls = self._service.settings.tls

@@ -43,7 +43,7 @@ Signals:
 \b
 Examples:
   mfsd                                   serve /run/mfs/mfsd.sock (as root)
-  mfsd --socket /tmp/mfsd.sock           serve as an ordinary user
+  mfsd --socket ~/mfs/mfsd.sock          serve as an ordinary user
   mfsd --mode observe                    count and time, hold nothing
   mfsd --coordinator-address coord-1:7400,coord-2:7400
   mfsd --coordinator                     order the batches of a cluster

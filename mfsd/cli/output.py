@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import click
 import msgspec
 
+from mfsd.text import one_line
+
 Form = Literal["table", "wide", "json", "yaml"]
 FORMS: tuple[Form, ...] = ("table", "wide", "json", "yaml")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -88,7 +90,7 @@ def table_lines(
     """A line of titles and one for each row. `keep`: blanks within cells, which place what comes row by row."""
     kept = [at for at, column in enumerate(columns) if form == "wide" or not column.wide]
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    texts = [[row[at].text if keep else _one_line(row[at].text) for at in kept] for row in cells]
+    texts = [[_harmless(row[at].text) if keep else _one_line(row[at].text) for at in kept] for row in cells]
     widths = [max([len(columns[at].title), *(len(row[place]) for row in texts)]) for place, at in enumerate(kept)]
     if width is not None:
         _fit(widths, [columns[at].cut for at in kept], [len(columns[at].title) for at in kept], width)
@@ -114,7 +116,12 @@ def _line(cells: list[tuple[Column, Cell]], widths: list[int], bold: bool = Fals
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()) or "-"
+    return _harmless(" ".join(text.split())) or "-"
+
+
+def _harmless(text: str) -> str:
+    """Engines, nodes and programs name themselves: nothing of it commands the terminal."""
+    return text if text.isprintable() else one_line(text, sys.maxsize)
 
 
 def _fit(widths: list[int], may_cut: list[bool], least: list[int], width: int) -> None:

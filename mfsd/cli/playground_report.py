@@ -26,7 +26,10 @@ def _report(sockets: Sequence[Path], say: Callable[[str], None], every_s: float)
         time.sleep(every_s)
         now = seen(sockets)
         if line := lately(before, now, every_s):
-            say(line)
+            try:
+                say(line)
+            except OSError:  # the reader has gone, as `head` does; the playground is used by others, too
+                return
         before = now
 
 

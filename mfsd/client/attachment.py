@@ -43,7 +43,7 @@ class Attachment:
         self._wanted = threading.Event()
         self._closed = threading.Event()
         self._keeper: threading.Thread | None = None
-        self._said: str | None = None
+        self._logged: str | None = None
 
     def client(self) -> Client | None:
         """Returns the client while its daemon lives (two loads). Otherwise returns None and starts the search."""
@@ -113,14 +113,14 @@ class Attachment:
         try:
             client = self._new_client(shared)
         except OSError as error:
-            self._say(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
+            self._log_once(f"no daemon: {error.strerror}; transfers go unscheduled until there is one")
             return
         self._prepare(client)
         self._client = client
         self.settled.client = client if self._shim is None or client.borrowed else None
         self._attached(client)
         older = f" to a daemon of ABI minor {client.minor}, older than {ABI_MINOR}: used as far as it goes"
-        self._say("attached" + (older if client.minor < ABI_MINOR else ""))
+        self._log_once("attached" + (older if client.minor < ABI_MINOR else ""))
 
     def _new_client(self, shared: int | None) -> Client:
         """Borrows the shim's client once it has one: it attaches when the program opens its first RDMA device."""
@@ -131,11 +131,11 @@ class Attachment:
             raise OSError(errno.ENOTCONN, "the preloaded shim's does not answer")
         return client
 
-    def _say(self, what: str) -> None:
+    def _log_once(self, what: str) -> None:
         """Logs a message unless it repeats the last one."""
-        if what != self._said:
+        if what != self._logged:
             log.info("%s", what)
-        self._said = what
+        self._logged = what
 
 
 class Unattached(Attachment):

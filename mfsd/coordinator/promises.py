@@ -21,7 +21,7 @@ class PromisesOf:
     def clear(self) -> None:
         """Resets the port numbers, which start anew."""
         self._number: dict[int, int] = {}
-        self._told: dict[int, tuple[int, int]] = {}
+        self._sent_of: dict[int, tuple[int, int]] = {}
         """Time owed, and rate."""
         self._new: set[int] = set()
 
@@ -46,10 +46,10 @@ class PromisesOf:
         message: pb.ToNode | None = None
         for port in sorted(ports)[:PORTS_PER_MESSAGE_MAX]:
             owed_ns, rate = cluster.owed_ns(port), cluster.ports.ports[port].rate_bytes_per_s
-            before = self._told.get(port)
+            before = self._sent_of.get(port)
             if before is not None and before[1] == rate and not _moved(before[0], owed_ns):
                 continue
-            self._told[port] = owed_ns, rate
+            self._sent_of[port] = owed_ns, rate
             if message is None:
                 message = pb.ToNode(promises=pb.Promises(term=term))
             message.promises.port.append(self._number[port])

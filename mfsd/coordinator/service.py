@@ -138,7 +138,7 @@ class Service:
             if self.cluster is not None or role.leader:
                 self._log.info("stands-by", leader=role.leader or "unknown", term=role.term)
             self.cluster = None
-        self._tell_watchers()
+        self._notify_watchers()
         for session in self.sessions.values():
             self._greet(session)
 
@@ -307,9 +307,9 @@ class Service:
     def _owes_another(self) -> None:
         """What is owed at some port may have changed."""
         self._promises_wanted.set()
-        self._tell_watchers()
+        self._notify_watchers()
 
-    def _tell_watchers(self) -> None:
+    def _notify_watchers(self) -> None:
         for changed in self.watchers:
             changed()
 

@@ -7,6 +7,7 @@ numbers.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from msgspec import Struct
 
@@ -14,7 +15,9 @@ from mfsd.fabric.policy import EcnThresholds, PfcWatchdog, PolicyError, Profile,
 
 PFC_FRAME_BYTES = 64
 LIGHT_NS_PER_M = 5.0
-_RANGE = re.compile(r"\[(\d+)-(\d+)(?::(\d+))?\]")
+PORTS_MAX = 4096
+"""More than any switch has."""
+_RANGE = re.compile(r"\[([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?\]")
 
 
 class Queue(Struct, frozen=True):
@@ -94,11 +97,22 @@ def expand_ports(text: str) -> list[str]:
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
         if last < first or step < 1:
             raise ValueError(f"--ports: {part!r} is an empty range; write [FIRST-LAST] or [FIRST-LAST:STEP]")
+        if _RANGE.search(part, match.end()):
+            raise ValueError(f"--ports: {part!r} has two ranges; write one range a part, and parts with commas between")
+        if len(range(first, last + 1, step)) > PORTS_MAX:
+            raise ValueError(f"--ports: {part!r} is more than {PORTS_MAX} ports; write a shorter range")
         names += [part[: match.start()] + str(n) + part[match.end() :] for n in range(first, last + 1, step)]
-    doubled = {n for n in names if names.count(n) > 1}
-    if doubled:
-        raise ValueError(f"--ports: {sorted(doubled)[0]} is listed twice; list every port once")
+    check_once(names, "list every port once")
     return names
+
+
+def check_once(names: list[str], remedy: str) -> None:
+    """Raises ValueError for the first name that is there twice."""
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
+    if doubled:
+        raise ValueError(f"--ports: {doubled[0]} is listed twice; {remedy}")
+    if len(names) > PORTS_MAX:
+        raise ValueError(f"--ports: {len(names)} names are more than {PORTS_MAX} ports; list fewer")
 
 
 def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str]]:
@@ -115,10 +129,9 @@ def parse_ports(profile: Profile, values: tuple[str, ...]) -> dict[str, list[str
     flat = [n for names_ in ports.values() for n in names_]
     if not flat:
         raise ValueError("--ports: no port named; write for example --ports hosts=Ethernet0,Ethernet4")
+    check_once(flat, "a port belongs to one group")
     for name in flat:
-        if flat.count(name) > 1:
-            raise ValueError(f"--ports: {name} is listed twice; a port belongs to one group")
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9./:_-]{0,31}|\d+(/\d+)+", name):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9./:_-]{0,31}|[0-9]+(/[0-9]+)+", name):
             raise ValueError(f"--ports: {name!r} is no port name; use letters, digits and ./:_-")
     return ports
 

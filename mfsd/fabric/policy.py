@@ -8,6 +8,7 @@ are milliseconds.
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +22,9 @@ Dscp = Annotated[int, Meta(ge=0, le=63)]
 Priority = Annotated[int, Meta(ge=0, le=7)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,23}$")]
+SpeedGbps = Annotated[float, Meta(ge=0.001, le=10_000)]
+GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}")
+"""A part of names on switches."""
 
 SHIPPED = "policy.toml"
 MFS_CLASSES = 8
@@ -72,7 +76,7 @@ class BestEffort(Struct, frozen=True, forbid_unknown_fields=True):
 class EcnThresholds(Struct, frozen=True, forbid_unknown_fields=True):
     """Where marking starts, where it reaches `mark_percent`, for ports of one speed."""
 
-    speed_gbps: Annotated[float, Meta(gt=0)]
+    speed_gbps: SpeedGbps
     min_bytes: Annotated[int, Meta(ge=1024)]
     max_bytes: Annotated[int, Meta(ge=1024)]
     mark_percent: Annotated[int, Meta(ge=1, le=100)]
@@ -96,7 +100,7 @@ class Buffers(Struct, frozen=True, forbid_unknown_fields=True):
 class PortGroup(Struct, frozen=True, forbid_unknown_fields=True):
     """Ports that are alike. Cable length and MTU decide the headroom a lossless class needs."""
 
-    speed_gbps: Annotated[float, Meta(gt=0)]
+    speed_gbps: SpeedGbps
     cable_m: Annotated[int, Meta(ge=1, le=40000)] = 5
     mtu_bytes: Annotated[int, Meta(ge=1280, le=9216)] = 9216
 
@@ -173,6 +177,9 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     tables = data.get("profiles")
     if not isinstance(tables, dict) or not tables:
         raise PolicyError(f"{label}: profiles: no profile found; start one with [profiles.NAME]")
+    for name in tables:
+        if not name.isprintable():  # it is in a comment of what is rendered
+            raise PolicyError(f"{label}: profiles: {name!r} is no name; use characters that can be printed")
     return {name: _profile(f"{label}: profiles.{name}", table) for name, table in tables.items()}
 
 
@@ -197,11 +204,20 @@ def _profile(where: str, table: Any) -> Profile:
 
 def validate(profile: Profile, where: str = "profile") -> None:
     """Raises PolicyError for the first thing in `profile` that cannot work on any switch."""
+    _check_group_names(profile, where)
     _check_names_and_dscps(profile, where)
     _check_order(profile, where)
     _check_shares(profile, where)
     _check_thresholds(profile, where)
     _check_fold(profile, where)
+
+
+def _check_group_names(profile: Profile, where: str) -> None:
+    for name in profile.port_groups:
+        if not GROUP_NAME.fullmatch(name):
+            raise PolicyError(
+                f"{where}.port_groups: {name!r} is no name for switches; use up to 24 letters, digits, - and _"
+            )
 
 
 def _check_names_and_dscps(profile: Profile, where: str) -> None:
@@ -214,6 +230,9 @@ def _check_names_and_dscps(profile: Profile, where: str) -> None:
         at = f"{where}.classes[{i}]"
         if c.name in names:
             raise PolicyError(f"{at}.name: {c.name!r} is used twice; every class needs its own name")
+        for taken, priority in (("control", profile.control.priority), ("best-effort", profile.best_effort.priority)):
+            if c.name == taken and c.priority != priority:
+                raise PolicyError(f"{at}.name: {c.name!r} is what priority {priority} is called; use another name")
         names.add(c.name)
         if c.priority in priorities:
             raise PolicyError(
@@ -267,6 +286,13 @@ def _check_order(profile: Profile, where: str) -> None:
             f"{where}.best_effort.priority: {profile.best_effort.priority} would go before strict "
             "class traffic on "
             f"{lowest_strict}; use a lower number"
+        )
+    shares = next((c for c in profile.classes if c.priority == profile.best_effort.priority), None)
+    dwrr = next((c for c in profile.classes if c.scheduling == "dwrr"), None)
+    if shares and dwrr and shares.scheduling == "strict":
+        raise PolicyError(
+            f"{where}.best_effort.priority: {shares.priority} is strict {shares.name}'s, above dwrr {dwrr.name}; "
+            f"unmarked traffic would starve it: use {dwrr.priority} or less"
         )
     for i, c in enumerate(profile.classes):
         if c.scheduling == "dwrr" and c.priority > lowest_strict:

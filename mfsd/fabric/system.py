@@ -70,6 +70,10 @@ class SwitchSystem(ABC):
         """What must change in `running` to become `rendered`, inside the parts that MFS owns. Raises ValueError when
         `running` cannot be read."""
 
+    def port_name(self, name: str) -> str:
+        """As the running configuration has it, of a name that fits `port_pattern`."""
+        return name
+
     def render(self, plan: Plan) -> Rendered:
         """The configuration of `plan`, and what of the plan is not in it."""
         import jinja2

@@ -12,6 +12,7 @@ different control sockets may still want the same attach socket: the one that li
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -20,6 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 CONTROL_FOLDER_SUFFIX = "-control"
+REMEDY = (
+    "run as a user who may write there, or choose another place with --socket (programs find it by MFS_SOCKET) or "
+    "socket.control"
+)
 
 
 def control_beside(path: Path) -> Path:
@@ -68,10 +73,7 @@ class Address:
                 )
             self._lock = self._take_lock()
         except OSError as error:
-            raise AddressError(
-                f"{error.filename or control}: cannot be created: {error.strerror}; run as a user who may write there, "
-                "or choose another place with --socket (programs find it by MFS_SOCKET) or socket.control"
-            ) from error
+            raise AddressError(f"{error.filename or control}: cannot be created: {error.strerror}; {REMEDY}") from error
 
     def listen(self, kind: socket.SocketKind, path: Path, mode: int, group: int | None) -> socket.socket:
         """Returns a listening, non-blocking unix socket at one of the two paths, with these permissions."""
@@ -102,7 +104,8 @@ class Address:
             listener.setblocking(False)
         except OSError as error:
             listener.close()
-            raise AddressError(f"{path}: cannot listen: {error.strerror}") from error
+            remedy = f"; {REMEDY}" if error.errno in (errno.EACCES, errno.EPERM) else ""
+            raise AddressError(f"{path}: cannot listen: {error.strerror}{remedy}") from error
         except AddressError:
             listener.close()
             raise

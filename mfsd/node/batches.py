@@ -166,13 +166,13 @@ class Batches:
         for client_id, slot, snapshot in changed:
             for batch_id in self._put((client_id, slot), snapshot):
                 touched[batch_id] = None
-        self._tell(touched)
+        self._report_changed(touched)
 
     def client_gone(self, client_id: int) -> None:
         """Forgets a client that has ended, and its batches."""
         gone = [place for place in self._snapshots if place[0] == client_id]
         touched = {batch_id: None for place in gone for batch_id in self._forget(place)}
-        self._tell(touched, whole=False)
+        self._report_changed(touched, whole=False)
 
     def _put(self, place: Place, snapshot: BatchSnapshot | None) -> Iterator[int]:
         """Yields the batches that changed: the one that is there now, and the one before it if that is another."""
@@ -199,7 +199,7 @@ class Batches:
         del self._members[snapshot.batch_id][place]
         yield snapshot.batch_id
 
-    def _tell(self, touched: Mapping[int, None], *, whole: bool = True) -> None:
+    def _report_changed(self, touched: Mapping[int, None], *, whole: bool = True) -> None:
         """Reports the batches. `whole`: a batch that has ended moved all that it had to."""
         for batch_id in touched:
             members = [self._snapshots[place] for place in self._members.get(batch_id, ())]

@@ -19,6 +19,10 @@ class Unreachable(Exception):
     """No daemon answers. ``str()`` names the socket and the remedy."""
 
 
+class Forbidden(Unreachable):
+    """This user may not open the control socket, whether a daemon is there or not."""
+
+
 class Refused(Exception):
     """The daemon answered with an error."""
 
@@ -113,7 +117,7 @@ def _explained(control: Path, timeout_s: float) -> Iterator[None]:
             "if mfsd.toml sets socket.control, that one with --control or MFS_CONTROL"
         ) from error
     except PermissionError as error:
-        raise Unreachable(f"{control}: permission denied: run as root or as a member of the socket's group") from error
+        raise Forbidden(f"{control}: permission denied: run as root or as a member of the socket's group") from error
     except (TimeoutError, BlockingIOError) as error:
         raise Unreachable(
             f"mfsd at {control} does not answer within {timeout_s:g} s: it hangs or is stopped"

@@ -32,7 +32,7 @@ class Discovery:
         self._ask = ask
         self._sysfs = sysfs
         self._by_verbs: dict[str, int] = {}
-        self._said = ""
+        self._logged = ""
         self._wanted = asyncio.Event()
 
     def rates(self) -> dict[str, int]:
@@ -52,12 +52,12 @@ class Discovery:
                 try:
                     answer = await self._ask()
                 except VerbsMissing as error:
-                    self._say("sysfs", why=error)
+                    self._log_once("sysfs", why=error)
                     return
                 except VerbsFailed as error:
-                    self._say("sysfs", why=error)
+                    self._log_once("sysfs", why=error)
                 else:
-                    self._say("libibverbs", python=answer.python)
+                    self._log_once("libibverbs", python=answer.python)
                     rates = {name: device.rate_bytes_per_s for name, device in answer.devices.items()}
                     if rates != self._by_verbs:
                         self._by_verbs = rates
@@ -66,7 +66,7 @@ class Discovery:
             await asyncio.sleep(INTERVAL_S)
             await self._wanted.wait()
 
-    def _say(self, source: str, **values: object) -> None:
-        if source != self._said:
-            self._said = source
+    def _log_once(self, source: str, **values: object) -> None:
+        if source != self._logged:
+            self._logged = source
             self._log.info("devices", source=source, **values)

@@ -68,14 +68,14 @@ class LoadReports:
         self._uses_reported: dict[str, PortUse] = {}
         self._counted: dict[int, deque[_Counted]] = {}
         """The latest samples of each NIC."""
-        self._looked_ns = clock_ns() - INTERVAL_NS
+        self._read_ns = clock_ns() - INTERVAL_NS
 
     def sample(self) -> None:
         """Reports loads and uses that have changed since the last report. Call it with each heartbeat, for instance."""
         now_ns = self._clock_ns()
-        if now_ns - self._looked_ns < INTERVAL_NS:
+        if now_ns - self._read_ns < INTERVAL_NS:
             return
-        self._looked_ns = now_ns
+        self._read_ns = now_ns
         for nic, name in self._nic_names().items():
             stats = self._facts.nic_stats(nic)
             now = _Counted(

@@ -33,11 +33,11 @@ class TierReports:
             reading = asyncio.ensure_future(asyncio.to_thread(self._read))
             done, _ = await asyncio.wait({reading}, timeout=self._stuck_s)
             if not done:
-                self._tell(NodeTiers())
-            self._tell(await reading)
+                self._report_if_new(NodeTiers())
+            self._report_if_new(await reading)
             await asyncio.sleep(self._interval_s)
 
-    def _tell(self, found: NodeTiers) -> None:
+    def _report_if_new(self, found: NodeTiers) -> None:
         if found != self._reported:
             self._reported = found
             self._report(found)

@@ -107,7 +107,7 @@ class Why:
         """Remembers for each request the longest of its waits, and behind whom it was."""
         now_ns = self._clock_ns()
         if 0 < self._tracer.waiting() <= SAMPLED_TASKS_MAX:
-            for wait in self._looked(now_ns):
+            for wait in self._longest_waits(now_ns):
                 place = (wait.client_id, wait.request_id)
                 before = self._waits.pop(place, None)
                 self._waits[place] = wait if before is None else _longer(before, wait)
@@ -117,7 +117,7 @@ class Why:
     def _old(self, at_ns: int) -> bool:
         return self._clock_ns() - at_ns > REMEMBERED_S * 1e9
 
-    def _looked(self, now_ns: int) -> list[_Wait]:
+    def _longest_waits(self, now_ns: int) -> list[_Wait]:
         directions: defaultdict[tuple[int, int], list[Seen]] = defaultdict(list)
         for seen in self._tracer.everything():
             if seen.state.queued and not seen.state.in_flight:

@@ -176,11 +176,11 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self.action_view(1)
-        self._timer = self.set_interval(self._interval_s, self._look)
-        self._look()
+        self._timer = self.set_interval(self._interval_s, self._sample)
+        self._sample()
 
     @work(thread=True, exclusive=True, group="sample")
-    def _look(self) -> None:
+    def _sample(self) -> None:
         """Asks in a thread, so that a daemon that hangs does not freeze the keyboard."""
         if self._paused:
             return
@@ -238,7 +238,7 @@ class Top(App[None]):
         before, self.shows_requests = self.shows_requests, event.pane.id in REQUEST_VIEWS
         self._show_table()
         if self.shows_requests and not before:
-            self._look()
+            self._sample()
 
     def action_help(self) -> None:
         self.push_screen(_Help())
@@ -264,7 +264,7 @@ class Top(App[None]):
         nearest = min(range(len(INTERVALS_S)), key=lambda at: abs(INTERVALS_S[at] - self._interval_s))
         self._interval_s = INTERVALS_S[min(len(INTERVALS_S) - 1, max(0, nearest + step))]
         self._timer.stop()
-        self._timer = self.set_interval(self._interval_s, self._look)
+        self._timer = self.set_interval(self._interval_s, self._sample)
 
     def action_filter(self) -> None:
         field = self.query_one("#filter", Input)

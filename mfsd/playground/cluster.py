@@ -33,6 +33,8 @@ COORDINATOR_PORT = 7400
 PAGE_PORT = 7480
 DROP_BUDGET = 0.25
 """Share of requests that may be pruned: few are under way here, and some of them shall be seen."""
+RATE_LEAST_BYTES_PER_S, RATE_MOST_BYTES_PER_S = 10**6 // 8, 10**13 // 8
+"""As configurations have it."""
 MAX_HOLD = "5s"
 """The most that a configuration may have."""
 CHECKOUT_ETCD = Path(__file__).parents[2] / "build/debian/etcd-server/usr/bin/etcd"
@@ -41,9 +43,8 @@ CHECKOUT_ETCD = Path(__file__).parents[2] / "build/debian/etcd-server/usr/bin/et
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
-    rate: str
-    """Of every node's device, as in 1gbit."""
     rate_bytes_per_s: int
+    """Of every node's device."""
     load: bool
     etcd: str | None
     """The program; None: one coordinator leads alone."""
@@ -51,6 +52,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def coordinators(self) -> int:
         return 2 if self.etcd else 1
+
+    @property
+    def fastest_bytes_per_s(self) -> int:
+        """Of the link of the node that decodes: where there is a load, it has as much as all that prefill."""
+        return self.rate_bytes_per_s * (link_share(self.nodes - 1, self.nodes) if self.load else 1)
 
 
 def find_etcd() -> str | None:
@@ -174,7 +180,8 @@ class Cluster:
             config = self._folder / f"coordinator{at}.toml"
             config.write_text(
                 'log_level = "warning"\n[coordinator]\n'
-                f'rate_default = "{self._options.rate}"\nweb = "{CONTROL_ADDRESS}:{PAGE_PORT + at}"\n'
+                f'rate_default = "{_bits(self._options.rate_bytes_per_s)}"\n'
+                f'web = "{CONTROL_ADDRESS}:{PAGE_PORT + at}"\n'
                 f"[policy]\ndrop_budget = {DROP_BUDGET}\n"
             )
             command = [*_mfsd(), "--coordinator", "--config", str(config)]
@@ -203,7 +210,7 @@ class Cluster:
     def _rate(self, node: Node) -> str:
         """Of its link: where there is a load, the node that decodes has as much as all that prefill."""
         times = link_share(self._state.nodes.index(node), len(self._state.nodes)) if self._options.load else 1
-        return f"{self._options.rate_bytes_per_s * 8 * times}bit" if times > 1 else self._options.rate
+        return _bits(self._options.rate_bytes_per_s * times)
 
     def _configuration(self, node: Node) -> str:
         addresses = ", ".join(f'"{c.inside}"' for c in self._state.coordinators)
@@ -242,6 +249,11 @@ def with_device(node: Node, rate: str | None = None) -> list[str]:
     """In front of a command that shall find the node's RDMA device."""
     command = [*python_module("mfsd.soft_roce.launcher"), "--netdev", "eth0", "--device", node.device]
     return [*command, *(["--rate", rate] if rate else []), "--"]
+
+
+def _bits(rate_bytes_per_s: int) -> str:
+    """As all programs here read it; people write rates in more ways than each of them takes."""
+    return f"{rate_bytes_per_s * 8}bit"
 
 
 def _mfsd() -> list[str]:

@@ -74,9 +74,9 @@ def die_with_parent() -> None:
 
 def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | None = None) -> int:
     """Calls `function` in a child process inside new user (unless root), mount, process and network namespaces; answers
-    what it answers, 130 when interrupted. SIGINT and SIGTERM reach it as KeyboardInterrupt. `started` is called there
-    first, with that process's number as seen from here: a process that joins it later needs that. SandboxError: not
-    possible here."""
+    what it answers, 130 when interrupted. SIGINT, SIGTERM and a closed terminal reach it as KeyboardInterrupt.
+    `started` is called there first, with that process's number as seen from here: a process that joins it later needs
+    that. SandboxError: not possible here."""
     ready, tell = os.pipe()
     signals = _Signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until all processes know what to do then
@@ -92,7 +92,8 @@ def run_sandboxed(function: Callable[[], int], started: Callable[[int], None] | 
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(keeper, signal.SIGTERM)
 
-    before = {number: signal.signal(number, forward) for number in ENDING}
+    closed = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []  # else it shall outlive that
+    before = {number: signal.signal(number, forward) for number in (*ENDING, *closed)}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     try:
         with os.fdopen(ready) as pipe:
@@ -163,6 +164,7 @@ def _keep(function: Callable[[], int], started: Callable[[int], None] | None, te
     if child == 0:
         _first(function, started, tell, signals)
     os.close(tell)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as SIGINT; the programs inside shall not inherit that
     signal.signal(signal.SIGTERM, lambda *_: signals.send(child))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     status = _ended(child, lambda: signals.repeat(child))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -71,30 +72,51 @@ def own_folder() -> Iterator[Path]:
         raise PlaygroundError(
             f"{folder}: too long for the path of a socket; set TMPDIR to a short path, for example /tmp"
         )
-    _make(folder)
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = _locked(folder)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PlaygroundError(
-                f"{folder}: a playground of yours already runs; end it, or use it: mfsctl playground shell node1"
-            ) from None
         for entry in folder.iterdir():  # what one left that was killed
             if entry.name != "lock":
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        yield folder
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """Makes the folder and locks it; the descriptor. PlaygroundError when another playground has it."""
+    while True:
+        _make(folder)
+        try:
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:  # one that ends has just removed the folder
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise PlaygroundError(
+                f"{folder}: a playground of yours already runs; end it, or use it: mfsctl playground shell node1"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), (folder / "lock").lstat()):
+                return lock
+        os.close(lock)  # of one that has just ended: no other process would find it
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        _own_alone(folder)
     except OSError as error:
         raise PlaygroundError(f"{folder}: {error.strerror}; set TMPDIR to a folder that you may write to") from None
+
+
+def _own_alone(folder: Path) -> None:
+    """Raises PlaygroundError where another user could have written it: what it says would be theirs. OSError."""
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PlaygroundError(f"{folder} is not a folder of your own alone; remove it or set TMPDIR")
 
@@ -111,6 +133,7 @@ def running() -> State:
     """The playground of this user that runs now. PlaygroundError when there is none."""
     folder = folder_of_user()
     try:
+        _own_alone(folder)
         lock = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         raise _none() from None
@@ -126,6 +149,11 @@ def running() -> State:
         return msgspec.json.decode((folder / "playground.json").read_bytes(), type=State)
     except FileNotFoundError:
         raise PlaygroundError("the playground is still starting; try again when it has printed its addresses") from None
+    except OSError as error:
+        raise PlaygroundError(f"{folder / 'playground.json'}: cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        problem = f"{error}; start the playground again, as after an upgrade"
+        raise PlaygroundError(f"{folder / 'playground.json'}: {problem}") from None
 
 
 def _none() -> PlaygroundError:

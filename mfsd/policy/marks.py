@@ -98,6 +98,10 @@ def checked(marks: Marks) -> Marks:
             raise ValueError(f"sizes: {name} has none; use reuse or p2d")
         if list(edges) != sorted(set(edges)) or (edges and edges[0] < 1):
             raise ValueError(f"sizes: {name} has {list(edges)}: use rising sizes above 0")
+        if edges and len(marks.stages[stage]) == 1:
+            raise ValueError(
+                f"sizes: {name} has one class here, whatever the size: leave {name} out, or choose a profile with more"
+            )
         if len(edges) >= len(marks.stages[stage]):
             raise ValueError(
                 f"sizes: {name} has {len(edges)} of them for {len(marks.stages[stage])} classes; "

@@ -37,13 +37,13 @@ class Certificates:
         """Raises TlsError if the files cannot be used."""
         self._files = files
         self._log = log
-        self._stamp = self._look()
+        self._stamp = self._file_stamps()
         self._pem = Pem(*read_pem(files))
         self._refused: object = None
 
     def current(self) -> Pem:
         """Returns the same object as before unless the files have changed."""
-        stamp = self._look()
+        stamp = self._file_stamps()
         if stamp != self._stamp and stamp != self._refused:
             try:
                 pem = Pem(*read_pem(self._files))
@@ -57,7 +57,7 @@ class Certificates:
                     self._log.info("certificates-renewed", certificate=self._files.certificate)
         return self._pem
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _file_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         found: list[tuple[int, int, int] | None] = []
         for path in (self._files.ca, self._files.certificate, self._files.key):
             if path is None:

@@ -120,6 +120,8 @@ def is_name(text: str) -> bool:
 
 def address_problem(text: str) -> str | None:
     """Returns why `text` is not HOST:PORT; None if it is."""
+    if "://" in text:
+        return "it is a URL: leave out the scheme"
     host, colon, port = text.rpartition(":")
     if not colon or not host:
         return "host or port is missing"

@@ -11,8 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from mfsd.policy.serve import Policy
 from mfsd.policy.serve.meta import Decision, MetaState, Qos, Strategy, Views, configured, decide, llm
+from mfsd.policy.serve.meta.guard import Bypass
 from mfsd.policy.serve.pace import prefill_s_per_token
 from mfsd.policy.serve.perceive import Outputs, cost_of
 from mfsd.serve.endpoint import ask_endpoint
@@ -60,8 +63,10 @@ class Controller:
         self.latest: Decision | None = None
 
     def rest(self, resting: bool) -> None:
-        """An operator has chosen the policy, or gives the choice back."""
+        """An operator has chosen the policy, or gives the choice back. What comes meanwhile is not the doing of the
+        controller's own choice, so that is neither taken back nor learned from, and says nothing of a bypass."""
         self._resting = resting
+        self._state = msgspec.structs.replace(self._state, watch=None, pulled=None, bypass=Bypass())
         self.latest = None
 
     def tick(self) -> None:

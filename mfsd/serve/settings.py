@@ -3,12 +3,15 @@ state are written. From a TOML file, or from the same tables as the engine's own
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import msgspec.inspect
 
 from mfsd.policy.serve import ServeConfig, Service
 from mfsd.policy.serve.config import DAY_S
@@ -19,6 +22,11 @@ IMPORTANCE_MAX: Final = 1000
 NO_TIER: Final = "default"
 """What requests without a tier are called."""
 _DAY_MS: Final = DAY_S * 1e3
+_SENTENCE: Final = re.compile(
+    r"(?P<problem>Object contains unknown field `(?P<unknown>.*?)`|Invalid enum value '(?P<word>.*?)')"
+    r"(?P<where> - at `(?P<path>\$[^`]*)`)?"
+)
+"""Of msgspec, where it does not say what is allowed."""
 
 
 class SettingsError(ValueError):
@@ -116,7 +124,7 @@ def tables_in(path: Path) -> Any:
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise SettingsError(f"{path}: {_line(error)}") from None
+        raise SettingsError(f"{path}: {explained(error, Settings)}") from None
 
 
 def read_tables(tables: Any, where: str) -> Settings:
@@ -124,8 +132,38 @@ def read_tables(tables: Any, where: str) -> Settings:
     try:
         return msgspec.convert(tables, Settings)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise SettingsError(f"{where}: {_line(error)}") from None
+        raise SettingsError(f"{where}: {explained(error, Settings)}") from None
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def explained(error: Exception, struct: type[msgspec.Struct]) -> str:
+    """In one line, and with what is allowed where msgspec found a word or a key of `struct` that there is not."""
+    line = " ".join(str(error).split())
+    parts = _SENTENCE.fullmatch(line)
+    if not isinstance(error, msgspec.ValidationError) or parts is None:
+        return line
+    at = _type_at(struct, parts["path"] or "$")
+    hint = ""
+    if parts["unknown"] is not None and isinstance(at, msgspec.inspect.StructType):
+        names = [field.encode_name for field in at.fields]
+        close = difflib.get_close_matches(parts["unknown"], names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+    elif parts["word"] is not None and isinstance(at, msgspec.inspect.EnumType):
+        hint = f": use {', '.join(str(word.value) for word in at.cls)}"
+    return f"{parts['problem']}{hint}{parts['where'] or ''}"
+
+
+def _type_at(struct: type[msgspec.Struct], path: str) -> msgspec.inspect.Type | None:
+    """What belongs at a path of msgspec's, such as `$.tiers[...].ttft_ms`."""
+    at: msgspec.inspect.Type | None = msgspec.inspect.type_info(struct)
+    for name, entry in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path):
+        if isinstance(at, msgspec.inspect.UnionType):
+            at = next((kind for kind in at.types if not isinstance(kind, msgspec.inspect.NoneType)), None)
+        if name and isinstance(at, msgspec.inspect.StructType):
+            at = next((field.type for field in at.fields if field.encode_name == name), None)
+        elif entry and isinstance(at, msgspec.inspect.ListType):
+            at = at.item_type
+        elif entry and isinstance(at, msgspec.inspect.DictType):
+            at = at.value_type
+        else:
+            return None
+    return at

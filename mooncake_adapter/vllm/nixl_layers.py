@@ -120,7 +120,7 @@ class NixlPushes:
 
         def _handle_push_reg_notif(notification: bytes) -> None:
             received(notification)
-            self._look()
+            self._match_registrations()
 
         def _do_start_push_kv(request: str, blocks: Any, registration: Any) -> None:
             asked = self._asked.get(str(registration.get("request_id")))
@@ -179,7 +179,7 @@ class NixlPushes:
 
     # ---- in the writer thread ----------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _match_registrations(self) -> None:
         """Finds out who asks for a request that has not ended. Never raises."""
         pending = self._worker._pending_d_registrations
         for name in [name for name, asked in self._asked.items() if name not in pending and not asked.ending]:

@@ -74,7 +74,7 @@ static void queue_pair_make(struct device *d, unsigned i)
 		ready(d->qps[i]);
 		return;
 	}
-	d->qps[i]->verbs.qp.state = IBV_QPS_RTS;
+	mfs_qp_enter(d->qps[i], IBV_QPS_RTS);
 	d->qps[i]->attr.qkey = QKEY;
 }
 
@@ -239,7 +239,7 @@ static void step(struct device *d, struct input *in)
 	case 6: /* what was posted is forgotten, and may not complete any more */
 		qp = d->qps[take(in, 1) & 1];
 		poll(d);
-		if (qp->verbs.qp.state != IBV_QPS_RTS)
+		if (qp->state != IBV_QPS_RTS)
 			ready(qp);
 		else
 			state_set(qp, IBV_QPS_ERR, 0);

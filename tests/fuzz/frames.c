@@ -106,7 +106,7 @@ static void queue_pair_make(struct peer *p, struct input *in)
 
 	p->qp = mfs_qp_of(mfs_create_qp(p->pd, &init));
 	require(p->qp, "queue pair");
-	p->qp->verbs.qp.state = IBV_QPS_RTS;
+	mfs_qp_enter(p->qp, IBV_QPS_RTS);
 	p->qp->attr.qp_access_flags = attr.qp_access_flags;
 	p->qp->attr.dest_qp_num = 77;
 	p->qp->attr.max_rd_atomic = p->qp->attr.max_dest_rd_atomic = 4;
@@ -242,7 +242,7 @@ static void step(struct peer *p, struct input *in)
 		if (p->requests >= 0)
 			close(p->requests);
 		p->requests = -1;
-		if (!p->qp->responder && p->qp->verbs.qp.state == IBV_QPS_RTS) {
+		if (!p->qp->responder && p->qp->state == IBV_QPS_RTS) {
 			pthread_mutex_lock(&p->context->lock);
 			p->requests = connection_make(p, false);
 			pthread_mutex_unlock(&p->context->lock);

@@ -144,6 +144,8 @@ def test_the_configuration_in_force_says_where_each_value_is_from(busy: Daemon) 
     assert (values['nic."mfs0".rate']["value"], values['nic."mfs0".rate']["source"]) == ('"8mbit"', file)
     assert (values["arbiter.window"]["value"], values["arbiter.window"]["source"]) == ('"1us"', file)
     assert values["arbiter.heartbeat"]["source"] == "default"
+    misspelt = mfsctl(busy.socket, "config", "show", "arbitr.spin")
+    assert misspelt.returncode == 1 and "no key begins with 'arbitr.spin'" in misspelt.stderr
     changed = columns(mfsctl(busy.socket, "config", "show", "arbiter", "--changed").stdout)
     assert [row[0] for row in changed[1:]] == ["arbiter.stale_after", "arbiter.window", "arbiter.window_min"]
 

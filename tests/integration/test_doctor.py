@@ -26,6 +26,7 @@ from mfsd.observe.doctor.host import Host, run_program
 from tests.conftest import SoftRoce, wait_for_listener
 from tests.support.daemon import Daemon
 from tests.support.fabric import marked_with
+from tests.support.forked import Forked
 from tests.support.priority import may
 from tests.support.under_mfs import under_mfs
 from tests.support.waiting import eventually
@@ -130,6 +131,25 @@ def test_daemons_of_another_build(folder: Path, welcome: bytes, finding: str) ->
         (found,) = daemon_check._attach(host)
         thread.join()
     assert found.id == finding
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_a_user_who_may_not_open_the_sockets_is_not_told_to_start_a_daemon(folder: Path) -> None:
+    with Daemon(folder, LANE) as daemon:
+        host = Host(daemon.socket, daemon.control, "rocev2-2-lossless", load_profile("rocev2-2-lossless"))
+        with Forked(lambda: {f.id: f.remedy for f in daemon_check.run(host)}, uid=65_534) as user:
+            refused = user.result
+        daemon.socket.chmod(0o666)
+        with Forked(lambda: [f.id for f in daemon_check.run(host)], uid=65_534) as user:
+            assert user.result == ["daemon.control-out-of-reach"]
+    assert set(refused) == {"daemon.attach-refused", "daemon.control-out-of-reach"}
+    assert "socket.group" in refused["daemon.attach-refused"]
+
+
+def test_a_policy_that_there_is_not_is_wrong_usage_and_no_verdict(folder: Path) -> None:
+    command = [*DOCTOR, "--socket", str(folder / "none.sock"), "doctor", "--profile", "nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 2 and "profiles.nosuch: no such profile; there are" in done.stderr
 
 
 def test_programs_of_another_minor_version_are_named(folder: Path) -> None:

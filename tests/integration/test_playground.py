@@ -350,7 +350,7 @@ def test_without_one_the_remedy_is_reported(place: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("rate", ["fast", "none"])
+@pytest.mark.parametrize("rate", ["fast", "none", "100kbit", "11tbit"])
 def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
     result = subprocess.run(
         Playground.mfsctl("playground", "--rate", rate),
@@ -358,7 +358,7 @@ def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
         text=True,
         env={**os.environ, "TMPDIR": str(place)},
     )
-    assert result.returncode == 2 and "--rate" in result.stderr
+    assert result.returncode == 2 and "--rate" in result.stderr and "for example 1" in result.stderr
 
 
 @pytest.mark.slow
@@ -442,3 +442,19 @@ def observe_is_seen(playground: Playground) -> None:
     assert why.returncode == 0 and f"prefill, process {pid}: " in why.stdout, "a process id as status shows it out here"
     there = playground.run("flows", "--cluster", "--address", playground.coordinators, "--seconds", "3", "--json")
     assert there.returncode == 0 and '"node":"node3"' in there.stdout, (there.stdout, there.stderr)
+
+
+def test_a_reader_that_has_gone_ends_it_without_a_word(place: Path) -> None:
+    """As `| head` has."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    result = subprocess.run(
+        Playground.mfsctl("playground", "--nodes", "1", "--json"),
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(place)},
+    )
+    os.close(writes)
+    assert (result.returncode, result.stderr) == (141, "")
+    assert not list(place.iterdir())

@@ -214,3 +214,51 @@ def test_an_engine_that_was_there_before_and_died_starts_again_and_its_memory_is
         eventually(lambda: stages(front)["one"] == "stopped", "its end is seen")
         assert [front.post(body(model))[0] for model in ("two", "one")] == [200, 200]
         assert (len(one.pids()), len(two.pids())) == (2, 1)
+
+
+def test_a_silent_engine_that_was_there_before_is_not_started_a_second_time(tmp_path: Path) -> None:
+    one = Resident(tmp_path, "one")
+    with contextlib.ExitStack() as ends:
+        before = subprocess.Popen(one.command, cwd=ROOT)
+        ends.callback(before.wait)
+        ends.callback(before.kill)
+        eventually(one.answers, "the engine of another program")
+        before.send_signal(signal.SIGSTOP)
+        front = ends.enter_context(gateway(tmp_path, one.table() + FAST))
+        assert stages(front) == {"one": "runs"}, "it has its memory and its port"
+        assert front.post(body("one"))[0] == 503
+        before.send_signal(signal.SIGCONT)
+        eventually(lambda: front.status()["replicas"][0]["healthy"], "it answers again")
+        assert front.post(body("one"))[0] == 200 and len(one.pids()) == 1
+
+
+def test_memory_of_all_engines_that_were_there_before_is_taken(tmp_path: Path) -> None:
+    """Also where it is more than there should be: nothing is started beside them until one is gone."""
+    one, two, three = (Resident(tmp_path, name) for name in ("one", "two", "three"))
+    config = "".join(engine.table(memory_bytes=60) for engine in (one, two)) + three.table(memory_bytes=40)
+    config += "[residency]\nmemory_bytes = 100\n" + FAST
+    with contextlib.ExitStack() as ends:
+        before = [subprocess.Popen(engine.command, cwd=ROOT) for engine in (one, two)]
+        for process in before:
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+        eventually(lambda: one.answers() and two.answers(), "the engines of another program")
+        front = ends.enter_context(gateway(tmp_path, config))
+        pool = ends.enter_context(ThreadPoolExecutor(1))
+        assert stages(front) == {"one": "runs", "two": "runs", "three": "stopped"}
+        running = pool.submit(front.post, body("three"))
+        eventually(lambda: front.status()["queue"] == 1 or three.pids(), "it waits")
+        assert stages(front)["three"] == "stopped" and not three.pids()
+        before[0].kill()
+        assert running.result()[0] == 200
+
+
+def test_engines_end_with_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    """They would keep their memory, and the gateway that comes after would take them for another program's."""
+    one = Resident(tmp_path, "one")
+    with contextlib.ExitStack() as ends:
+        front = ends.enter_context(gateway(tmp_path, one.table() + FAST))
+        assert front.post(body("one"))[0] == 200
+        front.process.kill()
+        front.process.wait()
+        eventually(lambda: not one.answers(), "it ends, too", pause_s=0.02)

@@ -20,7 +20,7 @@ static unsigned beat(bool all)
 
 	now_ns += 10 * MS;
 	arbiter->now_ns = now_ns;
-	nic_tick(arbiter, all);
+	nics_measure(arbiter, all);
 	for (unsigned i = 0; i < NICS; i++)
 		n += arbiter->nic[i].measured_ns == now_ns;
 	return n;

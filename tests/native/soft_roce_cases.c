@@ -24,6 +24,7 @@ static const struct {
 	{ "late_peer", late_peer },
 	{ "flush_order", flush_order },
 	{ "state_machine", state_machine },
+	{ "state_noted_late", state_noted_late },
 	{ "send_queue_drained", send_queue_drained },
 	{ "shared_receives", shared_receives },
 	{ "atomics", atomics },
@@ -35,7 +36,10 @@ static const struct {
 	{ "many_queue_pairs", many_queue_pairs },
 	{ "memory_polling", memory_polling },
 	{ "forked_child", forked_child },
+	{ "completions_of_the_parent", completions_of_the_parent },
 	{ "deregistered_target", deregistered_target },
+	{ "registered_anew", registered_anew },
+	{ "reregistration_refused", reregistration_refused },
 	{ "datagrams", datagrams },
 	{ "datagram_scatter", datagram_scatter },
 	{ "datagram_reply", datagram_reply },
@@ -54,6 +58,10 @@ static const struct {
 	{ "rnr_retries_end", rnr_retries_end },
 	{ "refused_takes_no_receive", refused_takes_no_receive },
 	{ "shared_receives_in_turn", shared_receives_in_turn },
+	{ "descriptors_used_up", descriptors_used_up },
+	{ "events_of_the_destroyed", events_of_the_destroyed },
+	{ "cancelled_threads", cancelled_threads },
+	{ "stopped_while_receiver_is_not_ready", stopped_while_receiver_is_not_ready },
 };
 
 int main(int argc, char **argv)

@@ -28,6 +28,8 @@ void receive_too_small(void);
 void receiver_not_ready(void);
 void rnr_retries_exceeded(void);
 void deregistered_target(void);
+void registered_anew(void);
+void reregistration_refused(void);
 
 /* soft_roce_cases_states.c */
 void peer_destroyed(void);
@@ -35,8 +37,10 @@ void peer_missing(void);
 void late_peer(void);
 void flush_order(void);
 void state_machine(void);
+void state_noted_late(void);
 void send_queue_drained(void);
 void forked_child(void);
+void completions_of_the_parent(void);
 
 /* soft_roce_cases_queues.c */
 void shared_receives(void);
@@ -65,5 +69,11 @@ void receiver_ready_again(void);
 void rnr_retries_end(void);
 void refused_takes_no_receive(void);
 void shared_receives_in_turn(void);
+
+/* soft_roce_cases_process.c */
+void descriptors_used_up(void);
+void events_of_the_destroyed(void);
+void cancelled_threads(void);
+void stopped_while_receiver_is_not_ready(void);
 
 #endif

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "soft_roce_cases.h"
 
+#include <stdbool.h>
+
 /* After a refused request: it completes with the reason, what follows is flushed in order, the peer is notified of
  * it. */
 static void refused(int access, enum ibv_wr_opcode opcode, uint64_t address_shift, uint32_t key_shift,
@@ -259,4 +261,70 @@ void deregistered_target(void)
 	pair_close(pair);
 	free(source);
 	free(target);
+}
+
+/* What arrives after a key was given other memory goes there, even in the middle of a message: the memory before may
+ * be freed. */
+void registered_anew(void)
+{
+	const size_t size = 64 << 20;
+	uint8_t *before = map_memory(size), *after = map_memory(size), *source = map_memory(size);
+	struct side pair[2];
+	struct ibv_send_wr *bad;
+
+	pair_open(pair, 4096, &defaults);
+	/* both times under the same addresses, so that the message is allowed on */
+	struct ibv_mr *to = ibv_reg_mr_iova(pair[1].pd, before, size, (uintptr_t)after, ALL_ACCESS);
+	struct ibv_mr *from = ibv_reg_mr(pair[0].pd, source, size, 0);
+	CHECK(to && from);
+	struct ibv_sge sge = { .addr = (uintptr_t)source, .length = (uint32_t)size, .lkey = from->lkey };
+	struct ibv_send_wr wr = { .wr_id = 1,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED };
+
+	memset(source, 1, size);
+	wr.wr.rdma.remote_addr = (uintptr_t)after;
+	wr.wr.rdma.rkey = to->rkey;
+	CHECK_EQUAL(ibv_post_send(pair[0].qp, &wr, &bad), 0);
+	for (double end = seconds() + WAIT_S; !*(volatile uint8_t *)before;)
+		CHECK(seconds() < end);
+	CHECK_EQUAL(ibv_rereg_mr(to, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, after, size, 0), 0);
+	bool whole = before[size - 1];
+	memset(before, 2, size);
+	expect(pair[0].cq, 1, IBV_WC_SUCCESS);
+	for (size_t i = 0; i < size; i++)
+		CHECK_EQUAL(before[i], 2);
+	/* where the message has been faster, nothing is left of it */
+	CHECK_EQUAL(after[size - 1], !whole);
+	CHECK_EQUAL(ibv_dereg_mr(to), 0);
+	CHECK_EQUAL(ibv_dereg_mr(from), 0);
+	pair_close(pair);
+	free(before);
+	free(after);
+	free(source);
+}
+
+/* What cannot be registered cannot be put in its place either, and what was there before stays. */
+void reregistration_refused(void)
+{
+	struct side pair[2];
+	const int access = IBV_REREG_MR_CHANGE_ACCESS, place = IBV_REREG_MR_CHANGE_TRANSLATION;
+	uint8_t *memory;
+
+	pair_open(pair, 4096, &defaults);
+	memory = pair[1].memory;
+	CHECK(ibv_rereg_mr(pair[1].mr, place, NULL, memory, SIZE_MAX, 0) != 0);
+	CHECK(ibv_rereg_mr(pair[1].mr, access, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE) != 0);
+	CHECK(ibv_rereg_mr(pair[1].mr, access, NULL, NULL, 0, ALL_ACCESS | IBV_ACCESS_MW_BIND) != 0);
+	CHECK(ibv_rereg_mr(pair[1].mr, access, NULL, NULL, 0, ALL_ACCESS | IBV_ACCESS_ZERO_BASED) != 0);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 1, 0, 4096), 0);
+	expect(pair[0].cq, 1, IBV_WC_SUCCESS);
+	CHECK_EQUAL(ibv_rereg_mr(pair[1].mr, place, NULL, memory + 2048, 2048, 0), 0);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 2, 2048, 2048), 0);
+	expect(pair[0].cq, 2, IBV_WC_SUCCESS);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 3, 0, 2048), 0);
+	expect(pair[0].cq, 3, IBV_WC_REM_ACCESS_ERR);
+	pair_close(pair);
 }

@@ -147,6 +147,24 @@ void state_machine(void)
 	side_close(&side);
 }
 
+/* ibv_modify_qp and ibv_query_qp of libibverbs note a queue pair's state without a lock, when they know it: a queue pair
+ * that has failed meanwhile has failed. */
+void state_noted_late(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init;
+	struct side pair[2];
+
+	pair_open(pair, 4096, &defaults);
+	CHECK_EQUAL(ibv_modify_qp(pair[0].qp, &attr, IBV_QP_STATE), 0);
+	pair[0].qp->state = IBV_QPS_RTS;
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 1, 0, 8), 0);
+	expect(pair[0].cq, 1, IBV_WC_WR_FLUSH_ERR);
+	CHECK_EQUAL(ibv_query_qp(pair[0].qp, &attr, IBV_QP_STATE, &init), 0);
+	CHECK_EQUAL(attr.qp_state, IBV_QPS_ERR);
+	pair_close(pair);
+}
+
 /* In SQD nothing new is sent, what was begun ends, then there is an event. */
 void send_queue_drained(void)
 {
@@ -200,5 +218,30 @@ void forked_child(void)
 		expect(pair[1].cq, i, IBV_WC_SUCCESS);
 		expect(pair[0].cq, i, IBV_WC_SUCCESS);
 	}
+	pair_close(pair);
+}
+
+/* Nor does a child take completions: they are its parent's, one of whose threads may be at the queue in this moment. */
+void completions_of_the_parent(void)
+{
+	struct pair_options options = defaults;
+	struct side pair[2];
+	int status;
+
+	options.with_channel = 1;
+	pair_open(pair, 4096, &options);
+	CHECK_EQUAL(ibv_req_notify_cq(pair[0].cq, 0), 0);
+	CHECK_EQUAL(post(&pair[0], &pair[1], IBV_WR_RDMA_WRITE, 1, 0, 8), 0);
+	struct pollfd file = { .fd = pair[0].channel->fd, .events = POLLIN };
+	CHECK_EQUAL(poll(&file, 1, WAIT_S * 1000), 1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		expect_nothing(pair[0].cq);
+		exit(0);
+	}
+	CHECK_EQUAL(waitpid(child, &status, 0), child);
+	CHECK_EQUAL(status, 0);
+	expect(pair[0].cq, 1, IBV_WC_SUCCESS);
 	pair_close(pair);
 }

@@ -1,16 +1,17 @@
-/* What a heartbeat costs the arbiter's thread: heartbeat NICS PROGRAMS ROUNDS; prints JSON.
+/* Measures what a heartbeat costs the arbiter's thread: heartbeat NICS PROGRAMS ROUNDS; prints JSON.
  *
- * Programs that say nothing, at NICs through which nothing goes, while something is in flight elsewhere: with each heartbeat the
- * arbiter reads counters and writes the outlook page. Processor time of both, the median of the rounds.
+ * The programs send nothing and the NICs carry nothing, as while something is in flight elsewhere. With
+ * each heartbeat the arbiter reads counters and writes the outlook page. The result is the processor time
+ * of both, as the median of the rounds.
  */
 #define _GNU_SOURCE
 #include "../../../csrc/arbiter/arbiter.c"
 
 #include <stdio.h>
 
-#define RATE 50000000000ull /* bytes a second */
+#define RATE 50000000000ull /* bytes per second */
 #define HEARTBEAT_NS 10000000ull
-#define FORGOTTEN 2000u /* heartbeats: NICs are new, and so in use, until then */
+#define FORGOTTEN 2000u /* heartbeats until the new NICs no longer count as in use */
 
 static void must(bool holds, const char *what)
 {
@@ -41,7 +42,7 @@ static uint64_t beat(struct mfs_arbiter *arbiter)
 
 	arbiter->now_ns += HEARTBEAT_NS;
 	start_ns = cpu_ns();
-	nic_tick(arbiter, false);
+	nics_measure(arbiter, false);
 	outlook_write(arbiter, arbiter->now_ns);
 	return cpu_ns() - start_ns;
 }

@@ -1,6 +1,8 @@
-/* A verbs library whose post_send and poll_cq do next to nothing: what is measured above it is the shim alone.
+/* A verbs library whose post_send and poll_cq do next to nothing, so what is measured above it is only the
+ * shim.
  *
- * `null_open` opens the device behind the shim's back: the same program can call the bare and the patched operations.
+ * `null_open` opens the device without the shim. So one program can call both the bare and the patched
+ * operations.
  */
 #include <infiniband/verbs.h>
 #include <stdlib.h>

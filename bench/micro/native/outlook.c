@@ -1,8 +1,12 @@
-/* Readings of the outlook page of a running daemon: outlook SOCKET BLOCKS ROUNDS; prints JSON, nanoseconds for each reading, the
- * mean of each block of ROUNDS.
+/* Measures how long it takes to read the outlook page of a running daemon: outlook SOCKET BLOCKS ROUNDS.
+ * Prints JSON: the nanoseconds for one reading, as the mean of each block of ROUNDS readings.
  *
- * port: one direction of a NIC; then of a page with as many far ports and requests as it holds: far: one that is not there (the
- * whole search); pruned: a request that is not; fetch: how long a fetch takes, with the clock; page: a copy of all of it.
+ * port:   one direction of a NIC
+ * The others read a page whose tables of far ports and pruned requests are full:
+ * far:    a far port that is not in the table (the whole search)
+ * pruned: a request that is not in the table
+ * fetch:  how long a fetch takes, with the clock
+ * page:   a copy of the whole page
  */
 #include "../../../csrc/client/state.h"
 
@@ -62,7 +66,8 @@ static int read_page(uint64_t at_ns)
 	return mfs_client_outlook(client, at_ns, &copy);
 }
 
-/* Below 0: the daemon had no time to write the page, which is old by now. */
+/* Returns the mean time of a reading in ns. Below 0: the page is too old, as the daemon had no time to
+ * write it. */
 static double block(int (*read)(uint64_t), int rounds)
 {
 	uint64_t begin_ns = now_ns();
@@ -93,7 +98,7 @@ static void measure(const char *name, int (*read)(uint64_t), int blocks, int rou
 	printf("]");
 }
 
-/* The daemon's page with full tables, which nothing but this program writes. */
+/* Replaces the page by a copy with full tables, which only this program writes. */
 static void fill(void)
 {
 	static _Alignas(64) struct mfs_outlook full;

@@ -1,10 +1,11 @@
-/* Round trips of one client with a running daemon: permit SOCKET BLOCKS ROUNDS WAKES; prints JSON.
+/* Measures round trips of one client with a running daemon: permit SOCKET BLOCKS ROUNDS WAKES; prints JSON
+ * in us.
  *
- * rtt:  submit, poll for the permit, complete; at once again, so that the arbiter spins. BLOCKS of ROUNDS with a pause
- *       between them.
- * wake: the same after a pause of 5 ms, in which the arbiter went to sleep.
- * wait: as wake, and the client sleeps too until the permit wakes it.
- * credit: submit on credit after such a pause: nothing waits, and the daemon is not asked.
+ * rtt:    submit, poll for the permit, complete; repeated at once, so that the arbiter spins. BLOCKS of ROUNDS
+ *         with a pause between them.
+ * wake:   the same after a pause of 5 ms, in which the arbiter goes to sleep.
+ * wait:   like wake, but the client sleeps, too, until the permit wakes it.
+ * credit: submit on credit after such a pause; nothing waits, and the daemon is not asked.
  */
 #include <mfs/client.h>
 
@@ -54,7 +55,7 @@ static uint64_t round_trip(struct mfs_client *client, uint8_t nic, bool wait)
 	return took;
 }
 
-/* 0: there was no credit. */
+/* Returns the time of a submit on credit in ns; 0: there was no credit. */
 static uint64_t on_credit(struct mfs_client *client, uint8_t nic)
 {
 	struct mfs_task task = {
@@ -117,7 +118,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	for (size_t b = 0; b < blocks; b++) {
-		for (size_t i = 0; i < 200; i++) /* until the arbiter spins and all pages are there */
+		for (size_t i = 0; i < 200; i++) /* until the arbiter spins and all pages are mapped */
 			round_trip(client, (uint8_t)nic, false);
 		for (size_t i = 0; i < rounds; i++)
 			rtt[b * rounds + i] = round_trip(client, (uint8_t)nic, false);

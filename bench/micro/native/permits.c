@@ -1,10 +1,14 @@
-/* What one permit costs the arbiter's thread: permits NICS IDLE_NICS ACTIVE ATTACHED QUEUE_PAIRS HELD TASKS ROUNDS; prints JSON.
+/* Measures what one permit costs the arbiter's thread. Prints JSON.
  *
- * The arbiter's own code, in turns that are driven from here: between two turns the clients, which are written here, take
- * their permits, complete those tasks and submit the next. A round is TASKS tasks, spread over the ACTIVE clients, the NICs
- * and the queue pairs; the other ATTACHED ones say nothing, and no task names an IDLE_NIC. HELD tasks wait for collectives all the while; those that are
- * measured go beside them, on lanes. Measured is the processor time of the turns alone; heartbeats, reviews and load readings
- * are in it, and come oftener for one permit than in a daemon, since the clients' own work passes as well.
+ *   permits NICS IDLE_NICS ACTIVE ATTACHED QUEUE_PAIRS HELD TASKS ROUNDS
+ *
+ * The arbiter's own code runs in turns that are called from here. Between two turns the clients, which are
+ * implemented here, take their permits, complete those tasks and submit the next. A round has TASKS tasks,
+ * spread over the ACTIVE clients, the NICs and the queue pairs. The other ATTACHED clients send nothing,
+ * and no task uses an IDLE_NIC. HELD tasks wait for collectives all the time; the measured tasks go beside
+ * them, on lanes. Only the processor time of the turns is measured. It includes heartbeats, reviews and
+ * load readings. There are more of these per permit than in a daemon, since time passes in the clients' own
+ * work, too.
  */
 #define _GNU_SOURCE
 #include "../../../csrc/arbiter/arbiter.c"
@@ -15,13 +19,13 @@
 #define TASKS_MOST 1000u
 #define TASK_BYTES 1024u
 #define PEERS 16u
-#define RATE 50000000000ull /* bytes a second */
+#define RATE 50000000000ull /* bytes per second */
 #define WARM_ROUNDS 20u
 #define TURNS_MAX 1000u
 
 struct client {
 	struct session *session;
-	uint32_t tasks; /* of a round */
+	uint32_t tasks; /* tasks of one round */
 	uint32_t held;
 	uint32_t generation[MFS_TASKS_MAX];
 };
@@ -29,7 +33,7 @@ struct client {
 static struct mfs_arbiter *arbiter;
 static struct client *clients;
 static uint32_t nics, idle_nics, active, attached, queue_pairs, held, tasks;
-static uint64_t turns, clock_ns; /* what reading the processor's time costs */
+static uint64_t turns, clock_ns; /* clock_ns: what reading the processor time costs */
 
 static void must(bool holds, const char *what)
 {
@@ -95,7 +99,7 @@ static void permits_drop(struct client *client)
 		;
 }
 
-/* Collectives that never end, where something is to wait for them. */
+/* Posts collectives that never end, if tasks are to wait for them. */
 static void collectives_post(void)
 {
 	for (uint32_t nic = 0; nic < nics && held; nic++)
@@ -159,7 +163,7 @@ static void held_submit(void)
 	}
 }
 
-/* What a client's rings touch for the first time is no part of a permit. */
+/* Touches all pages of a client's ring in advance, since page faults are no part of a permit's cost. */
 static void populate(const void *from, size_t bytes)
 {
 	uintptr_t page = (uintptr_t)from & ~(uintptr_t)4095;
@@ -179,7 +183,7 @@ static uint32_t waiting(void)
 int main(int argc, char **argv)
 {
 	static const uint8_t dscp[MFS_CLASSES_MAX] = {48, 40, 34, 26, 18, 10, 8, 1};
-	/* gate_max: what collectives have posted lasts however long this process waits for a core */
+	/* gate_max is long, so that posted collectives last even if this process waits for a core */
 	struct mfs_arbiter_config config = {
 		.epoch = 1, .heartbeat_ns = 10000000, .stale_after_ns = 40000000, .max_hold_ns = 250000000,
 		.window_ns = 200000, .window_bytes_min = 131072, .quiet_ns = 200000, .gate_max_ns = 10000000000,

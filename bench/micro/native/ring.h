@@ -1,4 +1,4 @@
-/* What the ring benchmark needs of a queue: every queue is one file that fills one of these. */
+/* What the ring benchmark needs from a queue. Each queue is one file that defines a struct queue. */
 #ifndef BENCH_RING_H
 #define BENCH_RING_H
 
@@ -8,14 +8,15 @@
 extern "C" {
 #endif
 
-/* The payload of all of them: what fits beside a sequence number in a cache line. */
+/* The payload, which fits into a cache line beside a sequence number. */
 struct item {
 	uint64_t producer;
 	uint64_t number;
 	uint64_t rest[5];
 };
 
-/* Items that fit at four producers. Where producers have queues of their own (mfs, moodycamel), a quarter for each. */
+/* Items that fit with four producers. If producers have queues of their own (mfs, moodycamel), each gets a
+ * quarter. */
 #define CAPACITY 8192
 
 struct queue {
@@ -24,7 +25,7 @@ struct queue {
 	void (*destroy)(void *queue);
 	void *(*producer)(void *queue, int index); /* a producer's own handle */
 	unsigned (*push)(void *producer, const struct item *items, unsigned n);
-	unsigned (*pop)(void *queue, struct item *items, unsigned n); /* by the one consumer */
+	unsigned (*pop)(void *queue, struct item *items, unsigned n); /* called by the only consumer */
 };
 
 extern const struct queue queue_mfs, queue_rte_ring, queue_rte_ring_rts, queue_ck_ring, queue_moodycamel, queue_boost;

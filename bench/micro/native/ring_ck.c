@@ -1,4 +1,4 @@
-/* Concurrency Kit's ring, elements by value, many producers, one consumer. It has no bulk operation. */
+/* Concurrency Kit's ring: elements by value, many producers, one consumer. It has no bulk operation. */
 #include "ring.h"
 
 #include <ck_ring.h>

@@ -1,5 +1,5 @@
-// moodycamel::ConcurrentQueue with tokens and bulk operations, bounded for each producer, and boost::lockfree::queue of
-// fixed size.
+// moodycamel::ConcurrentQueue with tokens and bulk operations and a bound for each producer; and boost::lockfree::queue
+// of fixed size.
 #include "ring.h"
 
 #include <boost/lockfree/queue.hpp>

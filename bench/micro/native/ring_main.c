@@ -1,9 +1,10 @@
-/* Messages per second through one queue: ring ROUNDS ITEMS: prints one line "name producers batch ops_per_s" a run.
+/* Measures messages per second through one queue: ring ROUNDS ITEMS. Prints a line "name producers batch
+ * ops_per_s" for each run.
  *
- * All queues run in turn within every round, so that whatever else the machine does meets all of them. Threads keep to
- * one core each, the consumer and the first producer to different ones, or a run would measure where they happened to
- * be. A run checks that every item arrived once and in its producer's order. A thread that finds its side full or empty
- * yields: there may be fewer cores than threads.
+ * All queues run in turn within every round, so that other load on the machine affects all of them. Each
+ * thread is pinned to a core, and the consumer and the first producer to different ones. Otherwise a run
+ * would depend on where they happen to be. A run checks that every item arrives once and in its producer's
+ * order. A thread that finds the queue full or empty yields, since there may be fewer cores than threads.
  */
 #define _GNU_SOURCE
 #include "ring.h"

@@ -5,7 +5,7 @@
 
 _Static_assert(sizeof(struct item) == sizeof(struct mfs_message), "the payload is a message");
 
-/* As in a segment: rings of a ring each, and a thread keeps to one. */
+/* As in a segment: several submit rings, of which each thread uses one. */
 struct mfs_queue {
 	struct mfs_mpsc ring[MFS_SUBMIT_RINGS];
 	struct mfs_mpsc_slot slot[MFS_SUBMIT_RINGS][MFS_SUBMIT_SLOTS];
@@ -42,7 +42,7 @@ static unsigned push(void *producer, const struct item *items, unsigned n)
 static unsigned pop(void *queue, struct item *items, unsigned n)
 {
 	struct mfs_queue *q = queue;
-	/* A clock that stands still: no slot is torn here, only slow. */
+	/* The time is always the same, since a slot may be slow here but is never torn. */
 	int taken = mfs_submit_pop(&q->reader, q->ring, q->slot[0], MFS_SUBMIT_SLOTS, (struct mfs_message *)items, n, 1, 2);
 
 	return taken < 0 ? 0 : (unsigned)taken;

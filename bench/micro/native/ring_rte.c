@@ -1,4 +1,5 @@
-/* DPDK rte_ring, many producers, one consumer: the default mode, and relaxed tail sync for more threads than cores. */
+/* DPDK rte_ring with many producers and one consumer: in the default mode, and with relaxed tail sync
+ * (RTS), which is for more threads than cores. */
 #include "ring.h"
 
 #include <rte_ring.h>

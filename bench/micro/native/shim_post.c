@@ -1,7 +1,8 @@
-/* Times post_send and poll_cq with and without the shim, in turns within one process, so that both see the same machine.
+/* Times post_send and poll_cq with and without the shim, in turns within one process, so that both run
+ * under the same conditions.
  *
- * Prints the time that the shim adds to one work request (its post and its share of the poll), one line in ns for every
- * pair of rounds. argv: pairs, work requests a post, work requests a round.
+ * Prints the time that the shim adds to one work request (its post and its share of the poll), one line in
+ * ns for each pair of rounds. Arguments: pairs, work requests per post, work requests per round.
  */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
@@ -38,7 +39,7 @@ static struct side make(struct ibv_context *context)
 	return s;
 }
 
-/* Posts `total` work requests, `chain` at a time, and polls after every sixteen; ns for one. */
+/* Posts `total` work requests, `chain` at a time, and polls after every sixteen. Returns the ns for one. */
 static double round_ns(const struct side *s, unsigned total, unsigned chain)
 {
 	struct ibv_sge sge = {.length = 64};

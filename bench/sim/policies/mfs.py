@@ -246,11 +246,11 @@ class Mfs(Policy):
         simulation = self.simulation
         deadline_ns = min(int(c.state.request.deadline_s * NS) for c in batch.chunks)
         left_ns = int(simulation.until_layer_s(batch, batch.layers) * NS)
-        self.queues.tell_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
+        self.queues.announce_batch(batch, self.rank(batch), deadline_ns, left_ns, batch.layers)
         for chunk in batch.chunks:
             flow = chunk.state.p2d
             if flow is not None and self.has_levels:
-                self.queues.tell_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
+                self.queues.set_load(flow.path.source, min(1.0, max(0.0, self.rho(flow))))
 
     def layer_began(self, batch: Batch) -> None:
         self.tell(batch)
@@ -258,7 +258,7 @@ class Mfs(Policy):
     def batch_computed(self, batch: Batch) -> None:
         self.pace.batch_computed(batch)
         if self.queues is not None:
-            self.queues.tell_batch_end(batch)
+            self.queues.end_batch(batch)
 
     # -- decisions
 
@@ -309,7 +309,7 @@ class Mfs(Policy):
         if flow.state is not None:
             self.needed.pop(flow.state.request.number, None)
         if self.queues is not None and flow.stage == 3 and flow.state is not None:
-            self.queues.tell_request_end(flow.state)
+            self.queues.end_request(flow.state)
 
     # -- the coordinator
 
@@ -323,7 +323,7 @@ class Mfs(Policy):
         if self.queues is not None:
             for chunk in batch.chunks:
                 if chunk.state.p2d is not None and chunk.state.p2d_posted == 0:
-                    self.queues.tell_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
+                    self.queues.announce_request(chunk.state, chunk.state.p2d_total, chunk.p2d_bytes)
             self.tell(batch)
             for chunk in batch.chunks:
                 if chunk.state.reuse is not None and self.simulation.early_fetch:
@@ -365,7 +365,7 @@ class Mfs(Policy):
                 if state.pruned != (state.request.number in chosen):
                     state.pruned = not state.pruned
                     if self.queues is not None:
-                        self.queues.tell_pruned(state)
+                        self.queues.prune(state)
                         continue
                     for flow in (state.reuse, state.p2d):
                         if flow is not None:

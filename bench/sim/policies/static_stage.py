@@ -61,11 +61,11 @@ class StaticStageAware(Policy):
 
     def layer_began(self, batch: Batch) -> None:
         if self.queues is not None:
-            self.queues.tell_batch(batch, rank=0, deadline_ns=1, compute_left_ns=0, layers=batch.layers)
+            self.queues.announce_batch(batch, rank=0, deadline_ns=1, compute_left_ns=0, layers=batch.layers)
 
     def batch_computed(self, batch: Batch) -> None:
         if self.queues is not None:
-            self.queues.tell_batch_end(batch)
+            self.queues.end_batch(batch)
 
     def order(self, flow: Flow) -> int:
         if flow.stage == 2 or flow.state is None:

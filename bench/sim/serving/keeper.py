@@ -14,7 +14,7 @@ from bench.sim.serving.outcome import StepTotals
 from bench.sim.serving.port import Port
 from mfsd.policy.serve.keep import Piece, Waiting, next_piece
 
-LOOK_S = 0.25
+CHECK_S = 0.25
 """Interval of checks for KV to read ahead, while nothing else happens."""
 
 
@@ -46,7 +46,7 @@ class Keeper:
         self._blocked: deque[Live] = deque()
         """Calls whose KV has no room yet."""
         self._now_s = 0.0
-        self._looks_s = -1.0
+        self._next_check_s = -1.0
         if config.retain:
             memory.order = self._order
 
@@ -127,9 +127,9 @@ class Keeper:
         piece = next_piece(waiting, self._memory.free_tokens)
         if piece is not None:
             self._port.read_ahead(piece, piece.tokens, now_s)
-        elif self._looks_s <= now_s and any(w.missing_tokens > 0 for w in waiting):
-            self._looks_s = now_s + LOOK_S
-            self._wake(self._looks_s)
+        elif self._next_check_s <= now_s and any(w.missing_tokens > 0 for w in waiting):
+            self._next_check_s = now_s + CHECK_S
+            self._wake(self._next_check_s)
 
     def _order(self, key: str) -> float:
         """Returns a key by which KV is dropped, the least first: programs with a distant next turn, then those served

@@ -17,9 +17,9 @@ from bench.sim.serving.replica import Replica
 from bench.sim.serving.work import Call
 from mfsd.policy.workflow import ModelProfile, Residence, Residency, Runs, activation_s, held_for
 
-LOOK = -1
+HOLD_CHECK = -1
 """Passed to `due` if no engine has been loaded."""
-LOOK_S = 1.0
+HOLD_CHECK_S = 1.0
 """Interval of checks whether engines are to be held, while one waits for memory."""
 DISK_BYTES = 1 << 62
 
@@ -71,7 +71,7 @@ class Node:
         self._memory = Residency(models, config.running * self._bytes, 0, DISK_BYTES, on_disk=models)
         self._short_s: dict[str, float] = {}
         """Wanted engines for which there is no memory: since when."""
-        self._looks = False
+        self._wake_set = False
 
     def serves(self, call: Call) -> int:
         """Returns the replica of the call's model. Raises ValueError if there is none."""
@@ -100,9 +100,9 @@ class Node:
 
     def due(self, what: int, now_s: float) -> set[int]:
         """Returns the replicas that have something new to plan. what: the replica whose engine has been loaded, or
-        LOOK."""
-        if what == LOOK:
-            return self._look(now_s)
+        HOLD_CHECK."""
+        if what == HOLD_CHECK:
+            return self._hold_for_waiting(now_s)
         engine = self._engines[what]
         engine.stage, engine.served_s = Stage.RUNS, now_s
         self._give_all(engine, now_s)
@@ -127,9 +127,9 @@ class Node:
         moves = self._memory.activate(engine.name, 0, busy={one.name for one in on if not one.idle})
         if moves is None:
             self._short_s.setdefault(engine.name, now_s)
-            if not self._looks:
-                self._looks = True
-                self._wake(now_s + LOOK_S, LOOK)
+            if not self._wake_set:
+                self._wake_set = True
+                self._wake(now_s + HOLD_CHECK_S, HOLD_CHECK)
             return
         self._short_s.pop(engine.name, None)
         gone = [self._by_name[move.model] for move in moves if move.target is not Residence.RUNNING]
@@ -144,7 +144,7 @@ class Node:
             if one.waiting:  # it was held
                 self._make_run(one, now_s)
 
-    def _look(self, now_s: float) -> set[int]:
+    def _hold_for_waiting(self, now_s: float) -> set[int]:
         running = [
             Runs(one.name, one.requests, one.used_s, one.served_s, self._bytes)
             for one in self._engines
@@ -159,7 +159,7 @@ class Node:
             if engine.stage is Stage.RUNS and not engine.held and engine.waiting:
                 self._give_all(engine, now_s)
                 seen.add(engine.replica.number)
-        self._looks = bool(self._short_s)
-        if self._looks:
-            self._wake(now_s + LOOK_S, LOOK)
+        self._wake_set = bool(self._short_s)
+        if self._wake_set:
+            self._wake(now_s + HOLD_CHECK_S, HOLD_CHECK)
         return seen

@@ -1,4 +1,4 @@
-/* A decode worker: has a request's KV when all its bytes have arrived, and says when that was. */
+/* A decode worker. It has a request's KV when all its bytes have arrived, and reports when that was. */
 #include "worker.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static void evaluate(uint32_t request)
 		fail("request %u: %" PRIu64 " bytes arrived, %" PRIu64 " expected", request, it->arrived, it->expected);
 }
 
-/* REQUEST BYTES */
+/* `words`: REQUEST BYTES */
 void decode_expect(char *words)
 {
 	uint64_t bytes;

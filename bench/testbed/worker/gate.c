@@ -1,10 +1,11 @@
-/* Asks MFS for leave through its public interface (mfs/api.h), or gives it at once on the stage's fixed class when nothing
- * schedules.
+/* Asks MFS for permits through its public interface (mfs/api.h). When nothing is scheduled, messages go at
+ * once in the fixed class of their stage.
  *
- * Permits arrive on a thread that sleeps until there are some; it hands them to the event loop. The shim's hooks take
- * permits out of the ring, too, also of our messages; they keep them for the caller, so we ask again whenever some were
- * taken since we asked last. A message that waits when the daemon is gone, or longer than the daemon says, goes out
- * without a permit on the lowest class but the scavenger's.
+ * A thread sleeps until there are permits and then wakes the event loop, which takes them. The shim's hooks
+ * take permits out of the ring, too, also those of our messages. They keep them for the caller, so we ask
+ * again whenever permits were taken since we last asked. A message that waits when the daemon is gone, or
+ * whose transfer stands still for longer than max_hold, goes out without a permit, in the lowest class
+ * above the scavenger's.
  */
 #define _GNU_SOURCE
 #include "worker.h"
@@ -22,10 +23,10 @@
 enum { LOOK_NS = 20 * 1000 * 1000, WAIT_NS = 100 * 1000 * 1000 };
 #define ATTACH_NS 30000000000ull
 
-/* A batch as the daemon knows it: until its last message is out. */
+/* A batch that was announced to the daemon. It ends when its last message is out. */
 struct announcement {
 	struct mfs_client *client;
-	unsigned users; /* the running batch and its requests */
+	unsigned users; /* references: the running batch and its requests */
 	uint32_t slot;
 };
 
@@ -34,8 +35,8 @@ static struct mfs_client *session;
 static int nic = -1;
 static int bell = -1;
 static sem_t taken;
-static struct message *waiting_first, *waiting_last; /* submitted, in that order */
-static uint32_t asked_at; /* the value of permits_moved when all that waited were asked for */
+static struct message *waiting_first, *waiting_last; /* in the order of submission */
+static uint32_t asked_at; /* value of permits_moved when all waiting messages were last asked for */
 static uint64_t submitted, permitted, bypassed;
 
 static uint32_t fallback_class(const struct mfs_client *client)
@@ -44,7 +45,7 @@ static uint32_t fallback_class(const struct mfs_client *client)
 	return segment && segment->header.classes >= 2 ? segment->header.classes - 2 : CLASSES_MAX - 2;
 }
 
-/* The lane for what is permitted to travel in a class. */
+/* Returns the class of the lane for a message that may travel in wire_class. */
 static unsigned lane_class(const struct message *message, int wire_class)
 {
 	return settings.one_lane ? settings.fixed_class[message->stage] : (unsigned)wire_class;
@@ -52,7 +53,8 @@ static unsigned lane_class(const struct message *message, int wire_class)
 
 /* ---- permits ---------------------------------------------------------------------------------------------------- */
 
-/* Moves with every permit that comes, and again when another thread has taken one out of the ring: from then on its task knows. */
+/* Returns a counter that changes with every permit that comes, and again when another thread has taken a
+ * permit out of the ring and stored it for its task. */
 static uint32_t permits_moved(void)
 {
 	struct mfs_client *client = api->client();
@@ -60,8 +62,9 @@ static uint32_t permits_moved(void)
 	return client ? atomic_load(&mfs_client_segment(client)->header.grant_word) : 0;
 }
 
-/* Rings the bell when permits have come, and lets the event loop take them before it sleeps again. They may have left the
- * ring by the time it is polled; one that leaves between two waits is gate_poll's. */
+/* The thread that rings the bell when permits have come, and lets the event loop take them before it waits
+ * again. Another thread may have taken them out of the ring before this one polls it, so the counter is
+ * compared, too. gate_poll finds a permit that was taken between two waits. */
 static void *wait_for_permits(void *unused)
 {
 	const uint64_t one = 1;
@@ -119,8 +122,8 @@ static void unlink_waiting(struct message *message)
 	message->waits = false;
 }
 
-/* Asks for every message that waits. Asking for one takes the permits of others, too, perhaps of those that were just asked
- * for: then all are asked for again. */
+/* Asks for the permit of every waiting message. This takes permits of other messages out of the ring, too,
+ * perhaps of some that were already asked for. Then all are asked for again. */
 static void permits_take(void)
 {
 	do {
@@ -178,7 +181,7 @@ void gate_open(void)
 		fail("no thread for permits");
 }
 
-/* On a busy machine the first attempt may time out; the shim tries again by itself. */
+/* On a busy machine the first attempt may time out. The shim then tries again by itself. */
 void gate_attach(void)
 {
 	const uint64_t until = now_ns() + ATTACH_NS;
@@ -266,8 +269,9 @@ bool gate_waits(void)
 	return waiting_first;
 }
 
-/* After every event: the shim's hook in ibv_poll_cq may have taken permits of ours. Falls open, too: what waits on a session
- * that is gone goes out, and of a transfer that has stood still for too long in all, as the shim's queue pairs do. */
+/* Called after every event, as the shim's hook in ibv_poll_cq may have taken our permits. It also fails
+ * open, as the shim does: a message goes out if its session is gone, or if its transfer has stood still for
+ * too long in total. */
 void gate_poll(void)
 {
 	static uint64_t looked_ns;
@@ -294,7 +298,7 @@ void gate_poll(void)
 	}
 }
 
-/* What the shim counts the bytes as that are posted next. */
+/* Says for what the shim counts the bytes that are posted next. */
 void gate_posting(const struct message *message)
 {
 	struct mfs_context context;
@@ -363,7 +367,7 @@ void gate_batch_begin(struct batch *batch)
 	};
 	slot = mfs_client_batch_begin_with(client, &telling);
 	if (slot < 0 || !(announced = malloc(sizeof(*announced))))
-		return; /* its messages carry no batch then */
+		return; /* then its messages carry no batch */
 	*announced = (struct announcement){ .client = client, .slot = (uint32_t)slot, .users = batch->requests + 1 };
 	batch->announced = announced;
 	for (uint32_t i = 0; i < batch->requests; i++)
@@ -393,7 +397,7 @@ void gate_request_end(struct request *request)
 
 /* ---- requests that queue ---------------------------------------------------------------------------------------- */
 
-/* What it loads counts at the owner's port from now on, as the coordinator adds it up. */
+/* From now on what the request loads counts at the owner's port, as the coordinator adds it up. */
 void gate_load_begin(struct request *request, uint64_t deadline_ns, uint32_t rank, uint64_t bytes)
 {
 	struct mfs_demand_info load;
@@ -415,7 +419,7 @@ void gate_load_begin(struct request *request, uint64_t deadline_ns, uint32_t ran
 	};
 	slot = mfs_client_request_begin(client, &info, MFS_NONE_U32);
 	if (slot < 0)
-		return; /* its messages go in order all the same; only ports elsewhere do not know of them */
+		return; /* its messages still go in order, but other nodes' ports do not know of them */
 	request->queued_client = client;
 	request->queued_slot = (uint32_t)slot;
 }
@@ -430,7 +434,7 @@ void gate_load_end(struct request *request)
 int64_t gate_forecast(unsigned owner, uint64_t bytes, uint64_t needed_ns)
 {
 	struct mfs_client *client = settings.scheduled ? session_now() : NULL;
-	const struct mfs_fetch fetch = {.bytes = bytes, .far_bytes = bytes}; /* it is announced later */
+	const struct mfs_fetch fetch = {.bytes = bytes, .far_bytes = bytes}; /* the load is announced later */
 	uint64_t ns;
 
 	if (!client || mfs_client_fetch_ns(client, (unsigned)nic, &fetch, verbs_gid(owner)->raw, needed_ns, &ns) < 0)

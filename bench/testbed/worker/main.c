@@ -1,4 +1,4 @@
-/* Options, what the controller asks for, and what it is sent. */
+/* The worker's options, and the messages from the controller. */
 #define _GNU_SOURCE
 #include "worker.h"
 
@@ -60,8 +60,8 @@ static unsigned numbers(const char *text, unsigned *values, unsigned most)
 static const char *link_text[LINKS_MAX];
 static unsigned links;
 
-/* PEER:STAGE:CLASS,CLASS:QUEUE_PAIRS:WAY, where WAY is send, receive, both, serve (memory that the peer reads), or
- * control (clear-to-send writes, stage 0) */
+/* Makes the lanes of all --link options. Their form is PEER:STAGE:CLASS,CLASS:QUEUE_PAIRS:WAY, where WAY is
+ * send, receive, both, serve (memory that the peer reads), or control (clear-to-send writes, stage 0). */
 static void links_make(void)
 {
 	for (unsigned i = 0; i < links; i++) {

@@ -1,6 +1,7 @@
-/* A rank of a prefill unit. A layer: wait for its reused KV (stage 1), attention, push its new KV (stage 3), dispatch
- * (stage 2), experts, combine (stage 2). Compute is a wait of the length that the profile gives; a collective is over when
- * the rank's own bytes are acknowledged and its peer's have arrived, so the ranks keep step without help.
+/* A rank of a prefill unit. The steps of a layer are: wait for its reused KV (stage 1), attention, push its
+ * new KV (stage 3), dispatch (stage 2), experts, combine (stage 2). To compute is to wait for the time that
+ * the profile gives. A collective ends when the rank's own bytes are acknowledged and its peer's bytes have
+ * arrived. So the ranks stay in step without further messages.
  */
 #include "worker.h"
 
@@ -13,16 +14,16 @@ enum step { IDLE, WAIT, ATTENTION, DISPATCH, EXPERTS, COMBINE };
 
 static struct batch batch;
 static enum step step;
-static uint32_t phase; /* of collectives, since the start */
-static uint64_t received[2]; /* the peer's bytes of a phase; it is at most one ahead */
-static uint32_t collective_messages; /* not acknowledged */
+static uint32_t phase; /* collectives since the start */
+static uint64_t received[2]; /* the peer's bytes in this phase and the next: it is at most one ahead */
+static uint32_t collective_messages; /* messages of the collective that are not acknowledged */
 static uint64_t collective_start_ns, collective_ns[2 * LAYERS_MAX][2]; /* start and end of each */
 static uint32_t collectives;
-static uint64_t blocks; /* read so far: the pool's hot blocks in turn */
+static uint64_t blocks; /* blocks read so far; the pool's hot blocks are read in turn */
 
 static void layer_try(void);
 
-/* Cuts a transfer into messages, all but the last of full size. */
+/* Cuts a transfer into messages and submits them. All but the last have full size. */
 static void submit(struct request *request, enum stage stage, unsigned peer, uint64_t bytes, uint32_t layer,
 		   uint32_t immediate)
 {
@@ -72,7 +73,7 @@ static void collective(enum step kind)
 {
 	step = kind;
 	collective_start_ns = now_ns();
-	if (settings.nccl_signals) /* one for each message that is to come; its sender waits for none, there is room */
+	if (settings.nccl_signals) /* one for each message to come; the peer does not wait for them, as there is room */
 		for (uint64_t left = batch.receive_bytes[kind == COMBINE]; left;
 		     left -= left < settings.message_bytes ? left : settings.message_bytes)
 			verbs_control(settings.peer_rank);
@@ -167,9 +168,9 @@ void prefill_collective_received(uint32_t of_phase, uint64_t bytes)
 	collective_try();
 }
 
-/* NUMBER LAYERS ATTENTION EXPERTS SEND RECEIVE SEND RECEIVE DEADLINE COMPUTE REQUESTS, then for each request a line
- * NUMBER DEADLINE BUDGET DECODE OWNER FETCH PUSH FETCH_CLASS PUSH_CLASS. Bytes are of one layer, times nanoseconds; the
- * classes are for when nothing is scheduled. */
+/* `words`: NUMBER LAYERS ATTENTION EXPERTS SEND RECEIVE SEND RECEIVE DEADLINE COMPUTE REQUESTS, then for
+ * each request a line NUMBER DEADLINE BUDGET DECODE OWNER FETCH PUSH FETCH_CLASS PUSH_CLASS. Bytes are
+ * those of one layer, and times are in nanoseconds. The classes are used when nothing is scheduled. */
 void prefill_batch(char *words)
 {
 	char *line = strchr(words, '\n');
@@ -208,8 +209,9 @@ void prefill_batch(char *words)
 	layer_try();
 }
 
-/* NUMBER OWNER LAYERS FETCH NEEDED DEADLINE BUDGET RANK FETCH_CLASS: all layers of what a request reuses, at once. NEEDED is
- * when the load must be there, and RANK the request's place in the order of the engine. */
+/* Loads all layers that a request reuses at once. `words`: NUMBER OWNER LAYERS FETCH NEEDED DEADLINE BUDGET
+ * RANK FETCH_CLASS. NEEDED is when the load must be there; RANK is the request's place in the order of the
+ * engine. */
 void prefill_load(const char *words)
 {
 	struct request *request = calloc(1, sizeof(*request));
@@ -225,11 +227,12 @@ void prefill_load(const char *words)
 		fail("a load that I cannot read: %.80s", words);
 	request->loads = true;
 	gate_load_begin(request, deadline_ns, rank, request->fetch_bytes * layers);
+	/* The load is needed as a whole, so all its layers are submitted as layer 0: none goes first. */
 	while (layers--)
-		submit(request, STAGE_REUSE, request->owner, request->fetch_bytes, 0, 0); /* needed whole: no layer of it goes first */
+		submit(request, STAGE_REUSE, request->owner, request->fetch_bytes, 0, 0);
 }
 
-/* NUMBER OWNER BYTES NEEDED */
+/* `words`: NUMBER OWNER BYTES NEEDED */
 void prefill_forecast(const char *words)
 {
 	uint64_t bytes, needed_ns;

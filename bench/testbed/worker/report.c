@@ -25,7 +25,7 @@ void tell(const char *format, ...)
 	bytes = vsnprintf(packet, sizeof(packet), format, arguments);
 	va_end(arguments);
 	if (bytes >= (int)sizeof(packet) || send(settings.control_fd, packet, (size_t)bytes, MSG_NOSIGNAL) < 0)
-		exit(1); /* the controller has gone: there is nothing left to report to */
+		exit(1); /* the controller is gone, so there is nothing to report to */
 }
 
 void fail(const char *format, ...)

@@ -1,13 +1,15 @@
 /* The device, its lanes and the messages on them.
  *
- * A lane is the queue pairs of one peer, stage and class; a message goes out on the one with the least to do. Every queue
- * pair has SLOTS buffers: a message uses the next one, so at most SLOTS are on their way. A receiver posts a receive for
- * a slot once it has checked what was there, so nothing is overwritten unread. Every message carries a stamp at its first
- * and last bytes; a wrong one ends the worker.
+ * A lane consists of the queue pairs of one peer, stage and class. A message goes out on the queue pair
+ * with the fewest messages on their way. Every queue pair has SLOTS buffers, which messages use in turn, so
+ * at most SLOTS messages are on their way. A receiver posts the next receive after it has checked what was
+ * in its slot, so nothing is overwritten unread. Every message carries a stamp in its first and last bytes.
+ * A wrong stamp ends the worker.
  *
- * Every work request is signaled, unless collectives are to be as NCCL's (`nccl_signals`): of a transfer only the last
- * message then, and one more whenever no slot is left; of the clear-to-send writes, which have a lane of their own and
- * whose bytes are not read, one in CONTROLS_A_SIGNAL.
+ * Every work request is signaled, unless those of collectives are to be signaled as NCCL does
+ * (`nccl_signals`). Then only the last message of a transfer is, and any message that takes the last free
+ * slot. Of the clear-to-send writes, which have a lane of their own and whose bytes are not read, one in
+ * CONTROLS_A_SIGNAL is signaled.
  */
 #include "worker.h"
 
@@ -28,7 +30,8 @@ enum {
 struct pair {
 	struct lane *lane;
 	struct ibv_qp *qp;
-	uint8_t *memory; /* SLOTS buffers: source of writes, target of reads, landing of the peer's writes */
+	/* SLOTS buffers into which the peer writes, then SLOTS buffers that we write from or read into */
+	uint8_t *memory;
 	struct ibv_mr *mr;
 	struct message *slot[SLOTS];
 	uint64_t posted, done, received;
@@ -53,7 +56,7 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_comp_channel *channel;
 static union ibv_gid gid, peer_gids[HOSTS_MAX];
-static uint8_t *pool_memory; /* the KV pool's blocks, each of one message */
+static uint8_t *pool_memory; /* blocks of the KV pool, of one message each */
 static struct ibv_mr *pool_mr;
 static struct message *free_messages;
 static struct verbs_hooks hooks;
@@ -115,7 +118,7 @@ static void receive_post(struct pair *pair)
 		fail("ibv_post_recv: %s", strerror(errno));
 }
 
-/* Whether work requests of the lane are signaled without a flag. */
+/* True if all work requests of the lane are signaled, without IBV_SEND_SIGNALED. */
 static bool signals_all(const struct lane *lane)
 {
 	return !settings.nccl_signals || (lane->stage != STAGE_COLLECTIVE && lane->stage != STAGE_CONTROL);
@@ -132,7 +135,7 @@ static void pair_create(struct pair *pair, unsigned at)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = (unsigned)access };
 	struct ibv_mr *remote;
 
-	if (lane->stage == STAGE_CONTROL) { /* NCCL's numbers: by them the shim knows what the queue pair is for */
+	if (lane->stage == STAGE_CONTROL) { /* NCCL's numbers, by which the shim knows what the queue pair is for */
 		init.cap.max_send_wr = 2 * CONTROLS_A_SIGNAL;
 		init.cap.max_recv_wr = CONTROLS_A_SIGNAL;
 	}
@@ -145,7 +148,7 @@ static void pair_create(struct pair *pair, unsigned at)
 		fail("ibv_modify_qp to INIT: %s", strerror(errno));
 	*pair_place(pair->qp->qp_num) = pair;
 	if (lane->sends || lane->receives || lane->stage == STAGE_CONTROL) {
-		/* One half lands what comes, the other is the source of what goes. */
+		/* The peer writes into the first half. The second half holds what we write or read. */
 		const size_t bytes = lane->stage == STAGE_CONTROL ? (size_t)2 * CONTROLS_A_SIGNAL * CONTROL_BYTES :
 								    (size_t)2 * SLOTS * settings.message_bytes;
 
@@ -208,7 +211,7 @@ void verbs_link(unsigned peer, enum stage stage, unsigned wire_class, unsigned q
 	}
 }
 
-/* STAGE CLASS INDEX QP_NUMBER KEY ADDRESS GID GID */
+/* `words`: STAGE CLASS INDEX QP_NUMBER KEY ADDRESS GID GID */
 void verbs_peer(unsigned peer, char *words)
 {
 	unsigned stage, wire_class, at, number, key;
@@ -349,7 +352,7 @@ static void received(const struct ibv_wc *wc, struct pair *pair)
 	hooks.received(stage, wc->imm_data, wc->byte_len);
 }
 
-/* Of a message, and of those before it that were not signaled. */
+/* Handles the completion of a message, and of those before it that were not signaled. */
 static void sent(const struct ibv_wc *wc, struct pair *pair)
 {
 	struct message *done[SLOTS];
@@ -398,7 +401,7 @@ static void channel_ready(void)
 			else if (pair->lane->stage != STAGE_CONTROL)
 				sent(&wc[i], pair);
 		}
-	} while (n == POLL); /* what comes after the request for notification rings again */
+	} while (n == POLL); /* completions that come after the request for notification ring again */
 }
 
 static bool owns_blocks(void)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from mfsd.cli.daemon_call import ask_or_exit
+from mfsd.cli.daemon_call import EXIT_REFUSED, ask_or_exit
 from mfsd.cli.output import Cell, Column, Form, output_options, print_table, printed
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import ConfigReply, ConfigRequest
@@ -42,5 +43,8 @@ def show(path: Path, form: Form, prefix: str, changed: bool) -> None:
     values = [v for v in reply.values if v.key.startswith(prefix) and not (changed and v.source == "default")]
     if printed(ConfigReply(reply.config_file, values), form):
         return
+    if prefix and not any(v.key.startswith(prefix) for v in reply.values):
+        click.echo(f"mfsctl: no key begins with {prefix!r}; mfsctl config show has all", err=True)
+        sys.exit(EXIT_REFUSED)
     rows = [[v.key, v.value, v.source if v.source == "default" else Cell(v.source, "yellow")] for v in values]
     print_table(COLUMNS, rows, form)

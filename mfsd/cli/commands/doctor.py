@@ -86,12 +86,15 @@ def doctor(
     doctor changes nothing; only --verbs makes queue pairs and sends. Root sees more. Without --profile and
     --policy-file, the policy is the one by which the daemon marks ([wire] in mfsd.toml).
     """
-    from mfsd.fabric.policy import load_profile
+    from mfsd.fabric.policy import PolicyError, load_profile
     from mfsd.observe.doctor.examine import examine
     from mfsd.observe.doctor.host import Host
 
     given = click.get_current_context().get_parameter_source("policy") != ParameterSource.DEFAULT or policy_file
-    policy, profile = (policy, load_profile(policy, policy_file)) if given else _daemons_profile(control)
+    try:
+        policy, profile = (policy, load_profile(policy, policy_file)) if given else _daemons_profile(control)
+    except PolicyError as error:  # exit code 1 is a verdict
+        raise click.UsageError(str(error)) from error
     if group is not None and group not in profile.port_groups:
         raise click.UsageError(
             f"--group: {group!r} is not a port group of {policy}; use one of {', '.join(profile.port_groups)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from mfsd.cli.commands.switch import fail_clearly, policy_options, print_json
+from mfsd.cli.numbers import Seconds
 from mfsd.fabric.policy import Profile, load_profile
 from mfsd.fabric.probe import PORT, DscpResult, PairResult, Reflector, probe_dscp, probe_pair
 
@@ -27,7 +28,7 @@ def fabric() -> None:
 
 @fabric.command(epilog="\b\nExamples:\n  mfsctl fabric serve\n  mfsctl fabric serve --bind 10.1.0.7\n")
 @click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen at.")
-@click.option("--port", default=PORT, show_default=True, help="UDP and TCP port.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="UDP and TCP port.")
 @fail_clearly
 def serve(bind: str, port: int) -> None:
     """Answer probes from other nodes until interrupted."""
@@ -42,9 +43,21 @@ def serve(bind: str, port: int) -> None:
     epilog="\b\nExamples:\n  mfsctl fabric probe decode-7\n  mfsctl fabric probe 10.1.0.7 --no-load --json\n"
 )
 @click.argument("peer")
-@click.option("--port", default=PORT, show_default=True, help="Port of `mfsctl fabric serve` on the peer.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port of `mfsctl fabric serve` on the peer.",
+)
 @click.option("--load/--no-load", default=True, show_default=True, help="Also fill the path, two classes at a time.")
-@click.option("--seconds", default=0.5, show_default=True, help="Least time for which each pair of classes competes.")
+@click.option(
+    "--seconds",
+    type=Seconds(0.05, 3600),
+    default=0.5,
+    show_default=True,
+    help="Least time for which each pair of classes competes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @policy_options
 @fail_clearly
@@ -59,7 +72,10 @@ def probe(
     includes its own NIC. Exits with 1 if a DSCP is bleached or two classes are not kept apart.
     """
     profile = load_profile(policy, policy_file)
-    address = (socket.gethostbyname(peer), port)
+    try:
+        address = (socket.gethostbyname(peer), port)
+    except OSError as error:
+        raise click.ClickException(f"{peer}: {error.strerror}; name a host, or give its IPv4 address") from error
     dscps = [probe_dscp(address, d) for d in sorted({c.dscp for c in profile.classes} | set(profile.control.dscp))]
     if all(r.forward is None for r in dscps):
         raise click.ClickException(f"{peer}: no answer on UDP port {port}; run `mfsctl fabric serve` there")

@@ -136,6 +136,8 @@ def flows(
         slow_s = DurationNs.parse(slow) / 1e9 if slow else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--slow") from None
+    if "/" in port and port.rpartition("/")[2] not in ("in", "out"):
+        raise click.BadParameter("write NIC, NIC/out or NIC/in, for example mlx5_0/in", param_hint="--port")
     wanted = Filter(frozenset(stages), request_id or 0, port, node, process, slow_s)
     if cluster and sockets:
         raise click.UsageError("--cluster asks the coordinator and --socket a daemon: give only one of them")

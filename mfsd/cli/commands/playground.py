@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from mfsd.cli import complete
+from mfsd.cli.program import EXIT_PIPE
 
 if TYPE_CHECKING:
     from mfsd.playground.state import State
@@ -52,7 +53,7 @@ def playground(context: click.Context, nodes: int, rate: str, load: bool, as_jso
     """
     if context.invoked_subcommand is not None:
         return
-    from mfsd.playground.cluster import Options, find_etcd
+    from mfsd.playground.cluster import RATE_LEAST_BYTES_PER_S, RATE_MOST_BYTES_PER_S, Options, find_etcd
     from mfsd.playground.front import as_json as encoded
     from mfsd.playground.front import run
     from mfsd.playground.state import PlaygroundError
@@ -64,10 +65,17 @@ def playground(context: click.Context, nodes: int, rate: str, load: bool, as_jso
         raise click.BadParameter(str(error), param_hint="--rate") from None
     if rate_bytes_per_s == 0:
         raise click.BadParameter("give a rate, for example 1gbit: daemons plan with it", param_hint="--rate")
-    options = Options(nodes=nodes, rate=rate, rate_bytes_per_s=rate_bytes_per_s, load=load, etcd=find_etcd())
+    options = Options(nodes=nodes, rate_bytes_per_s=rate_bytes_per_s, load=load, etcd=find_etcd())
+    if rate_bytes_per_s < RATE_LEAST_BYTES_PER_S or options.fastest_bytes_per_s > RATE_MOST_BYTES_PER_S:
+        most = RATE_MOST_BYTES_PER_S * rate_bytes_per_s // options.fastest_bytes_per_s
+        limits = f"from {RATE_LEAST_BYTES_PER_S * 8 // 10**6}mbit to {most * 8 // 10**9}gbit"
+        raise click.BadParameter(f"rate {rate!r}: give one {limits}, for example 1gbit", param_hint="--rate")
 
     def ready(state: State) -> None:
-        click.echo(encoded(state) if as_json else _welcome(state, rate, load))
+        try:
+            click.echo(encoded(state) if as_json else _welcome(state, rate, load))
+        except BrokenPipeError:  # whom it is for does not read it
+            sys.exit(EXIT_PIPE)
         if load and not as_json:
             from mfsd.cli.playground_report import start
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mfsd.cli.daemon_call import ask_or_exit
+from mfsd.cli.daemon_call import DEFAULT_CONFIG, ask_or_exit
 from mfsd.cli.output import Form, output_options, printed
 from mfsd.cli.program import daemon_command
 from mfsd.node.control import ReloadReply, ReloadRequest
@@ -27,7 +27,10 @@ def reload(path: Path, form: Form) -> None:
     if printed(reply, form):
         return
     if reply.config_file is None:
-        click.echo("mfsd runs without a configuration file: there is nothing to read")
+        click.echo(
+            "mfsd runs without a configuration file: there is nothing to read; to have one, restart it with --config "
+            f"FILE, or create {DEFAULT_CONFIG} and restart it"
+        )
         return
     click.echo(f"{reply.config_file}: {', '.join(reply.applied) or 'nothing'} changed")
     if reply.needs_restart:

@@ -17,7 +17,7 @@ from mfsd.cli.output import Column, Form, output_options, print_table, printed
 from mfsd.fabric.diff import Change
 from mfsd.fabric.findings import Finding, failed
 from mfsd.fabric.limits import ASICS
-from mfsd.fabric.plan import Plan, check_port_names, headroom_bytes, make_plan, parse_ports
+from mfsd.fabric.plan import Plan, check_once, check_port_names, headroom_bytes, make_plan, parse_ports
 from mfsd.fabric.policy import DEFAULT_PROFILE, PolicyError, Profile, fold_classes, load_profile, load_profiles
 from mfsd.fabric.system import About, LiveSystem, Rendered
 from mfsd.fabric.systems import SYSTEMS
@@ -26,8 +26,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path, dir_okay=False)
 
 
+def json_text(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
 def print_json(value: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(json_text(value))
 
 
 def policy_options(command: Command) -> Command:
@@ -81,13 +85,24 @@ def fail_clearly(command: Command) -> Command:
 
 
 def load_plan(nos: str, policy: str, policy_file: Path | None, ports: tuple[str, ...]) -> Plan:
-    profile, about = load_profile(policy, policy_file), SYSTEMS[nos].about
+    profile, system = load_profile(policy, policy_file), SYSTEMS[nos]
+    about = system.about
     try:
         parsed = parse_ports(profile, ports)
         check_port_names(parsed, about.port_pattern, about.title, about.port_example)
+        parsed = {group: [system.port_name(name) for name in names] for group, names in parsed.items()}
+        check_once([name for names in parsed.values() for name in names], "list every port once")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     return make_plan(policy, profile, parsed)
+
+
+def read_text(option: str, path: Path) -> str:
+    """Raises ValueError when it is no text."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{option} {path}: byte {error.start} is not UTF-8; give the configuration as text") from error
 
 
 @click.group()
@@ -212,14 +227,13 @@ def render_command(
     Read standard error: it lists what the system cannot express.
     """
     rendered = SYSTEMS[nos].render(load_plan(nos, policy, policy_file, ports))
-    if as_json:
-        print_json(rendered)
-        return
+    text = f"{json_text(rendered)}\n" if as_json else rendered.text
     if output:
-        output.write_text(rendered.text)
+        output.write_text(text)
     else:
-        click.echo(rendered.text, nl=False)
-    _warn(rendered)
+        click.echo(text, nl=False)
+    if not as_json:
+        _warn(rendered)
 
 
 def _warn(rendered: Rendered) -> None:
@@ -256,7 +270,9 @@ def check(
     pass.
     """
     plan, system = load_plan(nos, policy, policy_file, ports), SYSTEMS[nos]
-    text = config.read_text() if config else system.render(plan).text
+    text = read_text("--config", config) if config else system.render(plan).text
+    if not text.strip():
+        raise ValueError(f"--config {config}: is empty; render it again")
     findings = system.check(text, yang) + system.limits(plan, asic)
     show_findings(findings, as_json)
     sys.exit(1 if failed(findings) else 0)
@@ -309,6 +325,11 @@ def diff(
         raise click.ClickException(
             f"--apply: MFS does not write to {title}; render a file and load it there: {system.about.load}"
         )
+    if netns and not isinstance(system, LiveSystem):
+        raise click.UsageError(f"--netns: {title} has no network namespaces of this host; leave it out")
+    if running and (do_apply or netns):
+        option = "--apply" if do_apply else "--netns"
+        raise click.UsageError(f"{option}: is about the live ports; leave --running out")
     if isinstance(system, LiveSystem) and running is None:
         changes = system.diff_live(plan, netns)
         _show_changes(changes, as_json)
@@ -322,7 +343,7 @@ def diff(
     elif running is None:
         raise click.ClickException(f"--running: give the file with the running configuration of {title}")
     else:
-        changes = system.diff(system.render(plan).text, running.read_text())
+        changes = system.diff(system.render(plan).text, read_text("--running", running))
         _show_changes(changes, as_json)
     sys.exit(1 if changes else 0)
 

@@ -24,6 +24,9 @@ class Eos(SwitchSystem):
         port_pattern=r"(Ethernet|Et)\d+(/\d+){0,3}",
     )
 
+    def port_name(self, name: str) -> str:
+        return re.sub(r"^Et(?=[0-9])", "Ethernet", name)
+
     def helpers(self, plan: Plan) -> Mapping[str, Any]:
         return {"poll_ms": watchdog_poll_ms(plan)}
 
@@ -124,7 +127,7 @@ def eos_structured(text: str) -> dict[str, Any]:
             profiles.append({"name": m[1], "uc_tx_queues": []})
         elif m := re.fullmatch(r"interface (\S+)", line):
             interfaces.append({"name": m[1]})
-        elif m := re.fullmatch(r"service-profile (\S+)", line):
+        elif interfaces and (m := re.fullmatch(r"service-profile (\S+)", line)):
             interfaces[-1]["service_profile"] = m[1]
         elif any(m := re.fullmatch(pattern, line) for pattern, _ in _WATCHDOG):
             name = next(field for pattern, field in _WATCHDOG if re.fullmatch(pattern, line))
@@ -154,6 +157,8 @@ def _profile_line(profile: dict[str, Any], line: str) -> bool:
         pfc.setdefault("priorities", []).append({"priority": int(m[1]), "no_drop": True})
     elif m := re.fullmatch(r"uc-tx-queue ([0-7])", line):
         queues.append({"id": int(m[1])})
+    elif not queues:
+        return False
     elif line in ("priority strict", "no priority"):
         queues[-1]["priority"] = line
     elif m := re.fullmatch(r"bandwidth percent (\d+)", line):

@@ -148,6 +148,11 @@ class Residency:
         self.used(model)
         return moves
 
+    def found(self, model: str) -> None:
+        """It runs already, and stays: whether there was room for it was not asked."""
+        self._state[model] = Residence.RUNNING
+        self.used(model)
+
     def sleep(self, model: str) -> list[Move]:
         """Level 1 of a degradation: an idle running model gives up its weights' memory."""
         moves: list[Move] = []

@@ -65,7 +65,7 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> App
         async with session() as calls:
             made.append(Gateway(settings, calls, log))
             await gateway().poller.once()
-            gateway().residents.begin()
+            await gateway().residents.begin()
             tasks = [asyncio.create_task(_poll(gateway())), asyncio.create_task(gateway().poller.watch())]
             try:
                 yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Final
 GONE_MAX_S: Final = 30.0
 """For which it is waited for processes that were killed: they give their memory back before they are gone."""
 PAUSE_S: Final = 0.02
+PR_SET_PDEATHSIG: Final = 1
+_prctl = ctypes.CDLL(None).prctl  # looked up here: a child that was forked from threads must take no lock
 
 
 class Backend:
@@ -23,8 +26,16 @@ class Backend:
 
     async def run(self) -> str:
         """Until it has ended; says how. OSError where it cannot be started."""
+        parent = os.getpid()
+
+        def begin() -> None:
+            """In the child: it is told to end, too, where the gateway is killed."""
+            _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True, preexec_fn=begin
         )
         if self._ends:  # that was said while it was made
             self.terminate()

@@ -31,6 +31,8 @@ READ: Final = (WAITING, RUNNING, KV_USED, CACHE)
 RETRY_S: Final = 1.0
 """Until it is tried again."""
 LINE_BYTES_MAX: Final = 64 << 20
+WITHOUT: Final = (404, 501)
+"""Of an engine without metrics; llama.cpp's server says the latter, unless it is told to have some."""
 FAILURES_MAX: Final = 2
 """Polls in a row without an answer, until a replica counts as down. A refused connection counts at once."""
 MODELS_EVERY: Final = 10
@@ -244,11 +246,13 @@ class Poller:
             self._log.warning("replica-doubtful", replica=replica.name, url=replica.url, problem=problem)
 
     async def _models(self, replica: LiveReplica) -> None:
-        """An engine without the page serves what is configured."""
+        """An engine without the page serves what is configured; one that has not loaded its model yet, nothing."""
         async with self._get(replica, "/v1/models") as answer:
             replica.seen()
             status, content = answer.status, await answer.read()
         self._models_read[replica.name] = 0
+        if status >= 500 and not replica.healthy:
+            raise ValueError(f"/v1/models answers {status}")
         if status != 200:
             if not replica.settings.models:
                 problem = f"/v1/models answers {status}, so it is taken to serve any model; {_remedy(status)}"
@@ -266,7 +270,7 @@ class Poller:
     async def _metrics(self, replica: LiveReplica) -> None:
         async with self._get(replica, "/metrics") as answer:
             replica.seen()
-            if answer.status == 404:  # an engine of another kind: what the gateway has sent is all that is known
+            if answer.status in WITHOUT:  # an engine of another kind: what the gateway has sent is all that is known
                 return
             if answer.status >= 400:
                 raise ValueError(f"/metrics answers {answer.status}")

@@ -82,14 +82,23 @@ class Residents:
             on_disk=self._own,
         )
 
-    def begin(self) -> None:
-        """After the first poll: an engine that answers has been started by another program, which sees to it."""
-        for name in [name for name, replica in self._own.items() if replica.healthy]:
-            self._memory.activate(name, 0)
-            self._log.warning("engine-not-ours", replica=name, url=self._own[name].url)
-        for replica in self._own.values():
-            if not replica.healthy:
+    async def begin(self) -> None:
+        """After the first poll: an engine that answers, or is silent where something listens, has been started by
+        another program, which sees to it."""
+        replicas = list(self._own.values())
+        there = await asyncio.gather(*(self._there(replica) for replica in replicas))
+        for replica, is_there in zip(replicas, there, strict=True):
+            if is_there:
+                self._memory.found(replica.name)
+                self._log.warning("engine-not-ours", replica=replica.name, url=replica.url)
+            else:
                 self._is(replica, Stage.STOPPED)
+
+    @staticmethod
+    async def _there(replica: LiveReplica) -> bool:
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            return replica.healthy or await _listens(replica)
+        return False
 
     def wanted(self, call: Call, prompt: Prompt, role: Role, among: Collection[str] | None = None) -> bool:
         """Whether the call may wait for an engine, which is started where there is memory for it. among: the names of
@@ -185,18 +194,13 @@ class Residents:
             task.add_done_callback(lambda _: self._looks.pop(replica.name, None))
 
     async def _ended(self, replica: LiveReplica) -> None:
-        host, _, port = replica.endpoint.rpartition(":")
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            try:
-                _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), LOOK_S)
-            except ConnectionRefusedError:
+            if not await _listens(replica):
                 self._is(replica, Stage.STOPPED)
                 self._memory.sleep(replica.name)
                 self._log.warning("engine-ended", replica=replica.name, how="nothing listens where it did")
                 self._changes.labels(replica.name, "ended").inc()
                 self._wake()
-            else:
-                writer.close()
 
     async def _live(self, life: _Life, going: list[asyncio.Task[None]]) -> None:
         replica = life.replica
@@ -266,6 +270,17 @@ class Residents:
     @staticmethod
     def _now_s() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _listens(replica: LiveReplica) -> bool:
+    """Whether something does. OSError or TimeoutError where that cannot be found out."""
+    host, _, port = replica.endpoint.rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), LOOK_S)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
 
 
 def _profile(name: str, memory_bytes: int) -> ModelProfile:

@@ -13,7 +13,7 @@ import msgspec
 
 from mfsd.policy.route import QueueOrder, Role, RouteConfig, Router
 from mfsd.proto.wire import TlsFiles, address_problem
-from mfsd.serve.settings import NO_TIER, Settings, SettingsError, Tier, check_tiers
+from mfsd.serve.settings import NO_TIER, Settings, SettingsError, Tier, check_tiers, explained
 
 REQUESTS_MAX: Final = 256
 COUNT_MAX: Final = 1 << 20
@@ -397,4 +397,4 @@ def read_file(path: Path) -> GatewaySettings:
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from None
+        raise SettingsError(f"{path}: {explained(error, GatewaySettings)}") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from mfsd.cli import playground_report
 from mfsd.cli.playground_report import lately
 from mfsd.node.control import StatusReply
 from mfsd.node.totals import Totals
@@ -27,3 +29,14 @@ def test_a_daemon_that_was_killed_is_left_out() -> None:
     assert lately([daemon(1, 5, 0), daemon(2, 0, 0)], [daemon(3, 0, 7), daemon(2, 1, 0)], 10).startswith(
         "enforce: 100% of 1 "
     )
+
+
+def test_the_report_ends_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `| head` does: no traceback, and the playground goes on."""
+    readings = iter([[daemon(1, 0, 0)], [daemon(1, 1, 0)]])
+    monkeypatch.setattr(playground_report, "seen", lambda _sockets: next(readings))
+
+    def gone(_line: str) -> None:
+        raise BrokenPipeError
+
+    playground_report._report([], gone, 0.0)

@@ -475,6 +475,7 @@ def test_no_folder_of_the_host_is_writable_for_engines_unless_asked_for() -> Non
         ({"config": {"socket": {"path": "/x"}}}, "set daemon.runtimePath"),
         ({"config": {"socket": {"control": "/x"}}}, "set daemon.runtimePath"),
         ({"config": {"cluster": {"serve_status": ["/x"]}}}, "set daemon.engineStatusPath"),
+        ({"config": {"socket": {"group": "llm"}}}, "config.socket.group = llm: use the group's number"),
         ({"daemon": {"engineStatusPath": "run"}}, "daemon.engineStatusPath"),
         ({"daemon": {"engineStatusPath": "/run/mfs-control"}}, "name a folder of its own"),
         ({"etcd": {"enabled": False}}, "coordinator.replicas = 2"),

@@ -90,6 +90,18 @@ MISTAKES = [
         'summary = "s"\npfc_watchdog = { poll_ms = 300 }',
         r"pfc_watchdog\.detection_ms: 200 is below",
     ),
+    ('name = "b"', 'name = "control"', r"classes\[1\]\.name: 'control' is what priority 6 is called"),
+    ('name = "b"', 'name = "best-effort"', r"classes\[1\]\.name: 'best-effort' is what priority 0 is called"),
+    ("hosts =", '"spine ports" =', r"profiles\.p\.port_groups: 'spine ports' is no name for switches; use up to 24"),
+    ("hosts =", '"a\\nshutdown" =', r"port_groups: 'a\\nshutdown' is no name for switches"),
+    ("hosts =", "h" * 25 + " =", r"port_groups: 'h{25}' is no name"),
+    ("{ speed_gbps = 100 }", "{ speed_gbps = inf }", r"port_groups\[\.\.\.\]\.speed_gbps: Expected `float` <= 10000"),
+    ("{ speed_gbps = 100 }", "{ speed_gbps = 1e-9 }", r"speed_gbps: Expected `float` >= 0\.001"),
+    (
+        "[profiles.p]",
+        '[profiles."p\\nreload"]',
+        r"profiles: 'p\\nreload' is no name; use characters that can be printed",
+    ),
     ("[profiles.p]", "[profile.p]", r"profile: unknown field"),
     ("[profiles.p]", "[profiles.p", r"not TOML"),
 ]
@@ -110,6 +122,21 @@ def test_every_mistake_is_named(tmp_path: Path, good: str, bad: str, message: st
     assert good in GOOD
     with pytest.raises(PolicyError, match=message):
         load_profiles(write(tmp_path, GOOD.replace(good, bad, 1)))
+
+
+def test_unmarked_traffic_does_not_go_before_weighted_classes(tmp_path: Path) -> None:
+    """In a strict class's queue it would; some switches cannot have that queue strict, either."""
+    dwrr = 'priority = 3, scheduling = "dwrr", weight_percent = 100'
+    text = GOOD.replace("priority = 3, floor_percent = 10", dwrr).replace(", lossless = true", "")
+    shared = text.replace("priority = 0, floor_percent = 5", "priority = 4")
+    with pytest.raises(PolicyError, match=r"best_effort\.priority: 4 is strict a's, above dwrr b; .*use 3 or less"):
+        load_profiles(write(tmp_path, shared))
+    assert load_profiles(write(tmp_path, text.replace("priority = 0, floor_percent = 5", "priority = 3")))
+
+
+def test_a_class_may_have_the_name_of_the_queue_that_it_shares(tmp_path: Path) -> None:
+    text = GOOD.replace('name = "b", dscp = 26, priority = 3', 'name = "best-effort", dscp = 26, priority = 0')
+    assert load_profiles(write(tmp_path, text))
 
 
 def test_missing_things_list_what_there_is(tmp_path: Path) -> None:

@@ -250,6 +250,10 @@ def test_port_ranges(text: str, names: list[str]) -> None:
         ("nope=swp1", "no port group"),
         ("hosts=", "no port named"),
         ("hosts=swp1;reboot", "no port name"),
+        ("hosts=\u0661/\u0661", "no port name"),
+        ("Ethernet[1-2]/[1-4]", r"'Ethernet\[1-2\]/\[1-4\]' has two ranges; write one range a part"),
+        ("Ethernet[0-99999999]", r"'Ethernet\[0-99999999\]' is more than 4096 ports"),
+        ("swp[1-4000],eth[1-4000]", "more than 4096 ports"),
     ],
 )
 def test_bad_ports_are_refused(value: str, message: str) -> None:
@@ -268,3 +272,39 @@ def test_eos_polls_often_enough_for_its_own_rule() -> None:
     missing = " ".join(s.what for s in rendered.shortfalls)
     assert "poll_ms 200" in missing and "forward" in missing
     assert SYSTEMS["eos"].check(rendered.text)[0].status == "pass"
+
+
+def test_nxos_says_that_weighted_queues_have_no_ceiling() -> None:
+    profile = load_profile("rocev2-lossy-ecn")
+    capped = tuple(msgspec.structs.replace(c, ceiling_percent=50) for c in profile.classes)
+    plan = make_plan("x", msgspec.structs.replace(profile, classes=capped), {"hosts": ["Ethernet1/1"]})
+    rendered = SYSTEMS["nxos"].render(plan)
+    assert rendered.text.count("shape kbps") == 2
+    assert "ceiling_percent of low, scavenger" in [s.what for s in rendered.shortfalls]
+
+
+@pytest.mark.parametrize(
+    ("nos", "text"),
+    [
+        ("eos", "service-profile MFS-hosts\n"),
+        ("eos", "qos profile MFS-hosts\n   bandwidth percent 5\n"),
+        ("eos", "qos profile MFS-hosts\n   priority strict\n"),
+        ("eos", "qos profile MFS-hosts\n   shape rate 5 percent\n"),
+    ],
+)
+def test_commands_outside_of_their_section_fail_the_check(nos: str, text: str) -> None:
+    (finding,) = SYSTEMS[nos].check(text)
+    assert finding.status == "fail" and "is not a command MFS writes" in finding.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class type queuing c-out-8q-q7\n",
+        "match dscp 8\n",
+        "set qos-group 7\n",
+        "class-map type qos match-any a\n  match dscp ,\n",
+    ],
+)
+def test_nxos_commands_outside_of_their_section_make_no_object(text: str) -> None:
+    assert NxosInstance(text).problems

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mfsd.node.address import Address, AddressError, control_beside
+from tests.support.forked import Forked
 
 
 def address_at(path: Path) -> Address:
@@ -137,6 +138,25 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         address_at(tmp_path / "file" / "m.sock")
     with pytest.raises(AddressError, match=r"cannot be created: .* or socket.control"):
         Address(tmp_path / "run" / "m.sock", tmp_path / "file" / "m.sock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_the_folder_of_another_users_daemon_says_where_else_to_serve(folder: Path) -> None:
+    (folder / "run").mkdir(mode=0o755)
+    (folder / "mine").mkdir()
+    os.chown(folder / "mine", 65_534, -1)
+
+    def serve() -> str:
+        address = Address(folder / "run/m.sock", folder / "mine/m.sock")
+        try:
+            address.listen(socket.SOCK_STREAM, address.path, 0o660, None)
+        except AddressError as error:
+            return str(error)
+        return ""
+
+    with Forked(serve, uid=65_534) as user:
+        assert "run/m.sock: cannot listen: Permission denied; " in user.result
+        assert "choose another place with --socket" in user.result
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a folder to another user")

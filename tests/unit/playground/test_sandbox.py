@@ -151,3 +151,28 @@ def test_nothing_outlives_a_kill() -> None:
     program.wait(20)
     assert program.stdout.read() == "", "the pipe ends when the last process of the sandbox has"
     assert not sleepers()
+
+
+OUTSIDE = SCRIPT.replace(
+    "sys.exit(run_sandboxed(wait))", 'code = run_sandboxed(wait)\nprint("after", code, flush=True)'
+)
+
+
+def test_a_terminal_that_is_closed_ends_it_as_an_interrupt_does() -> None:
+    """It tells all of the session: the shell passes it on to each process of the job."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", OUTSIDE, LASTING_S], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    os.killpg(program.pid, signal.SIGHUP)
+    assert program.communicate(timeout=60)[0].split("\n")[-2] == "after 130"
+    assert program.returncode == 0 and not sleepers()
+
+
+def test_what_shall_outlive_its_terminal_does() -> None:
+    command = ["nohup", sys.executable, "-c", OUTSIDE, LASTING_S]
+    program = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stdout.readline() == "up\n"
+    program.send_signal(signal.SIGHUP)
+    program.terminate()
+    assert program.communicate(timeout=60)[0] == "tidied\nafter 130\n"

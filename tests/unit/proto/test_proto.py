@@ -122,3 +122,8 @@ def test_addresses(good: str) -> None:
 @pytest.mark.parametrize("bad", ["", "a", ":1", "a:", "::1:7400", "a:x", "a:65536", "a:-1", "a:١"])
 def test_what_is_no_address(bad: str) -> None:
     assert address_problem(bad) is not None
+
+
+@pytest.mark.parametrize("url", ["http://etcd-1:2379", "https://[::1]:2379", "coord://a:1"])
+def test_a_url_is_not_taken_for_an_ipv6_address(url: str) -> None:
+    assert address_problem(url) == "it is a URL: leave out the scheme"

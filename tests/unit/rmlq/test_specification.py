@@ -345,7 +345,7 @@ class Model:
         if flow.stage is Stage.P2D:
             self.release(flow.request)
 
-    def tell_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
+    def announce_batch(self, key: int, now: int, layer: int, rank: int, pruned: bool, deadline: int, left: int) -> None:
         self.now = max(self.now, now)
         before = self.batches.get(key)
         layer = max(layer, before.layer_current) if before else layer
@@ -357,7 +357,7 @@ class Model:
             if state.batch == key:
                 self.evaluate_at_event(request)
 
-    def tell_request(self, key: int, now: int, deadline: int, budget: int, ahead: int, tail: int) -> None:
+    def announce_request(self, key: int, now: int, deadline: int, budget: int, ahead: int, tail: int) -> None:
         self.now = max(self.now, now)
         request = self.request(key)
         request.reported = True
@@ -585,7 +585,7 @@ class Machine(RuleBasedStateMachine):
             compute_left_ns=left,
         )
         assert code == 0
-        self.model.tell_batch(batch, now, layer, rank, pruned, deadline, left)
+        self.model.announce_batch(batch, now, layer, rank, pruned, deadline, left)
         self.compare()
 
     @rule(batch=st.integers(1, 2))
@@ -713,7 +713,7 @@ class AllStages(Machine):
             request, now, deadline_ns=deadline, budget_ns=budget, bytes_ahead=ahead, bytes_tail=tail
         )
         assert code == 0
-        self.model.tell_request(request, now, deadline, budget, ahead, tail)
+        self.model.announce_request(request, now, deadline, budget, ahead, tail)
         self.compare()
 
     @rule(rho=st.one_of(st.floats(-0.5, 1.5), st.sampled_from([0.0, 0.5, 0.95, 1.0])))
@@ -763,7 +763,7 @@ class Destinations(EarlyStages):
     def deadline_changes(self, request, deadline):
         deadline = self.deadline(deadline)
         assert self.queue.request(request, self.model.now, deadline_ns=deadline) == 0
-        self.model.tell_request(request, self.model.now, deadline, 0, 0, 0)
+        self.model.announce_request(request, self.model.now, deadline, 0, 0, 0)
         self.compare()
 
 
@@ -843,7 +843,7 @@ class Urgency(Machine):
             bytes_tail=tail,
         )
         assert code == 0
-        self.model.tell_request(request, self.model.now, deadline, budget, ahead, tail)
+        self.model.announce_request(request, self.model.now, deadline, budget, ahead, tail)
         self.compare()
 
 

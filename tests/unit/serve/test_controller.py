@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from mfsd.policy.serve import Policy, ServeConfig, StepLoad
-from mfsd.policy.serve.meta import Strategy
+from mfsd.policy.serve.meta import MetaState, Strategy
+from mfsd.policy.serve.meta.guard import Watch
 from mfsd.serve.controller import Controller
 from mfsd.serve.endpoint import ask_endpoint
 from mfsd.serve.engine import Engine
@@ -173,6 +174,23 @@ def test_a_controller_rests_while_an_operator_has_chosen(tmp_path: Path) -> None
             served.now_s += 1.0
             publisher.tick()
         assert served.engine.config.policy is holds
+
+
+def test_a_switch_from_before_an_operators_choice_is_not_taken_back_after_it(tmp_path: Path) -> None:
+    """What got worse meanwhile was not its doing."""
+    served = Served(tmp_path, Policy.FCFS)
+    config = Meta(enabled=True, pool=(Policy.FCFS, Policy.SRPF), requests_min=5, every_s=5.0, bypass_share=1.0)
+    controller = Controller(served.engine, config, served.warn)
+    switched = MetaState(policy=Policy.SRPF, decided_s=served.now_s, watch=Watch(Policy.FCFS, 30.0, 0.0, 0.001))
+    controller._state = switched
+    controller.rest(True)
+    overloaded(served, controller, 60.0)
+    controller.rest(False)
+    controller.tick()
+    assert controller.latest is not None and "made it worse" not in controller.latest.reason
+    controller._state = switched
+    controller.tick()
+    assert "made it worse" in controller.latest.reason, "it would have been"
 
 
 def test_a_request_that_says_its_output_is_known_before_any_of_its_application_has_ended(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ def test_the_same_tables_may_come_from_the_engines_configuration() -> None:
     ("text", "field"),
     [
         ('[serve]\npolicy = "fastest"', "$.serve.policy"),
+        ('[serve]\npolicy = "fastest"', "'fastest': use fcfs, edf, "),
+        ("[serve]\npolcy = 1", "`polcy`; did you mean policy? - at `$.serve`"),
+        ("[tiers.chat]\nttft = 1", "`ttft`; did you mean ttft_ms? - at `$.tiers[...]`"),
+        ("[tiers.chat]\nspeed = 1", "`speed`; there are ttft_ms, tbt_ms, ttlt_ms, importance"),
         ("[serve]\nstep_tokens = 0", "step_tokens is 0: use 1 to"),
         ("[serve]\nspeed = 1", "speed"),
         ("[tiers.chat]\nttft_ms = -1", "ttft_ms is -1"),

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from mooncake_adapter.nixl_plugins import FOLDER
-from nccl_shim.run import LIBRARY, preload, unreachable
+from nccl_shim.run import LIBRARY, preload, unreachable, warnings
+from tests.support.forked import Forked
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -106,6 +107,21 @@ def test_says_what_it_does(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "s.sock"))
         assert "warning" not in run("--socket", str(tmp_path / "s.sock"), "--", "true").stderr
     assert run("--quiet", "--socket", str(tmp_path / "none.sock"), "--", "true").stderr == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.parametrize(("folder_mode", "socket_mode"), [(0o755, 0o660), (0o700, 0o666)])
+def test_a_socket_that_the_user_may_not_open_is_named(folder: Path, folder_mode: int, socket_mode: int) -> None:
+    path = folder / "run" / "s.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(socket_mode)
+        path.parent.chmod(folder_mode)
+        with Forked(lambda: warnings("nowhere", str(path), "enforce"), uid=65_534) as user:
+            (warning,) = user.result
+        assert f"this user may not open the daemon's socket {path}" in warning and "socket.group" in warning
+        assert warnings("nowhere", str(path), "enforce") == []
 
 
 def test_exit_codes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -174,9 +175,18 @@ def test_marks_of_the_environment_are_taken_as_they_are() -> None:
     assert inner["MFS_MARK"] == outer["MFS_MARK"] and "sizes=reuse:1048576;" in inner["MFS_MARK"]
 
 
+def test_what_it_says_may_be_given_to_a_shell() -> None:
+    """docs/guide.md has MFS_MARK set by hand where mfs-run is not: it has semicolons, and others have spaces."""
+    done = run("--mode", "mark", "--policy", "paper-k8", "--", "env", LD_PRELOAD="libc.so.6")
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    printed = dict(word.split("=", 1) for word in shlex.split(done.stderr.removeprefix("mfs-run: ")))
+    assert {name: found[name] for name in printed} == printed
+    assert {"MFS_MARK", "MFS_SET_CLASSES", "LD_PRELOAD"} <= printed.keys() and ";" in printed["MFS_MARK"]
+
+
 def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
     done = run("--mode", "mark", "--policy", "paper-k8", "--", "true")
-    assert "MFS_MODE=mark MFS_MARK=dscp=56," in done.stderr and "NCCL_IB_TC=226" in done.stderr
+    assert "MFS_MODE=mark MFS_MARK='dscp=56," in done.stderr and "NCCL_IB_TC=226" in done.stderr
     assert "warning" not in done.stderr and "MFS_SOCKET" not in done.stderr
 
 
@@ -189,7 +199,10 @@ def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "collective=1mib"], "write reuse or p2d, =, and sizes"),
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=1"], "--sizes p2d=1: not a size"),
         (["--mode", "mark", "--policy", "paper-k8", "--sizes", "p2d=2mib,1mib"], "use rising sizes above 0"),
-        (["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"], "1 classes; use at most 0"),
+        (
+            ["--mode", "mark", "--policy", "rocev2-2-lossless", "--sizes", "p2d=1mib"],
+            "leave p2d out, or choose a profile with more",
+        ),
         (
             ["--mode", "observe", "--policy", "paper-k8"],
             "--policy is only for --mode enforce and --mode mark, not for --mode obs",

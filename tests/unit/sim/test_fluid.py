@@ -191,6 +191,26 @@ def test_a_stream_goes_on_when_refilled_at_its_completion() -> None:
     assert net.rate(stream) == 10.0 and net.rate(other) == 0.0
 
 
+@pytest.mark.parametrize("reorder", [False, True])
+def test_what_has_ended_is_complete_whatever_begins_at_that_moment(reorder: bool) -> None:
+    net = Fluid([10.0])
+    ended = net.add(FluidPath([0]), 5, 10.0)
+    net.advance(net.next())
+    strict = net.add(FluidPath([0]), 0, 10.0)
+    if reorder:
+        net.set_order(ended, 7)
+    assert net.rate(strict) == 10.0
+    assert net.next() == net.now
+    assert net.take_completed() == [ended]
+    assert net.remaining(ended) == 0.0
+    net.refill(ended, 10.0)  # behind the stricter one
+    assert (net.rate(strict), net.rate(ended)) == (10.0, 0.0)
+    net.advance(net.next())
+    assert net.take_completed() == [strict] and net.now == pytest.approx(2.0)
+    net.advance(net.next())
+    assert net.take_completed() == [ended] and net.now == pytest.approx(3.0)
+
+
 def test_a_coupled_collective_is_held_by_its_slowest_port() -> None:
     net = Fluid([10.0] * 4)
     # Half of the bytes of one flow leave through port 0; a stricter flow takes 7.5 of its 10 bytes per
@@ -218,7 +238,11 @@ def test_errors_say_what_is_wrong() -> None:
         FluidPath([0, 0])
     with pytest.raises(ValueError, match="link does not exist"):
         net.add(FluidPath([7]), 0, 1.0)
-    with pytest.raises(ValueError, match="advance"):
-        net.advance(-1.0)
+    for when in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="advance"):
+            net.advance(when)
+    for weight, share in ((1.0, math.inf), (1.0, math.nan), (1e-200, 1e-200), (1e200, 1e200)):
+        with pytest.raises(ValueError, match="not finite and positive"):
+            net.add(FluidPath([0], [share]), 0, 1.0, weight)
     with pytest.raises(KeyError):
         net.remove(3)

@@ -70,7 +70,7 @@ def test_reuse_waits_with_all_its_layers_and_they_count_in_order() -> None:
         flow.batch.policy = 0
         assert flow.state is not None
         flow.state.reuse = flow
-        network.tell_batch(flow.batch, rank=0, deadline_ns=NS, compute_left_ns=0, layers=flow.batch.layers)
+        network.announce_batch(flow.batch, rank=0, deadline_ns=NS, compute_left_ns=0, layers=flow.batch.layers)
     network.send(blocker, SIZE)
     for flow in (many, few):
         network.send(flow, SIZE)
@@ -111,7 +111,7 @@ def test_a_request_that_runs_out_of_slack_passes_reuse() -> None:
     p2d, reuse = flows(urgent, 1)
     blocker, _ = flows(state(3, 1.0), 3)
     network.send(blocker, SIZE)
-    network.tell_request(urgent, SIZE, SIZE)
+    network.announce_request(urgent, SIZE, SIZE)
     network.send(reuse, SIZE)
     network.send(p2d, SIZE)
     assert finish_order(network) == [blocker, p2d, reuse]
@@ -122,7 +122,7 @@ def test_pruned_requests_go_last() -> None:
     first, second, blocker = state(1, 5.0), state(2, 9.0), state(3, 1.0)
     one, two, three = flows(first, 1)[0], flows(second, 2)[0], flows(blocker, 3)[0]
     first.pruned = True
-    network.tell_pruned(first)
+    network.prune(first)
     for flow in (three, one, two):
         network.send(flow, SIZE)
     assert finish_order(network) == [three, two, one]

@@ -130,6 +130,10 @@ vllm.env names, nor one whose library goes by another that it names. MFS_SET_CLA
 {{- fail (printf "config.socket.%s: the chart sets it; set daemon.runtimePath, the folder on the host" $key) }}
 {{- end }}
 {{- end }}
+{{- $group := (.Values.config.socket | default dict).group }}
+{{- if and (kindIs "string" $group) (not (regexMatch "^[0-9]*$" $group)) }}
+{{- fail (printf "config.socket.group = %s: use the group's number; the image does not know your hosts' names" $group) }}
+{{- end }}
 {{- if hasKey (.Values.config.cluster | default dict) "serve_status" }}
 {{- fail "config.cluster.serve_status: the daemon's pod mounts no other folder; set daemon.engineStatusPath, the folder on the host" }}
 {{- end }}

@@ -3,6 +3,7 @@ and Cisco's YANG model of the objects that the commands make where it is given (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
         rf"class-map type qos match-any {NAME}",
         rf"policy-map type (?:qos|network-qos|queuing) {NAME}",
         r"system qos",
-        r"interface Ethernet[0-9]+(?:/[0-9]+){1,2}",
+        r"interface Ethernet[0-9]+(?:/[0-9]+){1,3}",
         r"priority-flow-control watch-dog-interval on",
     ),
     "class-map type qos": (rf"match dscp {DSCP}(?:,{DSCP})*",),
@@ -62,19 +63,32 @@ class Nxos(SwitchSystem):
         quirk="qos-groups are renumbered 7, 6, ... because strict queues must be the highest, without a gap",
     )
 
+    def port_name(self, name: str) -> str:
+        return re.sub(r"^[A-Za-z]+", "Ethernet", name)
+
     def helpers(self, plan: Plan) -> Mapping[str, Any]:
         return {"groups": qos_groups(plan)}
 
     def own_shortfalls(self, plan: Plan) -> list[Shortfall]:
-        if not plan.lossless:
-            return []
-        return [
-            Shortfall(
-                "buffers.lossless_percent",
-                "NX-OS sizes no-drop buffers itself",
-                "show queuing interface before and after",
+        found = []
+        capped = [q for q in plan.queues if q.ceiling_percent < 100]
+        if weighted := [q.name for q in capped if not q.strict or q.priority == plan.default_priority]:
+            found.append(
+                Shortfall(
+                    f"ceiling_percent of {', '.join(weighted)}",
+                    "the manual has a queue share bandwidth or be shaped, not both",
+                    "lower weight_percent, or make the class strict",
+                )
             )
-        ]
+        if plan.lossless:
+            found.append(
+                Shortfall(
+                    "buffers.lossless_percent",
+                    "NX-OS sizes no-drop buffers itself",
+                    "show queuing interface before and after",
+                )
+            )
+        return found
 
     def check(self, text: str, models: Path | None = None) -> list[Finding]:
         return [check_grammar(GRAMMAR, COMMENT, text), _check_yang(text, models)]

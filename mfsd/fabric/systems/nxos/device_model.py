@@ -17,6 +17,10 @@ _ON = 1
 Tree = dict[str, Any]
 
 
+class _NoSection(Exception):
+    """Of a command that belongs under another one, which is not there."""
+
+
 class NxosInstance:
     """Collects objects line by line. ``problems``: lines that are none, and classes without a class-map."""
 
@@ -26,6 +30,7 @@ class NxosInstance:
         self._class_maps: set[str] = set()
         self.problems: list[str] = []
         self._where: Tree = {}
+        self._policy: Tree | None = None
         self._port = self._kind = ""
         for number, raw in enumerate(text.splitlines(), 1):
             line = raw.strip()
@@ -44,7 +49,10 @@ class NxosInstance:
             return True
         for pattern, make in _FORMS:
             if found := re.fullmatch(pattern, line):
-                make(self, *found.groups())
+                try:
+                    make(self, *found.groups())
+                except _NoSection:
+                    return False
                 return True
         return False
 
@@ -60,6 +68,8 @@ class NxosInstance:
         self._room("qos", "c-items", "name-items").setdefault("CMapInst-list", []).append(self._where)
 
     def match_dscp(self, values: str) -> None:
+        if not self._where:
+            raise _NoSection
         self._where["dscp-items"] = {"Dscp-list": [{"val": int(v)} for v in values.split(",")]}
 
     def policy_map(self, kind: str, name: str) -> None:
@@ -69,12 +79,16 @@ class NxosInstance:
         self._policy = self._where
 
     def policy_class(self, name: str) -> None:
+        if self._policy is None:
+            raise _NoSection
         if self._kind == "qos" and name not in self._class_maps | {"class-default"}:
             self.problems.append(f"class {name}: no class-map of that name")
         self._where = {"name": name}
         self._policy.setdefault("cmap-items", {}).setdefault("MatchCMap-list", []).append(self._where)
 
     def put(self, item: str, **leaves: Any) -> None:
+        if not self._where:
+            raise _NoSection
         self._where.setdefault(item, {}).update(leaves)
 
     def interface(self, slot: str) -> None:
@@ -82,6 +96,8 @@ class NxosInstance:
         self._ports[self._port] = self._where = {"id": self._port}
 
     def service_policy(self, kind: str, direction: str, name: str) -> None:
+        if not self._port:
+            raise _NoSection
         policies = self._room(kind, "policy-items", _DIRECTION[direction], "intf-items")
         policies.setdefault("If-list", []).append({"name": self._port, "pmap-items": {"name": name}})
 
@@ -97,7 +113,7 @@ def _random_detect(n: NxosInstance, low: str, low_unit: str, high: str, high_uni
 
 _FORMS: tuple[tuple[str, Any], ...] = (
     (r"class-map type qos match-any (\S+)", NxosInstance.class_map),
-    (r"match dscp ([0-9,]+)", NxosInstance.match_dscp),
+    (r"match dscp ([0-9]+(?:,[0-9]+)*)", NxosInstance.match_dscp),
     (r"policy-map type (qos|network-qos|queuing) (\S+)", NxosInstance.policy_map),
     (r"class (?:type (?:network-qos|queuing) )?(\S+)", NxosInstance.policy_class),
     (r"set qos-group (\d+)", lambda n, group: n.put("setGrp-items", id=int(group))),

@@ -11,7 +11,7 @@ from pathlib import Path
 from mfsd import _native
 from mfsd.node.abi import DAEMON, skewed, without
 from mfsd.node.control import StatusReply
-from mfsd.node.control_client import Refused, Unreachable
+from mfsd.node.control_client import Forbidden, Refused, Unreachable
 from mfsd.observe.doctor.finding import Finding, Kind
 from mfsd.observe.doctor.host import Host, names_in, read_line, version
 
@@ -31,15 +31,17 @@ UNREACHABLE = Kind(
 NO_CONTROL = Kind(
     "daemon.control-out-of-reach",
     "unknown",
-    "A daemon lets this user attach, but its state cannot be read here, for example in a container: its control "
-    "socket is in a folder of its own, which containers do not mount.",
-    "run mfsctl on the node, or in the daemon's pod; elsewhere name the socket of socket.control with --control",
+    "A daemon's state cannot be read here: its control socket is in a folder of its own, which containers do not "
+    "mount, or this user may not open it.",
+    "run mfsctl on the node, as root or as a member of the socket's group, or in the daemon's pod; elsewhere name the "
+    "socket of socket.control with --control",
 )
 DENIED = Kind(
     "daemon.attach-refused",
     "fail",
     "The daemon does not let this user attach, so programs of this user run unscheduled.",
-    "add the user to socket.allowed_uids or its group to socket.allowed_gids, or run as another user",
+    "let the user open the socket (socket.group, socket.mode); where socket.allowed_uids or socket.allowed_gids is "
+    "set, add the user or its group; or run as another user",
 )
 ABI = Kind(
     "daemon.abi",
@@ -100,8 +102,12 @@ ANSWERS = Kind("daemon.answers", "ok", "The daemon answers, lets this user attac
 def run(host: Host) -> Iterator[Finding]:
     try:
         status = host.status
+    except Forbidden as error:  # whether its programs are let in is known all the same
+        yield from _attach(host)
+        yield NO_CONTROL(str(error))
+        return
     except Unreachable as error:
-        attaches = host.socket.is_socket() and not list(_attach(host))
+        attaches = not list(_attach(host))
         yield (NO_CONTROL if attaches else UNREACHABLE)(str(error))
         return
     except Refused as error:

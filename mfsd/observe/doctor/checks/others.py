@@ -23,7 +23,7 @@ HIDDEN = Kind(
     "others.hidden",
     "info",
     "Programs of other users cannot be examined.",
-    "run the doctor as root to have them examined, too",
+    "run the doctor as root, in a container also with CAP_SYS_PTRACE, to have them examined, too",
 )
 NONE = Kind("others.none", "ok", "No running program uses RDMA without the shim.")
 

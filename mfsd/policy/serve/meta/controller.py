@@ -53,16 +53,24 @@ def decide(
         windows, cut = drift.watched(config, views, state.windows)
         state = replace(state, windows=windows, drifted=state.drifted or cut)
     if state.bypass.began_s is not None:
-        after = replace(state, watch=None)
+        after = replace(_settled(state, views), watch=None)
         return Decision(policy=Policy.FCFS, bypass=True, reason="nearly all are late"), after
     if state.watch is not None:
         if guard.worse(config, state.watch, views.short):
-            return _rolled_back(config, state, state.watch, policy, now_s)
+            return _rolled_back(config, _settled(state, views), state.watch, policy, now_s)
         if now_s >= state.watch.until_s:
             state = replace(state, watch=None)
     if state.decided_s is not None and now_s - state.decided_s < config.every_s:
         return Decision(policy=policy, reason="holds"), state
     return _decided(config, state, views, policy, now_s, answer)
+
+
+def _settled(state: MetaState, views: Views) -> MetaState:
+    """Another order takes over: the bandit's choice has the gain until here, and none of what comes."""
+    if state.pulled is None:
+        return state
+    arms = bandit.learned(state.arms, state.pulled, views.long.in_time_share)
+    return msgspec.structs.replace(state, arms=arms, pulled=None)
 
 
 def _rolled_back(

@@ -248,6 +248,39 @@ def test_drift_switches_only_where_the_requests_have_changed() -> None:
         assert decision.policy is config.pool[0]
 
 
+def gained(seen: Views, share: float) -> Views:
+    return msgspec.structs.replace(seen, long=msgspec.structs.replace(seen.long, in_time_share=share))
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [msgspec.structs.replace(BLOCKED, short=ShortView(evaluated=50, late_share=0.8, ttft_p99_s=2.0)), ALL_LATE],
+    ids=["a rollback", "a bypass"],
+)
+def test_the_bandit_credits_no_order_with_what_another_one_did(ends: Views) -> None:
+    config = MetaConfig(pool=POOL, strategy=Strategy.BANDIT, bypass_after_s=1.0)
+    start = MetaState(policy=Policy.EDF, arms=learned_of(Policy.EDF, BLOCKED))
+    (switch,), state = run(config, start, BLOCKED, 0, 1)
+    assert switch.policy is Policy.TWO_LANE and state.pulled is not None
+    expected = bandit.learned(state.arms, state.pulled, 0.1)
+    for now_s in range(1, 4):
+        _, state = decide(config, state, gained(ends, 0.1), float(now_s))
+    assert state.arms == expected and state.pulled is None, "what it did itself"
+    for now_s in range(4, 300):
+        decision, state = decide(config, state, gained(BLOCKED, 0.9), float(now_s))
+        if decision.decided:
+            break
+    assert state.arms == expected, "what was served meanwhile was not its doing"
+
+
+def learned_of(policy: Policy, seen: Views) -> dict[str, bandit.Arm]:
+    """Enough of it that another order is worth a try."""
+    arms: dict[str, bandit.Arm] = {}
+    for _ in range(50):
+        arms = bandit.learned(arms, bandit.Pulled(policy, bandit.context_of(seen)), 0.0)
+    return arms
+
+
 def test_the_bandit_learns_the_better_arm() -> None:
     config, seen = MetaConfig(pool=(Policy.EDF, Policy.SRPF), strategy=Strategy.BANDIT), long(late_share=0.3)
     state = MetaState()

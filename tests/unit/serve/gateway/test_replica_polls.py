@@ -307,3 +307,34 @@ def test_a_silent_coordinator_and_a_name_that_is_looked_up_for_long_hold_up_no_e
             assert len(replicas.all) == 2 and all(replica.healthy for replica in replicas.all)
 
     asyncio.run(main())
+
+
+def test_an_engine_that_cannot_name_its_models_yet_is_not_up() -> None:
+    """It loads its model: where it has no health of its own, nothing else says so."""
+
+    async def check(engine: Engine, poller: Poller, replica: LiveReplica, log: Log) -> None:
+        engine.status = {"/v1/models": 503, "/metrics": 404, "/health": 404}
+        for _ in range(3):
+            await poller.once()
+            assert not replica.healthy and replica.problem == "/v1/models answers 503"
+        engine.status["/v1/models"] = 404
+        await poller.once()
+        assert replica.healthy, "it has no such page"
+        engine.status["/v1/models"] = 503
+        for _ in range(2 * MODELS_EVERY):
+            await poller.once()
+            assert replica.healthy, "it has answered"
+
+    polled(check, models=["m"])
+
+
+@pytest.mark.parametrize("status", [404, 501])
+def test_an_engine_without_metrics_is_known_by_what_it_is_sent(status: int) -> None:
+    """llama.cpp's server answers 501 unless it is told to have them."""
+
+    async def check(engine: Engine, poller: Poller, replica: LiveReplica, log: Log) -> None:
+        engine.status["/metrics"] = status
+        await poller.once()
+        assert replica.healthy
+
+    polled(check)

@@ -34,7 +34,7 @@ def test_only_calls_that_an_engine_may_have_start_it() -> None:
         )
         replicas = ReplicaSet(settings)
         residents = Residents(settings, replicas, Log(), Metrics(), lambda: None)
-        residents.begin()
+        await residents.begin()
         a, b = replicas.by_name["a"], replicas.by_name["b"]
         try:
             assert not residents.wanted(Call(model="n"), PROMPT, Role.BOTH)

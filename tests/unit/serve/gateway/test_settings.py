@@ -54,6 +54,11 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + "[residency]\nidle_s = nan\n", "idle_s is nan"),
         (ONE + '[route]\nrouter = "owed"\n', "use transfer"),
         (ONE + '[route]\ndecode = "prefix"\n', "use owed"),
+        (ONE + '[route]\nrouter = "round-robin"\n', "use least-loaded, sticky, prefix, locality, transfer, owed - at"),
+        (ONE + 'role = "prefil"\n', "'prefil': use both, prefill, decode - at `$.replicas[0].role`"),
+        (ONE + 'rol = "prefill"\n', "`rol`; did you mean role? - at `$.replicas[0]`"),
+        ('[[replica]]\nurl = "http://10.0.0.1:1"\n', "`replica`; did you mean replicas?"),
+        (ONE + "[residency]\nx = 1\n", "`x`; there are memory_bytes, "),
     ],
 )  # fmt: skip
 def test_wrong_settings_name_the_field_and_the_remedy(tmp_path: Path, text: str, named: str) -> None:
