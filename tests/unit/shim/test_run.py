@@ -95,7 +95,7 @@ def test_another_profiler_plugin_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "libnccl-profiler.so").touch()
     done = run("--", "env", LD_LIBRARY_PATH=f"/nowhere:{tmp_path}")
     assert "NCCL_PROFILER_PLUGIN" not in done.stdout
-    assert f"NCCL would load {tmp_path}/libnccl-profiler.so: left alone" in done.stderr
+    assert f"NCCL would load {tmp_path}/libnccl-profiler.so: left as it is" in done.stderr
 
 
 def test_says_what_it_does(tmp_path: Path) -> None:
