@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_said_in_one_line(client) -> None:
         decode_segment(changed(client, "header.major", 7, 2))
     with pytest.raises(SegmentError, match="no segment: magic 0x0, expected 0x"):
         decode_segment(changed(client, "header.magic", 0, 8))
-    with pytest.raises(SegmentError, match="the segment has 64 bytes, and its header alone 256"):
+    with pytest.raises(SegmentError, match="the segment has 64 bytes, but its header alone takes 256"):
         decode_segment(bytes(64))
     with pytest.raises(SegmentError, match="there is no process"):
         read_segments(2**22 + 1)
