@@ -92,10 +92,7 @@ def parser() -> argparse.ArgumentParser:
         "--duration", type=float, default=60.0, metavar="S", help="time in which requests arrive (default 60)"
     )
     p.add_argument(
-        "--seed",
-        default="1",
-        metavar="S[,S...]",
-        help="seeds; one round for each: all modes, same requests (default 1)",
+        "--seed", default="1", metavar="S[,S...]", help="seeds; a round for each, all modes, same requests (default 1)"
     )
     p.add_argument(
         "--workload", default="conversation", help=f"{', '.join(WORKLOADS)}, a generator of bench sim or a trace"
@@ -108,17 +105,10 @@ def parser() -> argparse.ArgumentParser:
         f"deadlines: {', '.join(f'{name} {rate:g}' for name, rate in RATES.items())})",
     )
     p.add_argument(
-        "--link",
-        default="300mbit",
-        metavar="RATE",
-        help="rate of every port, which stands for 50gbit (default 300mbit)",
+        "--link", default="300mbit", metavar="RATE", help="rate of ports; stands for 50gbit (default 300mbit)"
     )
     p.add_argument(
-        "--time-scale",
-        type=float,
-        default=2.0,
-        metavar="X",
-        help="seconds here for one second of the cluster (default 2)",
+        "--time-scale", type=float, default=2.0, metavar="X", help="seconds for each cluster second (default 2)"
     )
     p.add_argument("--decode-hosts", type=int, default=1, metavar="N", help="decode workers (default 1)")
     p.add_argument("--pool-hosts", type=int, default=1, metavar="N", help="owners of the cached KV (default 1)")
@@ -129,9 +119,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="X",
         help="rate of the last owner's link, relative to the others (default 1)",
     )
-    p.add_argument(
-        "--no-lanes", action="store_true", help="use one lane for all classes, so that the wire keeps nothing apart"
-    )
+    p.add_argument("--no-lanes", action="store_true", help="use one lane for all classes: the wire mixes them")
     p.add_argument(
         "--signals",
         default="all",
