@@ -46,7 +46,7 @@ def unreachable(program: Path) -> str | None:
     """Returns why the dynamic loader would ignore LD_PRELOAD for this program; None if it would not."""
     mode = program.stat().st_mode
     if mode & stat.S_ISUID or (mode & stat.S_ISGID and mode & stat.S_IXGRP):
-        return "is setuid or setgid, and the loader ignores LD_PRELOAD for such programs"
+        return "is setuid or setgid: the loader ignores LD_PRELOAD for such programs"
     try:
         with program.open("rb") as file:
             image = file.read(1 << 16)
@@ -58,7 +58,7 @@ def unreachable(program: Path) -> str | None:
     size, count = struct.unpack_from("=HH", image, 54)
     kinds = [struct.unpack_from("=I", image, at)[0] for at in range(headers, headers + size * count, size)]
     if PT_INTERP not in kinds:
-        return "is linked statically, and nothing can be preloaded into it"
+        return "is statically linked: no library can be preloaded into it"
     return None
 
 
@@ -110,7 +110,8 @@ def marks_by(policy: str | None, policy_file: Path | None, sizes: Sequence[str],
     if text := os.environ.get("MFS_MARK"):
         return mark.inherited(text)
     raise ValueError(
-        "--mode mark needs --policy NAME, the profile that switches and hosts have; mfsctl switch policy lists them"
+        "--mode mark needs --policy NAME, the profile that switches and hosts use; mfsctl switch policy lists the "
+        "profiles"
     )
 
 
@@ -126,10 +127,10 @@ def marks_of(
     useful = {"mark": tuple(given), "enforce": ("--policy", "--policy-file")}.get(mode, ())
     for name, value in given.items():
         if value and name not in useful:
-            modes = "--mode enforce and --mode mark have" if name.startswith("--policy") else "only --mode mark has"
-            raise ValueError(f"{name}: {modes} a use for it; this is --mode {mode}")
+            modes = "--mode enforce and --mode mark" if name.startswith("--policy") else "--mode mark"
+            raise ValueError(f"{name} is only for {modes}, not for --mode {mode}")
         if value and policy is None:
-            raise ValueError(f"{name}: needs --policy" + ("; without it MFS_MARK is taken as it is" * (mode == "mark")))
+            raise ValueError(f"{name}: needs --policy" + ("; without it MFS_MARK is used as it is" * (mode == "mark")))
     return marks_by(policy, policy_file, sizes, rules) if mode == "mark" or policy else None
 
 
@@ -139,11 +140,11 @@ def nixl_environment(backend: str | None, mode: str, before: Mapping[str, str]) 
     if backend is None:
         return {}
     if mode != "enforce":
-        raise ValueError(f"--nixl-backend: only --mode enforce has a use for it; this is --mode {mode}")
+        raise ValueError(f"--nixl-backend is only for --mode enforce, not for --mode {mode}")
     known = sorted(path.stem.removeprefix("libplugin_") for path in NIXL_PLUGINS.glob("libplugin_*.so"))
     if backend not in known or backend == "MFS":
         names = ", ".join(name for name in known if name != "MFS") or "none: the native parts were not built"
-        raise ValueError(f"--nixl-backend {backend}: there is {names}")
+        raise ValueError(f"--nixl-backend {backend}: not a known backend; there is {names}")
     found = {"NIXL_PLUGIN_DIR": str(NIXL_PLUGINS), "MFS_NIXL_BACKEND": backend}
     folder = before.get("NIXL_PLUGIN_DIR")
     return found | ({"MFS_NIXL_PLUGIN_DIR": folder} if folder and folder != str(NIXL_PLUGINS) else {})
@@ -154,7 +155,7 @@ def levels_by(infiniband: bool, mode: str, policy: str | None, policy_file: Path
     if not infiniband:
         return None
     if mode not in ("enforce", "mark"):
-        raise ValueError(f"--infiniband: --mode enforce and --mode mark have a use for it; this is --mode {mode}")
+        raise ValueError(f"--infiniband is only for --mode enforce and --mode mark, not for --mode {mode}")
     if policy is None:
         raise ValueError("--infiniband: needs --policy, whose priorities are the service levels")
     from nccl_shim.mark import levels_of
@@ -180,7 +181,7 @@ def _prepared(mode: str, marks: Marks | None, levels: Mapping[str, str] | None, 
         if (other := other_profiler(os.environ)) is None:
             os.environ["NCCL_PROFILER_PLUGIN"] = str(LIBRARY)
         else:
-            say(f"{other}: left alone; NCCL's traffic is scheduled, but not distinguished by communicator and batch")
+            say(f"{other}: left as it is; NCCL's traffic is scheduled, but not distinguished by communicator and batch")
     return _assignments({name: os.environ[name] for name in names})
 
 
@@ -198,54 +199,54 @@ def _assignments(variables: Mapping[str, str]) -> str:
 @click.option(
     "--mode",
     type=click.Choice(MODES),
-    help="enforce: work requests wait for permits. observe: they are counted, never held. mark: no daemon; each "
-    "transfer travels in the class of its stage and size, and nothing waits. off: the shim does nothing. "
-    "Taken from MFS_MODE if not given, else enforce. The daemon may lower it, never raise it.",
+    help="enforce: work requests wait for permits. observe: work requests are counted, never held. mark: no daemon; "
+    "each transfer travels in the class of its stage and size, and nothing waits. off: the shim does nothing. "
+    "Default: $MFS_MODE, else enforce. The daemon may lower the mode, never raise it.",
 )
 @click.option(
     "--socket",
     metavar="PATH",
-    help=f"The daemon's socket. Taken from MFS_SOCKET if not given, else {DEFAULT_SOCKET}.",
+    help=f"The daemon's socket. Default: $MFS_SOCKET, else {DEFAULT_SOCKET}.",
 )
 @click.option(
     "--policy",
     metavar="NAME",
     shell_complete=_profiles,
-    help="The profile of the fabric policy whose classes are used (mfsctl switch policy lists them). --mode mark needs "
-    "it, unless MFS_MARK is set already; with --mode enforce it sets the classes of libraries that post past the shim.",
+    help="Profile of the fabric policy whose classes to use; mfsctl switch policy lists the profiles. --mode mark "
+    "needs it unless MFS_MARK is set; with --mode enforce it sets the classes of libraries that post past the shim.",
 )
 @click.option(
     "--policy-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The policy file with that profile; left out: the one that comes with MFS.",
+    help="Policy file with that profile. Default: the one that comes with MFS.",
 )
 @click.option(
     "--sizes",
     multiple=True,
     metavar="STAGE=SIZE,...",
-    help="For --mode mark: up to which sizes transfers of a stage (reuse, p2d) go in its higher classes, for example "
-    "reuse=1mib,16mib. May be given for each stage; left out: one class for a stage, whatever the size.",
+    help="For --mode mark: limits up to which transfers of a stage (reuse, p2d) go in its higher classes, for "
+    "example reuse=1mib,16mib. May be given for each stage; a stage without limits has one class for all sizes.",
 )
 @click.option(
     "--rules",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="For --mode mark: a configuration file of mfsd, whose [[rule]] entries go before the built-in ones.",
+    help="For --mode mark: configuration file of mfsd whose [[rule]] entries go before the built-in rules.",
 )
 @click.option(
     "--infiniband",
     is_flag=True,
-    help="The fabric is InfiniBand, which has service levels in place of DSCPs: each class gets that of its priority "
-    "in the policy, which the subnet manager must map. With --policy.",
+    help="Mark for InfiniBand, which has service levels in place of DSCPs: each class gets the level of its priority "
+    "in the policy. The subnet manager must map the levels. Needs --policy.",
 )
 @click.option(
     "--nixl-backend",
     metavar="NAME",
-    help="NIXL's backend of this name (UCX, LIBFABRIC) asks for permits, whatever language its agents are written in; "
-    "the program loads it as ever. With --mode enforce.",
+    help="Make NIXL's backend of this name (UCX, LIBFABRIC) ask for permits, whatever language its agents are "
+    "written in; the program loads it as usual. Needs --mode enforce.",
 )
-@click.option("--quiet", is_flag=True, help="Say nothing, and let the shim say nothing either (MFS_LOG=quiet).")
+@click.option("--quiet", is_flag=True, help="Print nothing, and let the shim print nothing either (MFS_LOG=quiet).")
 @click.version_option(package_name="mfsd")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(
@@ -262,16 +263,17 @@ def main(
 ) -> None:
     """Run COMMAND so that its RDMA traffic is scheduled by this node's mfsd.
 
-    It preloads libmfs_shim.so (LD_PRELOAD, in front of what is there), sets MFS_MODE and MFS_SOCKET, and names the same
-    library to NCCL as its profiler plugin (NCCL_PROFILER_PLUGIN) unless there is another; children of COMMAND inherit
-    all of it. Nothing else changes: without a daemon the program runs as it would alone, and is scheduled as
-    soon as one starts.
+    mfs-run preloads libmfs_shim.so (LD_PRELOAD, in front of what is there), sets MFS_MODE and MFS_SOCKET, and names
+    the same library to NCCL as its profiler plugin (NCCL_PROFILER_PLUGIN) unless there is another; children of
+    COMMAND inherit these variables. Nothing else changes: without a daemon the program runs as it would alone, and
+    it is scheduled as soon as a daemon starts.
 
-    With --mode mark there is no daemon, and no socket is opened: the shim gives each queue pair the DSCP of what it is
-    for, adapters choose a lane for each transfer by its stage and size, and libraries that the shim does not see get
-    their traffic class by their own variables (NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS and the like), unless those are set;
-    NVSHMEM's is left out where a port of this host is InfiniBand, as it ends some versions of NVSHMEM with an error.
-    --policy sets the same variables with --mode enforce; mfsctl host env prints them for systemd and Kubernetes.
+    With --mode mark there is no daemon, and no socket is opened: the shim gives each queue pair the DSCP of its
+    use, adapters choose a lane for each transfer by its stage and size, and libraries that the shim does not see
+    get their traffic class from their own variables (NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS and the like), unless those
+    are set. NVSHMEM's variable is left out where a port of this host is InfiniBand, since some versions of NVSHMEM
+    end with an error there. --policy sets the same variables with --mode enforce; mfsctl host env prints them for
+    systemd and Kubernetes.
 
     \b
     mfs-run -- vllm serve MODEL --kv-transfer-config ...
@@ -282,8 +284,8 @@ def main(
     mfs-run --nixl-backend UCX -- ./worker                        (NIXL from C++ or Rust)
     mfs-soft-roce -- mfs-run -- python3 worker.py       (no RDMA hardware)
 
-    See what the daemon makes of it with: mfsctl status. The exit status is that of COMMAND; 125: mfs-run itself failed,
-    126: COMMAND cannot be run, 127: COMMAND was not found.
+    `mfsctl status` shows what the daemon does with the program. The exit status is that of COMMAND; 125: mfs-run
+    itself failed, 126: COMMAND cannot be run, 127: COMMAND was not found.
     """
     mode = mode or os.environ.get("MFS_MODE") or "enforce"
     socket = socket or os.environ.get("MFS_SOCKET") or DEFAULT_SOCKET

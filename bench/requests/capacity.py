@@ -1,12 +1,12 @@
-"""python -m bench requests capacity: the most requests/s of which at most 1 % are late, for each policy and seed.
+"""python -m bench requests capacity: finds the most requests/s of which at most 1 % are late, for each policy and seed.
 
-Bisection over the rate. It starts from the bracket 0 to --highest; the rate in the middle is tried with the seed's own
-draw of requests, and the half that holds the answer is kept, until it is narrower than --step. The answer is the
-highest rate tried that met the bound, 0 if none did. An answer within a step of --highest says that the bracket was too
-low. Late requests are not quite monotonous in the rate: another bracket may end a step or two away.
+The search bisects the rate. It starts from the bracket 0 to --highest, tries the rate in the middle with the seed's own
+draw of requests, and keeps the half that holds the answer, until that is narrower than --step. The answer is the
+highest rate tried that met the bound, 0 if none did. If the answer is within a step of --highest, the bracket was too
+low. The number of late requests is not quite monotonic in the rate: another bracket may end a step or two away.
 
-Run long enough: what waits at the end of a short run is not late yet where deadlines are long, so that an overloaded
-policy that serves by deadline seems to carry more. The paper ran 4 hours (--seconds 14400)."""
+Run long enough: requests that wait at the end of a short run are not late yet where deadlines are long, so an
+overloaded policy that serves by deadline seems to carry more. The paper ran 4 hours (--seconds 14400)."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ def parser() -> argparse.ArgumentParser:
   python -m bench requests capacity --policy silo,qoserve --set replicas=13 --seconds 3600
 
 Rows: policy workload seed capacity_qps reached_highest tried cpu_s.
-A search that was stopped goes on when the same command is given again with the same --json FILE.""",
+To resume a stopped search, give the same command again with the same --json FILE.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     opt.add_workload(p, ("tiers",))
-    group = p.add_argument_group("what is compared")
+    group = p.add_argument_group("comparison")
     group.add_argument("--policy", default="fcfs,edf,srpf,qoserve", metavar="A,B", help="default %(default)s")
     group.add_argument("--seed", default="1", metavar="S[,S...]", help="default %(default)s")
     group.add_argument(
@@ -113,7 +113,9 @@ A search that was stopped goes on when the same command is given again with the 
         + ", ".join(f"{name} {qps:g}" for name, qps in HIGHEST.items())
         + ")",
     )
-    group.add_argument("--step", type=float, metavar="Q", help=f"where it ends (default {STEP:g} per replica)")
+    group.add_argument(
+        "--step", type=float, metavar="Q", help=f"width of the bracket at which to stop (default {STEP:g} per replica)"
+    )
     opt.add_settings(group)
     opt.add_output(p)
     p.add_argument("--figure", action="store_true", help="also draw FILE.png and FILE.svg beside --json FILE")
@@ -124,7 +126,7 @@ def searches_of(options: argparse.Namespace) -> list[Search]:
     chosen = opt.chosen_policies(options)
     seeds = opt.numbers(options.seed, "--seed", int, -1)
     if options.requests is not None:
-        raise UsageError(f"--requests {options.requests}: a capacity is found over a time; use --seconds")
+        raise UsageError(f"--requests {options.requests}: a capacity is found over a time; use --seconds instead")
     base = opt.base(options, 1.0)
     replicas = points.replicas(base)
     highest = HIGHEST[base.workload] * replicas if options.highest is None else options.highest

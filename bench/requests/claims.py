@@ -1,12 +1,12 @@
-"""python -m bench requests claims: every claim about the request tier, measured and held against its bar.
+"""python -m bench requests claims: measures every claim about the request tier and compares it with its bar.
 
 Prints a row for each claim; --json FILE holds [{id system where claim measured bar verdict note}]. Verdicts: shown,
-refuted (below its bar), not run. The command ends with status 1 when one is refuted. Runs are kept in --runs FILE as
-they finish, so that a measurement that was stopped goes on; --quick has short runs with deadlines shortened alike and
-one seed: it says whether the commands work, not whether the claims hold.
+refuted (below its bar), not run. The command exits with 1 when a claim is refuted. --runs FILE keeps runs as they
+finish, so a stopped measurement goes on from there. --quick has short runs with deadlines shortened alike, and one
+seed: it shows whether the commands work, not whether the claims hold.
 
---page docs/results/claims.md writes the page from the rows, --ablations FILE adds the tables of halved and doubled
-defaults to it (and measures what is missing of them)."""
+--page docs/results/claims.md writes the page from the rows. --ablations FILE adds the tables of halved and doubled
+defaults to the page (and measures the missing ones)."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def parser() -> argparse.ArgumentParser:
 --json FILE keeps the rows of claims that this call does not measure.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("--system", choices=SYSTEMS, help="only the claims of one system (default: all)")
-    p.add_argument("--claim", metavar="A,B", help=f"only these, of {', '.join(c.id for c in CLAIMS)}")
+    p.add_argument("--system", choices=SYSTEMS, help="measure only the claims of one system (default: all)")
+    p.add_argument("--claim", metavar="A,B", help=f"measure only these claims, of {', '.join(c.id for c in CLAIMS)}")
     p.add_argument("--quick", action="store_true", help="short runs, one seed: minutes instead of hours")
-    p.add_argument("--seed", metavar="S[,S...]", help="instead of the scale's")
+    p.add_argument("--seed", metavar="S[,S...]", help="seeds instead of the scale's")
     p.add_argument(
         "--seconds",
         type=float,
@@ -72,13 +72,13 @@ def parser() -> argparse.ArgumentParser:
         help="of arrivals of the tiers (14400; --quick 1800); deadlines of batch tiers and turns of a swing are scaled "
         "alike",
     )
-    p.add_argument("--json", type=Path, metavar="FILE", help="rows; written after every claim")
+    p.add_argument("--json", type=Path, metavar="FILE", help="file for the rows; written after every claim")
     p.add_argument(
         "--runs",
         type=Path,
         metavar="FILE",
         default=Path("out/claims-runs.jsonl"),
-        help="where runs are kept and found again (default %(default)s)",
+        help="file that keeps runs (default %(default)s)",
     )
     p.add_argument("--traces", type=Path, metavar="DIR", help="recorded lengths, as in `requests run`")
     p.add_argument(
@@ -106,7 +106,7 @@ def chosen(options: argparse.Namespace) -> list[Claim]:
         claim for claim in CLAIMS if (named is None or claim.id in named) and options.system in (None, claim.system)
     ]
     if not found:
-        raise UsageError(f"--claim {options.claim} --system {options.system}: no claim is both; drop one of them")
+        raise UsageError(f"--claim {options.claim} --system {options.system}: no claim matches both; drop one of them")
     return found
 
 

@@ -1,8 +1,7 @@
 """python -m bench requests: requests with deadlines, and programs of requests, on simulated engines.
 
-Which requests an engine computes next, and how many tokens of each, is planned by the production rules
-(mfsd.policy.serve); the engines, their step times and the arrivals are simulated. docs/requests.md has the answers and
-their limits."""
+The production rules (mfsd.policy.serve) plan which requests an engine computes next, and how many tokens of each; the
+engines, their step times and the arrivals are simulated. docs/requests.md has the results and their limits."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ COMMANDS = {
 }
 
 
-GOES_ON = "what has finished is kept in the --json file, the same command goes on from there"
+GOES_ON = "the --json file keeps finished parts, and the same command resumes from there"
 STOPPED = {
-    "replay": "nothing is kept, the same command starts anew",
-    "compare": "nothing is kept, the same command starts anew",
-    "live": "with --json the pairs that have ended are kept in its file, the same command starts anew and replaces it",
+    "replay": "nothing is kept; the same command starts again",
+    "compare": "nothing is kept; the same command starts again",
+    "live": "with --json its file keeps the finished pairs; the same command starts again and replaces it",
 }
 """What Ctrl-C leaves, if that differs from the other commands."""
 

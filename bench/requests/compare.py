@@ -1,10 +1,10 @@
-"""python -m bench requests compare FILE: a live engine's record beside the simulator.
+"""python -m bench requests compare FILE: compares a live engine's record with the simulator.
 
 FILE is what MfsScheduler wrote while a real vLLM served (`live --record FOLDER` makes one; .xz is unpacked). Every plan
-is made again from the view that was recorded, as `replay` does. Then the step simulator serves the same requests: their
-arrivals, lengths, deadlines and expected outputs, the engine's configuration, and step times fitted to those that were
-measured: once as if the machine were always as fast, once as slow at each point of the work as it was. Ends with
-status 1 when a plan differs."""
+is made again from the recorded view, as `replay` does. Then the step simulator serves the same requests, with their
+arrivals, lengths, deadlines and expected outputs, the engine's configuration, and step times fitted to the measured
+ones: once as if the machine were always equally fast, once as slow at each point of the work as it was. The command
+exits with 1 when a plan differs."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("file", type=Path, metavar="FILE", help="a record, or a folder of one engine's")
-    p.add_argument("--json", type=Path, help="where the row is written")
+    p.add_argument("--json", type=Path, help="file for the row")
     options = p.parse_args(arguments)
     result = compared(options.file)
     print(table(result))

@@ -1,9 +1,10 @@
-"""python -m bench requests live: two tiers at more than capacity on a real vLLM, MFS's scheduler beside vLLM's own.
+"""python -m bench requests live: serves two tiers at more than capacity on a real vLLM, with MFS's scheduler and vLLM's
+own.
 
 Both engines (vLLM for the CPU, from build/e2e-vllm, `make e2e-vllm` installs it) are up at once and serve the same
 requests in turns: compare the ratios of pairs, not the seconds. On a machine with other work, whose speed changes
-within a run, let them serve at once: each has half of what is left, and what slows one slows the other.
-Important requests are short prompts with a deadline for their first token; the others are long ones that may take long.
+within a run, let both serve at once: each has half of what is left, and other work slows both alike. Important requests
+are short prompts with a deadline for their first token; the others are long ones that may take long.
 """
 
 from __future__ import annotations
@@ -322,15 +323,15 @@ def collect(
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench requests live", description=__doc__)
-    parser.add_argument("--policy", default="fcfs,mfs", help="two of fcfs, mfs; the first is the base")
+    parser.add_argument("--policy", default="fcfs,mfs", help="policies, two of fcfs, mfs; the first is the base")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=100, help="of each run")
-    parser.add_argument("--load", type=float, default=1.3, help="of the base's capacity")
+    parser.add_argument("--requests", type=int, default=100, help="requests of each run")
+    parser.add_argument("--load", type=float, default=1.3, help="load relative to the base's capacity")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at-once", action="store_true", help="both engines of a pair serve at the same time")
-    parser.add_argument("--json", type=Path, help="where the rows are written, after every pair")
+    parser.add_argument("--at-once", action="store_true", help="let both engines of a pair serve at the same time")
+    parser.add_argument("--json", type=Path, help="file for the rows, written after every pair")
     parser.add_argument(
-        "--record", type=Path, help="one run of mfs alone, every decision written to this folder: for `compare`"
+        "--record", type=Path, help="run mfs once alone and write every decision to this folder, for `compare`"
     )
     parser.add_argument("--engine", choices=POLICIES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -339,7 +340,7 @@ def main(arguments: list[str]) -> int:
         return 0
     policies = options.policy.split(",")
     if len(policies) != 2 or not set(policies) <= set(POLICIES):
-        parser.error(f"--policy is {options.policy!r}: use two of {', '.join(POLICIES)}, such as fcfs,mfs")
+        parser.error(f"--policy {options.policy!r}: use two of {', '.join(POLICIES)}, such as fcfs,mfs")
     if options.pairs < 1:
         parser.error(f"--pairs {options.pairs}: use at least 1")
     if not (FOLDER / "venv").exists():

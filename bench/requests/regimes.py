@@ -1,4 +1,4 @@
-"""python -m bench.requests.regimes --seed 301: the regimes of mfsd/policy/serve/meta/table.py.
+"""python -m bench.requests.regimes --seed 301: measures the regimes of mfsd/policy/serve/meta/table.py.
 
 Serves each drifting workload under every order of the pool, with H-MAS' fence and regulation. A phase of a workload is
 a regime: its features are the mean of what the controller saw in it under the pool's first order, and its orders are
@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
     p.add_argument("--workload", default=",".join(drift.NAMES))
     options = p.parse_args(arguments)
     if options.seed <= SEED_FIRST:
-        p.error(f"--seed {options.seed}: use one above {SEED_FIRST}; the others measure claims")
+        p.error(f"--seed {options.seed}: use a seed above {SEED_FIRST}; the others measure claims")
     for workload in options.workload.split(","):
         for features, best in regimes(workload, options.qps, options.seed, options.seconds):
             names = ", ".join(f"Policy.{Policy(name).name}" for name in best[:3])

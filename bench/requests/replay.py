@@ -1,8 +1,8 @@
 """python -m bench requests replay FILE: makes the plans of a live engine again and says whether they are the same.
 
-FILE is what an engine wrote while it served (a folder: all files in it, rotated ones too): its configuration, and for
-each step what it saw and what was planned. A plan is a function of these alone, so it must come out equal to the bit,
-on any machine. The command ends with status 1 when one differs."""
+FILE is the record that an engine wrote while it served (of a folder, all files in it, rotated ones too): its
+configuration and, for each step, what it saw and what was planned. A plan is a function of these alone, so it must come
+out equal to the bit, on any machine. The command exits with 1 when a plan differs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
   python -m bench requests replay decisions.jsonl""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("file", type=Path, metavar="FILE", help="a record, or a folder of them")
+    p.add_argument("file", type=Path, metavar="FILE", help="a record, or a folder of records")
     return p
 
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     for path in found.cut:
         print(f"{path}: its last line is not whole and was left out")
     if found.steps == 0:
-        raise UsageError(f"{options.file}: holds no plan; record some while an engine serves")
+        raise UsageError(f"{options.file}: holds no plan; record plans while an engine serves")
     equal = found.steps - found.differing
     print(f"{equal} of {found.steps} plans in {found.files} file(s) are equal to the bit")
     if found.first is not None:

@@ -1,8 +1,8 @@
 """python -m bench requests run: serves a workload under policies on simulated engines and says who was late.
 
-Each policy sees the same requests at the same times (one draw for each seed and rate). Every step of an engine is
-planned to the bit as the production rules would (mfsd.policy.serve.plan_step); how long a step takes is a published
-model of the hardware, which the rules do not see: they learn it. Nothing here was measured on an engine."""
+Each policy sees the same requests at the same times (one draw for each seed and rate). The production rules
+(mfsd.policy.serve.plan_step) plan every step of an engine, to the bit. A published model of the hardware gives the time
+of a step; the rules do not see the model, they learn it. Nothing here was measured on an engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ also moves (calls whose KV moved, room_s and ports_s that it took to find room a
 hit_rate, agents also turn_ttft_s (of turns after the first); drift adds goodput_rate esg ttft_ok tpot_ok mismatch cv
 recovery switches.
 Workflows have slo interactive_delay_s latency_s activations preemptions overruns accounting_errors overcommit.
-A run that was stopped goes on when the same command is given again with the same --json FILE.
+To resume a stopped run, give the same command again with the same --json FILE.
 """
 
 
@@ -56,9 +56,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     opt.add_workload(p)
-    group = p.add_argument_group("what is compared")
+    group = p.add_argument_group("comparison")
     group.add_argument(
-        "--policy", metavar="A,B", help="default: all of --what tiers' baselines and qoserve, or the like"
+        "--policy", metavar="A,B", help="policies (default: the baselines of --what tiers and qoserve, or the like)"
     )
     group.add_argument(
         "--qps", default="2", metavar="Q[,Q...]", help="requests (programs) a second in all (default %(default)s)"

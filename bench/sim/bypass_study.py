@@ -1,5 +1,5 @@
-"""python -m bench sim bypass FILE [--page docs/results/bypass.md]: what it is worth to read the counters of ports, and
-how often.
+"""python -m bench sim bypass FILE [--page docs/results/bypass.md]: measures what reading the counters of ports is
+worth, and how often they have to be read.
 
 A share of every sending NIC is taken by load that no daemon orders, in bursts. `mfs` runs with eight classes and the
 production queue, without readings of the counters, with them at once and every 10 and 100 ms; `static` and `dscp-size`
@@ -83,8 +83,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench sim bypass", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     study.seeded_options(p, "fan-in,egress,bursts", first_seed=761)
-    p.add_argument("--share", type=float, default=0.3, help="of every sending NIC that bypasses (default 0.3)")
-    p.add_argument("--burst-ms", default="50,1000", help="mean lengths of its bursts, with commas (default 50,1000)")
+    p.add_argument("--share", type=float, default=0.3, help="share of every sending NIC that bypasses (default 0.3)")
+    p.add_argument(
+        "--burst-ms", default="50,1000", help="mean lengths of its bursts, separated by commas (default 50,1000)"
+    )
     return p
 
 

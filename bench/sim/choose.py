@@ -1,11 +1,11 @@
-"""python -m bench sim choose FILE [--setting served] [--write]: in which settings contention costs anything, found by
-`static` and `nocont` alone, on seeds that nothing is compared on, before any order is.
+"""python -m bench sim choose FILE [--setting served] [--write]: finds the settings in which contention costs anything.
+It runs only `static` and `nocont`, on seeds that no comparison uses, before any order is compared.
 
 Each setting runs at loads relative to the rate at which `nocont` meets 90 % of the deadlines on those seeds, from the
-highest down to the first at which `static` meets half of them: where nearly all are late no order tells much. It counts
-as contended when `nocont` is at least --points above `static` there. The others stay in the list: how many they are
-says how often an order of transfers matters. FILE keeps every point (JSON lines); --write puts what was found where
-`study --setting contended` reads it."""
+highest down to the first at which `static` meets half of them: where nearly all requests are late, orders differ
+little. It counts as contended when `nocont` is at least --points above `static` there. The other settings stay in the
+list: their number shows how often an order of transfers matters. FILE keeps every point (JSON lines); --write puts the
+settings found where `study --setting contended` reads them."""
 
 from __future__ import annotations
 
@@ -74,11 +74,16 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("file", type=Path)
     p.add_argument(
-        "--setting", default="served", metavar="A,B", help="of those with a model of their own (default all)"
+        "--setting",
+        default="served",
+        metavar="A,B",
+        help="settings among those with a model of their own (default all)",
     )
-    p.add_argument("--points", type=float, default=3.0, help="of attainment that contention must cost (default 3)")
-    p.add_argument("--requests", type=int, default=200, help="measured, after a third as many (default 200)")
-    p.add_argument("--write", action="store_true", help=f"to bench/sim/{CHOSEN}")
+    p.add_argument(
+        "--points", type=float, default=3.0, help="points of attainment that contention must cost (default 3)"
+    )
+    p.add_argument("--requests", type=int, default=200, help="measured requests, after a third as many (default 200)")
+    p.add_argument("--write", action="store_true", help=f"write the settings found to bench/sim/{CHOSEN}")
     return p
 
 

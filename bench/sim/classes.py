@@ -1,13 +1,12 @@
-"""python -m bench sim classes [FILE] [--page docs/results/classes.md]: what the daemon adds to marks by size with the
-classes that ship.
+"""python -m bench sim classes [FILE] [--page docs/results/classes.md]: measures what the daemon adds to marks by size
+with the classes that ship.
 
 Each section's settings run with the production queue and classes on the wire, and under some policies in exact order on
 every link, which no fabric has, at the same rates and on the same seeds; capacities are found where a section asks for
-them. FILE keeps every point (JSON lines); a run that was stopped goes on. --kept runs nothing and takes what FILE has.
---reads is for loads that wait in the queue of the NIC that they reach: it runs nothing else, at the rates that the
-page's rows have, and leaves these as they are.
---page writes the page and the rows it is made from as JSON beside it; without FILE it writes the page anew from that
-JSON."""
+them. FILE keeps every point (JSON lines); a stopped run goes on from there. --kept runs nothing and uses the points in
+FILE. --reads runs only loads that wait in the queue of the NIC that they reach, at the rates of the page's rows, and
+leaves those rows as they are. --page writes the page, and beside it the rows that it is made from as JSON; without FILE
+it writes the page again from that JSON."""
 
 from __future__ import annotations
 
@@ -163,11 +162,15 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m bench sim classes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("file", type=Path, nargs="?", help="points; without it the page is written from its JSON")
-    p.add_argument("--section", default=",".join(SECTIONS), metavar="A,B", help=f"of {', '.join(SECTIONS)} (all)")
+    p.add_argument("file", type=Path, nargs="?", help="file of points; without it, write the page from its JSON")
+    p.add_argument(
+        "--section", default=",".join(SECTIONS), metavar="A,B", help=f"sections, of {', '.join(SECTIONS)} (default all)"
+    )
     p.add_argument("--kept", action="store_true", help="run nothing")
-    p.add_argument("--reads", action="store_true", help="with --page: only loads that wait at the NIC that they reach")
-    p.add_argument("--page", type=Path, metavar="FILE", help="the page to write, with its rows as JSON beside it")
+    p.add_argument(
+        "--reads", action="store_true", help="with --page: run only loads that wait at the NIC that they reach"
+    )
+    p.add_argument("--page", type=Path, metavar="FILE", help="page to write, with its rows as JSON beside it")
     return p
 
 
@@ -175,10 +178,10 @@ def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     study.check_names(options.section, list(SECTIONS), "--section")
     if not options.file and not options.page:
-        raise ConfigError("name a FILE for the points, or --page FILE to write a page from its JSON, or both")
+        raise ConfigError("give a FILE for the points, or --page FILE to write a page from its JSON, or both")
     before = load(options.page) if options.page else None
     if options.reads and not (options.file and before):
-        raise ConfigError("--reads: name a FILE for the points, and with --page a page whose rows have the rates")
+        raise ConfigError("--reads: give a FILE for the points, and --page with a page whose rows have the rates")
     if options.file:
         results = (Kept if options.kept else Results)(options.file)
         names = options.section.split(",")
@@ -186,7 +189,7 @@ def main(arguments: list[str]) -> int:
     elif before:
         data = before
     else:
-        raise ConfigError(f"--page {options.page}: has no JSON beside it yet; name a FILE for the points")
+        raise ConfigError(f"--page {options.page}: has no JSON beside it yet; give a FILE for the points")
     text = classes_page.text(data)
     if options.page:
         save(options.page, data)

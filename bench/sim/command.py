@@ -1,5 +1,4 @@
-"""python -m bench sim: simulates a prefill/decode cluster under scheduling policies and reports SLO
-attainment."""
+"""python -m bench sim: simulates a prefill/decode cluster under scheduling policies and reports SLO attainment."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ examples:
   python -m bench sim optimality-gap --setting hot
   python -m bench sim linearity
 
-A sweep that was stopped goes on when the same command is given again with the same --json FILE. A policy of
-your own is a
+To resume a stopped sweep, give the same command again with the same --json FILE. A policy of your own is a
 Python file: --policy ./mine.py (see bench/sim/policies/__init__.py).
 """
 
@@ -69,9 +67,9 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _work_options(p.add_argument_group("what is served"))
-    _run_options(p.add_argument_group("what is compared"))
-    _reuse_options(p.add_argument_group("what goes by what the network owes"))
+    _work_options(p.add_argument_group("workload"))
+    _run_options(p.add_argument_group("comparison"))
+    _reuse_options(p.add_argument_group("rules that use what the network owes"))
     fabric = p.add_argument_group("cluster and contention; the same for every policy")
     _fabric_options(fabric)
     _serving_options(fabric)
@@ -81,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "--json",
         type=Path,
         metavar="FILE",
-        help="results; written after every point, continued when it exists",
+        help="results; written after every point, continued if the file exists",
     )
     out.add_argument(
         "--engine", default="local", choices=("local", "ray"), help="ray: spread points over a Ray cluster"
@@ -94,10 +92,10 @@ def _work_options(work: argparse._ArgumentGroup) -> None:
         "--model",
         default="dbrx",
         metavar="NAME[,NAME...]",
-        help=f"model and how it is cut over GPUs (default dbrx); several share one fabric: of {', '.join(MODELS)}",
+        help=f"model, and how it is split over GPUs (default dbrx); several share one fabric: of {', '.join(MODELS)}",
     )
     work.add_argument(
-        "--accelerator", default="a100", choices=ACCELERATORS, help="GPU whose profile is used (default a100)"
+        "--accelerator", default="a100", choices=ACCELERATORS, help="GPU whose profile to use (default a100)"
     )
     source = work.add_mutually_exclusive_group()
     source.add_argument(
@@ -109,18 +107,18 @@ def _work_options(work: argparse._ArgumentGroup) -> None:
     source.add_argument(
         "--trace",
         metavar="FILE",
-        help="recorded requests: Parquet or JSONL, also Mooncake's and Qwen's published form",
+        help="recorded requests: Parquet or JSONL, or the form that Mooncake and Qwen publish",
     )
     work.add_argument(
         "--arrivals",
         default="poisson",
         choices=("poisson", "trace"),
-        help="trace: recorded times, stretched to the rate",
+        help="arrivals; trace: recorded times, stretched to the rate",
     )
+    work.add_argument("--requests", type=int, default=1024, metavar="N", help="measured requests (default 1024)")
     work.add_argument(
-        "--requests", type=int, default=1024, metavar="N", help="requests that are measured (default 1024)"
+        "--warmup", type=int, default=512, metavar="N", help="requests before the measured ones (default 512)"
     )
-    work.add_argument("--warmup", type=int, default=512, metavar="N", help="requests before those (default 512)")
     work.add_argument("--rate", default="0.1", metavar="R[,R...]", help="requests/s per prefill GPU (default 0.1)")
     work.add_argument(
         "--slo-factor",
@@ -142,7 +140,7 @@ def _run_options(run: argparse._ArgumentGroup) -> None:
         "--scheduler",
         default="fcfs",
         metavar="A,B",
-        help="which queued requests form a unit's next batch: "
+        help="rule for which queued requests form a unit's next batch: "
         + "; ".join(f"{name}: {what}" for name, (what, _) in serve.SCHEDULERS.items()),
     )
     run.add_argument("--seed", default="1", metavar="S[,S...]", help="the same seed gives the same result (default 1)")
@@ -159,29 +157,35 @@ def _reuse_options(reuse: argparse._ArgumentGroup) -> None:
     def kinds(of: dict[str, str]) -> str:
         return "; ".join(f"{name}: {what}" for name, what in of.items())
 
-    reuse.add_argument("--reuse", default="always", metavar="RULE", help=f"of KV that lies elsewhere: {kinds(REUSE)}")
+    reuse.add_argument(
+        "--reuse", default="always", metavar="RULE", help=f"what to do with KV that lies elsewhere: {kinds(REUSE)}"
+    )
     reuse.add_argument(
         "--reuse-parts", action="store_true",
-        help="of reuse that is computed again, the first part is fetched: with slo and cost what comes before the unit "
-        "could begin, with a timeout what had come",
+        help="fetch the first part of reuse that is computed again: with slo and cost the part that comes before the "
+        "unit could begin, with a timeout the part that had come",
     )  # fmt: skip
     reuse.add_argument(
-        "--placement", default="random", choices=PLACEMENTS, help=f"the decode worker: {kinds(PLACEMENTS)}"
+        "--placement",
+        default="random",
+        choices=PLACEMENTS,
+        help=f"how the decode worker is chosen: {kinds(PLACEMENTS)}",
     )
     reuse.add_argument(
-        "--router", default="locality", metavar="RULE", help=f"chooses the prefill unit: {kinds(ROUTERS)}"
+        "--router", default="locality", metavar="RULE", help=f"how the prefill unit is chosen: {kinds(ROUTERS)}"
     )
     reuse.add_argument(
-        "--outlook", default="exact", choices=OUTLOOKS, help=f"what is known of backlogs: {kinds(OUTLOOKS)}"
+        "--outlook", default="exact", choices=OUTLOOKS, help=f"what is known about backlogs: {kinds(OUTLOOKS)}"
     )
     reuse.add_argument(
         "--outlook-error", type=float, default=1.0, metavar="F", help="expected fetch times are F times the right ones"
     )
     reuse.add_argument(
         "--outlook-error-spread", type=float, default=0.0, metavar="S",
-        help="each is wrong by a factor of its own: log-normal, S the standard deviation of its logarithm",
+        help="each expected time is wrong by a factor of its own: log-normal, S is the standard deviation of its "
+        "logarithm",
     )  # fmt: skip
-    reuse.add_argument("--outlook-age-ms", type=float, default=0.0, metavar="T", help="of what a coordinator says")
+    reuse.add_argument("--outlook-age-ms", type=float, default=0.0, metavar="T", help="age of what a coordinator says")
 
 
 def _fabric_options(fabric: argparse._ArgumentGroup) -> None:
@@ -190,10 +194,17 @@ def _fabric_options(fabric: argparse._ArgumentGroup) -> None:
     )
     fabric.add_argument("--link-gbps", type=float, metavar="G", help="NIC speed (default 200; mixtral-8x7b 50)")
     fabric.add_argument(
-        "--fabric", default="nic-only", choices=("nic-only", "fat-tree"), help="fat-tree: ECMP collisions"
+        "--fabric",
+        default="nic-only",
+        choices=("nic-only", "fat-tree"),
+        help="kind of fabric; fat-tree: with ECMP collisions",
     )
     fabric.add_argument(
-        "--oversubscription", type=float, default=1.0, metavar="X", help="of a fat-tree's racks (default 1)"
+        "--oversubscription",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="oversubscription of a fat-tree's racks (default 1)",
     )
     fabric.add_argument(
         "--fabric-classes",
@@ -216,11 +227,15 @@ def _fabric_options(fabric: argparse._ArgumentGroup) -> None:
         "--cold", type=float, default=0.0, metavar="F", help="share of units whose caches are empty at the start"
     )
     fabric.add_argument(
-        "--replicas", type=int, default=1, metavar="N", help="holders of a block that others read it from (default 1)"
+        "--replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of holders from which others read a block (default 1)",
     )
-    fabric.add_argument("--stripe", action="store_true", help="an owner's blocks leave by all NICs of its server")
+    fabric.add_argument("--stripe", action="store_true", help="let an owner's blocks leave by all NICs of its server")
     fabric.add_argument(
-        "--store-nics", type=int, default=0, metavar="N", help="NICs of a KV store that all units read from"
+        "--store-nics", type=int, default=0, metavar="N", help="number of NICs of a KV store that all units read from"
     )
     fabric.add_argument(
         "--decode-choice",
@@ -228,7 +243,9 @@ def _fabric_options(fabric: argparse._ArgumentGroup) -> None:
         choices=DECODE_CHOICES,
         help="; ".join(f"{k}: {v}" for k, v in DECODE_CHOICES.items()) + " (default load)",
     )
-    fabric.add_argument("--decode-nics", type=int, metavar="N", help="decode NICs in all (default one per prefill NIC)")
+    fabric.add_argument(
+        "--decode-nics", type=int, metavar="N", help="number of decode NICs (default one per prefill NIC)"
+    )
 
 
 def _serving_options(fabric: argparse._ArgumentGroup) -> None:
@@ -259,7 +276,7 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
         "--fetch",
         default="loaded",
         choices=FETCH,
-        help="when reused KV is asked for: "
+        help="when units ask for reused KV: "
         + "; ".join(f"{name}: {when}" for name, when in FETCH.items())
         + " (default loaded)",
     )
@@ -271,7 +288,7 @@ def _serving_options(fabric: argparse._ArgumentGroup) -> None:
         help="policies mispredict compute times by up to +-E",
     )
     fabric.add_argument(
-        "--coordinator-delay-ms", type=float, default=0.0, metavar="T", help="until a new order takes effect"
+        "--coordinator-delay-ms", type=float, default=0.0, metavar="T", help="delay until a new order takes effect"
     )
     fabric.add_argument(
         "--counter-delay-ms",
@@ -287,7 +304,7 @@ def _queue_options(fabric: argparse._ArgumentGroup) -> None:
         "--max-hold",
         type=float,
         metavar="S",
-        help="with --fabric-classes: KV stands still for permits so long, then goes without (default: for ever)",
+        help="with --fabric-classes: time that KV waits for permits before it goes without (default: for ever)",
     )
     fabric.add_argument(
         "--reads",
@@ -299,7 +316,7 @@ def _queue_options(fabric: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.0,
         metavar="S",
-        help="of sending NICs, taken by what no daemon orders",
+        help="share of sending NICs, taken by traffic that no daemon orders",
     )
     fabric.add_argument(
         "--bypass-burst-ms", type=float, default=50.0, metavar="T", help="mean length of its bursts (default 50)"
@@ -308,7 +325,7 @@ def _queue_options(fabric: argparse._ArgumentGroup) -> None:
         "--bypass-read-ms",
         type=float,
         metavar="T",
-        help="mfs with --fabric-classes: how often counters are read for it (default: never)",
+        help="mfs with --fabric-classes: how often counters are read (default: never)",
     )
 
 
@@ -460,7 +477,7 @@ def main(arguments: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "bench sim: stopped; finished points are kept in the --json file, the same command goes on from there",
+            "bench sim: stopped; the --json file keeps the finished points, and the same command resumes from there",
             file=sys.stderr,
         )
         return 130

@@ -1,7 +1,8 @@
-"""python -m bench sim figure 9..14 [--quick]: runs what a figure of the paper shows and plots it (PNG, SVG, JSON).
+"""python -m bench sim figure 9..14 [--quick]: runs the simulations of a figure of the paper and plots them (PNG, SVG,
+JSON).
 
-Points are written as they finish and reused by the next call. Rates are chosen relative to the rate at which
-NOCONT meets 90 % of the deadlines, and shown in requests/s per GPU. Reuse is asked for as in the paper (--fetch batch).
+Points are written as they finish, and the next call reuses them. Rates are chosen relative to the rate at which NOCONT
+meets 90 % of the deadlines, and shown in requests/s per GPU. Units ask for reuse as in the paper (--fetch batch).
 Contention knobs are those of `python -m bench sim`; without any, half of the prefixes lie on one NIC (with more GPUs
 than 384 as many as it can serve) and KV is four times its size."""
 
@@ -95,11 +96,17 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="384 GPUs, 60 requests after 30, three loads: minutes of CPU instead of hours",
     )
-    p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)")
+    p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (default out/)")
     p.add_argument("--policy", default=",".join(POLICIES), metavar="A,B")
-    p.add_argument("--seeds", type=int, metavar="N", default=5, help=f"default 5, from {FIRST_SEED} on")
-    p.add_argument("--gpus", type=int, metavar="N", help=f"default 2048 (figure 9: 32; quick: {QUICK_GPUS})")
-    p.add_argument("--requests", type=int, metavar="N", help=f"default 1024 (quick: {QUICK_REQUESTS})")
+    p.add_argument(
+        "--seeds", type=int, metavar="N", default=5, help=f"number of seeds, from {FIRST_SEED} on (default 5)"
+    )
+    p.add_argument(
+        "--gpus", type=int, metavar="N", help=f"number of GPUs (default 2048; figure 9: 32; quick: {QUICK_GPUS})"
+    )
+    p.add_argument(
+        "--requests", type=int, metavar="N", help=f"measured requests (default 1024; quick: {QUICK_REQUESTS})"
+    )
     for name in ("hot-fraction", "kv-scale", "burst", "expert-skew", "link-gbps"):
         p.add_argument(f"--{name}", type=float)
     p.add_argument("--decode-nics", type=int)

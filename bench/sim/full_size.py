@@ -1,10 +1,11 @@
-"""python -m bench sim full-size FILE [--page docs/results/full-size.md]: policies at 2,048 GPUs, where they contend.
+"""python -m bench sim full-size FILE [--page docs/results/full-size.md]: compares policies at 2,048 GPUs, where
+requests contend.
 
-Policies in exact order on every link, and on eight classes with the production queue those that --policy-on-classes
-names, at loads relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting; seeds are paired
-and everything is held against `static`. Half as many requests as are measured come before them. FILE keeps every point
-(JSON lines); a study that was stopped goes on. --page writes the tables of one --fetch between the page's marks for it
-and the same figures as JSON beside it."""
+Policies run in exact order on every link, and those that --policy-on-classes names also run on eight classes with the
+production queue. Loads are relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting;
+seeds are paired, and every policy is compared with `static`. Half as many requests as are measured come before them.
+FILE keeps every point (JSON lines); a stopped study goes on from there. --page writes the tables of one --fetch between
+the page's marks for it, and the same figures as JSON beside it."""
 
 from __future__ import annotations
 
@@ -181,20 +182,23 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench sim full-size", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("file", type=Path)
-    p.add_argument("--setting", default=",".join(SETTINGS), metavar="A,B", help=f"of {', '.join(SETTINGS)} (all)")
-    p.add_argument("--load", default="0.6,0.8", metavar="L[,L...]", help="relative to the knee (default 0.6,0.8)")
-    p.add_argument("--policy", default=POLICIES, metavar="A,B", help=f"in exact order (default {POLICIES})")
     p.add_argument(
-        "--policy-on-classes", default=ON_CLASSES, metavar="A,B", help=f"on {CLASSES} classes (default {ON_CLASSES})"
+        "--setting", default=",".join(SETTINGS), metavar="A,B", help=f"settings, of {', '.join(SETTINGS)} (default all)"
     )
-    p.add_argument("--fetch", default="loaded", choices=FETCH, help="when reused KV is asked for (default loaded)")
-    p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
-    p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
-    p.add_argument("--requests", type=int, default=1024, help="measured, after half as many (default 1024)")
+    p.add_argument("--load", default="0.6,0.8", metavar="L[,L...]", help="loads relative to the knee (default 0.6,0.8)")
+    p.add_argument("--policy", default=POLICIES, metavar="A,B", help=f"policies in exact order (default {POLICIES})")
+    p.add_argument(
+        "--policy-on-classes",
+        default=ON_CLASSES,
+        metavar="A,B",
+        help=f"policies on {CLASSES} classes (default {ON_CLASSES})",
+    )
+    p.add_argument("--fetch", default="loaded", choices=FETCH, help="when units ask for reused KV (default loaded)")
+    p.add_argument("--first-seed", type=int, default=11, help="first seed (default 11: seeds below chose the defaults)")
+    p.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
+    p.add_argument("--requests", type=int, default=1024, help="measured requests, after half as many (default 1024)")
     study.capacity_options(p)
-    p.add_argument(
-        "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
-    )
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose tables to write again, with a .json beside")
     return p
 
 

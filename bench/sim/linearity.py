@@ -1,6 +1,8 @@
-"""python -m bench sim linearity [--out DIR]: how the work of the rate allocator grows with the number of flows.
+"""python -m bench sim linearity [--out DIR]: measures how the work of the rate allocator grows with the number of
+flows.
 
-Counted are the flows it evaluates, not seconds: the same on every machine. JSON, PNG and SVG go to DIR."""
+It counts the flows that the allocator evaluates, not seconds, so the result is the same on every machine. JSON, PNG and
+SVG go to DIR."""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def main(arguments: list[str]) -> int:
     p = argparse.ArgumentParser(
         prog="python -m bench sim linearity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where the files go (default out/)")
+    p.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (default out/)")
     options = p.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     data = measure()

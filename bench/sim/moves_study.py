@@ -1,11 +1,11 @@
-"""python -m bench sim moves FILE [--page docs/results/moves.md]: what weights and swapped KV that move cost those who
-are served.
+"""python -m bench sim moves FILE [--page docs/results/moves.md]: measures what moves of weights and swapped KV cost the
+requests that are served.
 
 A share of the prefill NICs' rate is taken by moves of gigabytes between units (bench/sim/moves.py). `mfs` (eight
 classes, the production queue) sends them in the background class with their deadlines, or as loads, as a program does
-that marks all KV alike; `dscp-size` does so, too, without a daemon. Each is held against itself without moves, paired
-by seed; so are the loads that those of --capacity-policy carry. FILE keeps every point; --page writes the tables
-between the page's marks and the figures as JSON beside it."""
+that marks all KV alike; `dscp-size` does both without a daemon. Each policy is compared with itself without moves,
+paired by seed, and so are the loads that the policies of --capacity-policy carry. FILE keeps every point; --page writes
+the tables between the page's marks, and the figures as JSON beside it."""
 
 from __future__ import annotations
 
@@ -159,8 +159,10 @@ def parser() -> argparse.ArgumentParser:
     )
     study.seeded_options(p, SETTINGS, first_seed=791)
     study.capacity_options(p)
-    p.add_argument("--capacity-setting", metavar="A,B", help="in these alone (default all)")
-    p.add_argument("--share", type=float, default=0.2, help="of the prefill NICs' rate that moves take (default 0.2)")
+    p.add_argument("--capacity-setting", metavar="A,B", help="with --capacity-policy: settings (default all)")
+    p.add_argument(
+        "--share", type=float, default=0.2, help="share of the prefill NICs' rate that moves take (default 0.2)"
+    )
     return p
 
 

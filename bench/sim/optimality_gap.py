@@ -1,10 +1,10 @@
-"""python -m bench sim optimality-gap [--setting hot] [--tries N]: how much of the gap from `static` to
-`nocont` an order closes, where reuse is asked for when its batch begins (--fetch batch).
+"""python -m bench sim optimality-gap [--setting hot] [--tries N]: measures how much of the gap from `static` to
+`nocont` an order closes, where units ask for reuse when its batch begins (--fetch batch).
 
-From below, for each seed: every order of reuse in ORDERS, last stages by deadline as in `static`; the best of them
-with hindsight; then, with the deadlines known that this one had missed, a search that sets reuse of single requests
+From below, for each seed: every order of reuse in ORDERS, last stages by deadline as in `static`; the best of these
+orders with hindsight; then a search that knows which deadlines the best order missed, and sets reuse of single requests
 back from the start. From above: `alone` and `nocont`, which no order between units has ever beaten here, and a bound
-that none can beat at all, since it only counts bytes (`must_miss`). What lies between the two is not decided."""
+that no order can beat, since it only counts bytes (`must_miss`). The range between the two is undecided."""
 
 from __future__ import annotations
 
@@ -182,13 +182,13 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("--setting", default="hot", help=f"one of {settings.NAMES} (default hot)")
+    p.add_argument("--setting", default="hot", help=f"setting, of {settings.NAMES} (default hot)")
     p.add_argument("--rate", type=float, help="requests/s per prefill GPU (default: where nocont meets 90 %%)")
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
     p.add_argument("--first-seed", type=int, default=11)
     p.add_argument("--seeds", type=int, default=3)
-    p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
+    p.add_argument("--requests", type=int, default=300, help="measured requests, after a third as many (default 300)")
     p.add_argument("--tries", type=int, default=20, help="runs of the search for each seed (default 20)")
     return p
 

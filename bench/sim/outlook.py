@@ -1,9 +1,10 @@
-"""python -m bench sim outlook FILE [--page docs/results/outlook.md]: what it is worth to know what the network owes.
+"""python -m bench sim outlook FILE [--page docs/results/outlook.md]: measures what it is worth to know what the network
+owes.
 
-Reuse that is fetched or computed again, decode workers that are chosen by what their ports owe, and both with a view of
-backlogs that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a study that was stopped goes on.
---page writes the tables between the page's marks and the same figures as JSON beside it; sections that --what leaves
-out keep their last figures there, with --new so do rows that the page has."""
+It runs reuse that is fetched or computed again, decode workers that are chosen by what their ports owe, and both with a
+view of backlogs that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a stopped study goes on
+from there. --page writes the tables between the page's marks, and the same figures as JSON beside it; sections that
+--what leaves out keep their last figures there, and with --new so do rows that the page has."""
 
 from __future__ import annotations
 
@@ -415,19 +416,23 @@ def parser(report: Report) -> argparse.ArgumentParser:
     p.add_argument("file", type=Path)
     p.add_argument("--what", default=",".join(sections), metavar="A,B", help=f"of {', '.join(sections)}")
     first = report.first_seed
-    p.add_argument("--first-seed", type=int, default=first, help=f"default {first}: {report.why_seed}")
-    p.add_argument("--seeds", type=int, help=f"how many (default {_defaults(sections, 'seeds')})")
+    p.add_argument("--first-seed", type=int, default=first, help=f"first seed (default {first}: {report.why_seed})")
+    p.add_argument("--seeds", type=int, help=f"number of seeds (default {_defaults(sections, 'seeds')})")
     p.add_argument(
         "--requests",
         type=int,
-        help=f"measured, after a third as many (default {_defaults(sections, 'requests')})",
+        help=f"measured requests, after a third as many (default {_defaults(sections, 'requests')})",
     )
     if any(section.carriers for section in sections.values()):
-        p.add_argument("--capacity-seeds", type=int, default=2, metavar="N", help="of them, for capacities (default 2)")
+        p.add_argument(
+            "--capacity-seeds", type=int, default=2, metavar="N", help="number of seeds for capacities (default 2)"
+        )
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose tables to write again, with a .json beside")
     p.add_argument(
-        "--page", type=Path, metavar="FILE", help="a page whose tables are written anew, with a .json beside"
+        "--new",
+        action="store_true",
+        help="run only rows that the page of --page lacks, and the first row of each table",
     )
-    p.add_argument("--new", action="store_true", help="run only rows that --page has not, beside the first of each")
     return p
 
 

@@ -1,4 +1,4 @@
-"""python -m bench sim overview FILE --out STEM: the picture on top of docs/simulation.md.
+"""python -m bench sim overview FILE --out STEM: draws the picture on top of docs/simulation.md.
 
 FILE is what `study --page` writes beside its page (docs/results/stress-results.json). A group of bars for each setting,
 a bar for each policy: the share of requests whose first token is in time. Nothing is simulated again."""
@@ -67,7 +67,13 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench sim overview", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("file", type=Path)
-    p.add_argument("--out", type=Path, default=Path("out/overview"), metavar="STEM", help="default out/overview")
+    p.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/overview"),
+        metavar="STEM",
+        help="path of the files, without a suffix (default out/overview)",
+    )
     return p
 
 
@@ -77,5 +83,5 @@ def main(arguments: list[str]) -> int:
         data = json.loads(options.file.read_text())
         plot(data, options.out)
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"{options.file}: is not what `study --page` writes: {error!r}") from error
+        raise ConfigError(f"{options.file}: not a file that `study --page` writes: {error!r}") from error
     return 0

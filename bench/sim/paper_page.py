@@ -1,5 +1,5 @@
-"""python -m bench sim paper FIGURES --page docs/results/paper.md: the page's tables of the paper's figures, from the
-points that are recorded beside the figures. It runs nothing: python -m bench sim figure does.
+"""python -m bench sim paper FIGURES --page docs/results/paper.md: writes the page's tables of the paper's figures from
+the points that are recorded beside the figures. It runs nothing; `python -m bench sim figure` does.
 
 FIGURES is the folder that has figure-9.json, figure-10-quick.json and so on. Figures 9, 13 and 14 fill one table, the
 quick ones of 10 to 12 another, both at the load at which `nocont` meets 90 % of the deadlines, paired by seed."""
@@ -31,7 +31,7 @@ def panels(folder: Path, name: str) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = json.loads(file.read_text())["panels"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: is not a figure's; make it by python -m bench sim figure") from error
+        raise ConfigError(f"{file}: not the file of a figure; make it with python -m bench sim figure") from error
     return found
 
 
@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench sim paper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("figures", type=Path, metavar="FIGURES")
-    p.add_argument("--page", type=Path, metavar="FILE", help="the page whose tables are written anew")
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose tables to write again")
     return p
 
 

@@ -1,11 +1,13 @@
-"""python -m bench sim routers FILE [--page docs/results/routers.md]: prefill units chosen as requests arrive.
+"""python -m bench sim routers FILE [--page docs/results/routers.md]: measures rules that choose prefill units as
+requests arrive.
 
-By wait, expected fetch and what ports owe (`transfer`), held against locality, which is decided before the run.
+`transfer` chooses by wait, expected fetch and what ports owe. It is compared with locality, which is decided before the
+run.
 
-With the eight classes that ship, under `mfs` and under marks by size (`dscp-size`), and with a view of what ports owe
-that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a study that was stopped goes on. --page
-writes the tables between the page's marks and the same figures as JSON beside it; sections that --what leaves out
-keep their last figures there."""
+Both run with the eight classes that ship, under `mfs` and under marks by size (`dscp-size`), and with a view of what
+ports owe that is old, partial, wrong or missing. FILE keeps every point (JSON lines); a stopped study goes on from
+there. --page writes the tables between the page's marks, and the same figures as JSON beside it; sections that --what
+leaves out keep their last figures there."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""python -m bench sim sensitivity FILE [--what k,error,...] [--plot STEM]: how far the findings depend on
+"""python -m bench sim sensitivity FILE [--what k,error,...] [--plot STEM]: measures how far the findings depend on
 unknown numbers.
 
-Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. Shown: points of SLO
-attainment above `static` with half of the 95 % interval over the paired seeds, mean and p99 TTFT relative to
-`static`, and the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a sweep that was
-stopped goes on. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
+Each row changes one thing; `static`, the policy and `nocont` run on the same seeds. A row shows points of SLO
+attainment above `static` with half of the 95 % interval over the paired seeds, mean and p99 TTFT relative to `static`,
+and the share of the gap to `nocont` that is closed. FILE keeps every point (JSON lines); a stopped sweep goes on from
+there. --plot draws the rows; --page writes them between the page's marks, with a .json beside."""
 
 from __future__ import annotations
 
@@ -146,12 +146,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--model", default="dbrx")
     p.add_argument("--workload", default="qwen-a")
     p.add_argument("--setting", default="hot,fan-in,egress", help=f"of {settings.NAMES}")
-    p.add_argument("--load", type=float, default=1.0, help="relative to the rate at which nocont meets 90 %%")
-    p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
-    p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
-    p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
+    p.add_argument("--load", type=float, default=1.0, help="load relative to the rate at which nocont meets 90 %%")
+    p.add_argument("--first-seed", type=int, default=11, help="first seed (default 11: seeds below chose the defaults)")
+    p.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
+    p.add_argument("--requests", type=int, default=400, help="measured requests, after a third as many (default 400)")
     p.add_argument("--plot", type=Path, metavar="STEM", help="draw to STEM.png and STEM.svg")
-    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose rows are written anew, with a .json beside")
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose rows to write again, with a .json beside")
     return p
 
 

@@ -1,9 +1,9 @@
-"""python -m bench sim study FILE [--page docs/results/stress.md]: every policy over the settings that make or break
-contention.
+"""python -m bench sim study FILE [--page docs/results/stress.md]: runs every policy over the settings that make or
+break contention.
 
-Load is given relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting; seeds are
-paired. FILE keeps every point (JSON lines); a study that was stopped goes on. --page writes the table between
-the page's marks and the same figures as JSON beside it."""
+Load is given relative to the rate at which `nocont` meets 90 % of the deadlines in the same setting; seeds are paired.
+FILE keeps every point (JSON lines); a stopped study goes on from there. --page writes the table between the page's
+marks, and the same figures as JSON beside it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
             found = carried_against(results, points, tried, top, options.against)
             settings[setting]["capacity"] = msgspec.to_builtins(found)
     if not settings:
-        raise ConfigError(f"--setting {options.setting}: no rate meets 90 % of any one's deadlines; use another")
+        raise ConfigError(
+            f"--setting {options.setting}: no rate meets 90 % of the deadlines in any of them; use another setting"
+        )
     return {
         "what": {
             "simulated": True, "requests": options.requests, "warmup": options.requests // 3,
@@ -250,11 +252,15 @@ def seeded_options(p: argparse.ArgumentParser, setting: str, first_seed: int) ->
     """Adds the options of studies at one load, on seeds that chose nothing."""
     p.add_argument("file", type=Path)
     p.add_argument("--setting", default=setting, help=f"of {NAMES}")
-    p.add_argument("--load", type=float, default=0.8, help="of the rate at which nocont meets 90 %% (default 0.8)")
-    p.add_argument("--first-seed", type=int, default=first_seed, help=f"default {first_seed}: those before chose")
-    p.add_argument("--seeds", type=int, default=6, help="how many (default 6)")
-    p.add_argument("--requests", type=int, default=300, help="measured, after a third as many (default 300)")
-    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
+    p.add_argument(
+        "--load", type=float, default=0.8, help="load relative to the rate at which nocont meets 90 %% (default 0.8)"
+    )
+    p.add_argument(
+        "--first-seed", type=int, default=first_seed, help=f"first seed (default {first_seed}: earlier seeds chose)"
+    )
+    p.add_argument("--seeds", type=int, default=6, help="number of seeds (default 6)")
+    p.add_argument("--requests", type=int, default=300, help="measured requests, after a third as many (default 300)")
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose table to write again, with a .json beside")
 
 
 def check_seeded(options: argparse.Namespace) -> None:
@@ -265,14 +271,19 @@ def check_seeded(options: argparse.Namespace) -> None:
 
 
 def capacity_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--capacity-policy", metavar="A,B", help="also find the load up to which these meet 90 %%")
-    p.add_argument("--capacity-seeds", type=int, metavar="N", help="on the first N (default all)")
+    p.add_argument("--capacity-policy", metavar="A,B", help="also find the load up to which these policies meet 90 %%")
+    p.add_argument(
+        "--capacity-seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds for capacities, from the first on (default all)",
+    )
 
 
 def check_capacity_seeds(options: argparse.Namespace) -> None:
     """Raises ConfigError for capacities on seeds that are not run."""
     if options.capacity_seeds is not None and not 1 <= options.capacity_seeds <= options.seeds:
-        raise ConfigError(f"--capacity-seeds {options.capacity_seeds}: use 1 to {options.seeds}, those that are run")
+        raise ConfigError(f"--capacity-seeds {options.capacity_seeds}: use 1 to {options.seeds}, the seeds that run")
 
 
 def check_capacity(options: argparse.Namespace) -> None:
@@ -289,15 +300,17 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench sim study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("file", type=Path)
-    p.add_argument("--first-seed", type=int, default=11, help="default 11: those below chose the defaults")
-    p.add_argument("--seeds", type=int, default=5, help="how many (default 5)")
+    p.add_argument("--first-seed", type=int, default=11, help="first seed (default 11: seeds below chose the defaults)")
+    p.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
     p.add_argument(
         "--policy",
         default=POLICIES,
         metavar="A,B",
         help="mfs+fit: policy mfs, and units that form batches by --scheduler fit of python -m bench sim",
     )
-    p.add_argument("--against", default="static", metavar="A", help="what the others are held against (default static)")
+    p.add_argument(
+        "--against", default="static", metavar="A", help="policy with which the others are compared (default static)"
+    )
     p.add_argument("--model", default="dbrx", help="of settings that name none of their own (default dbrx)")
     p.add_argument("--workload", default="qwen-a", help="of settings that name none of their own (default qwen-a)")
     p.add_argument(
@@ -311,20 +324,29 @@ def parser() -> argparse.ArgumentParser:
         "--arrivals",
         default="poisson",
         choices=("poisson", "trace"),
-        help="trace: recorded times, stretched to the rate",
+        help="arrivals; trace: recorded times, stretched to the rate",
     )
-    p.add_argument("--load", type=float, help="relative to the knee (default 1, or that at which `choose` examined it)")
-    p.add_argument("--requests", type=int, default=400, help="measured, after a third as many (default 400)")
+    p.add_argument(
+        "--load",
+        type=float,
+        help="load relative to the knee (default 1, or the load at which `choose` examined the setting)",
+    )
+    p.add_argument("--requests", type=int, default=400, help="measured requests, after a third as many (default 400)")
     p.add_argument(
         "--capacity",
         action="store_true",
-        help="also find the load up to which each meets 90 %% (six runs more of each)",
+        help="also find the load up to which each policy meets 90 %% (six more runs of each)",
     )
-    p.add_argument("--capacity-policy", metavar="A,B", help="with --capacity: of these alone (default all that run)")
-    p.add_argument("--capacity-seeds", type=int, metavar="N", help="with --capacity: on the first N (default all)")
+    p.add_argument("--capacity-policy", metavar="A,B", help="with --capacity: policies (default all that run)")
+    p.add_argument(
+        "--capacity-seeds",
+        type=int,
+        metavar="N",
+        help="with --capacity: number of seeds, from the first on (default all)",
+    )
     p.add_argument("--fabric-classes", type=int, default=0, metavar="K")
-    p.add_argument("--fetch", default="loaded", choices=FETCH, help="when reused KV is asked for (default loaded)")
-    p.add_argument("--page", type=Path, metavar="FILE", help="a page whose table is written anew, with a .json beside")
+    p.add_argument("--fetch", default="loaded", choices=FETCH, help="when units ask for reused KV (default loaded)")
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose table to write again, with a .json beside")
     return p
 
 

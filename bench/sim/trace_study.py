@@ -1,12 +1,13 @@
-"""python -m bench sim traces FILE --trace TRACE... [--page docs/results/traces.md]: recorded requests, with their own
-prompts, reuse and times, on models and caches as they are served.
+"""python -m bench sim traces FILE --trace TRACE... [--page docs/results/traces.md]: runs recorded requests, with their
+own prompts, reuse and times, on models and caches as they are served.
 
-TRACE is a file of recorded requests (Parquet or JSONL, docs/simulation-model.md), named on the page by its stem. Each
+TRACE is a file of recorded requests (Parquet or JSONL, docs/simulation-model.md); the page names it by its stem. Each
 seed takes a window of its own; up to 2,000 requests before it fill the caches; times are the recorded ones, stretched
-to the rate. Where contention costs anything is found first, by `static` and `nocont` alone on seeds that nothing is
-compared on (as `choose` does for generated requests). There the orders run with the production queue and
---fabric-classes classes on the wire, against marks by size. FILE keeps every point (JSON lines); a study that was
-stopped goes on. --page writes the tables between the page's marks and the figures as JSON beside it."""
+to the rate. The study first finds the cases in which contention costs anything, with `static` and `nocont` alone on
+seeds that no comparison uses (as `choose` does for generated requests). In these cases the orders run with the
+production queue and --fabric-classes classes on the wire, against marks by size. FILE keeps every point (JSON lines); a
+stopped study goes on from there. --page writes the tables between the page's marks, and the figures as JSON beside it.
+"""
 
 from __future__ import annotations
 
@@ -299,19 +300,28 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("file", type=Path)
     p.add_argument("--trace", type=Path, nargs="+", required=True, metavar="TRACE", help="recorded requests")
-    p.add_argument("--model", default="llama3-8b-gpu,llama2-7b", metavar="A,B", help=f"of {', '.join(SERVED)}")
+    p.add_argument("--model", default="llama3-8b-gpu,llama2-7b", metavar="A,B", help=f"models, of {', '.join(SERVED)}")
     p.add_argument(
-        "--cause", default="100g,shared-200g,shared-100g,cold,store", metavar="A,B", help=f"of {', '.join(CAUSES)}"
+        "--cause",
+        default="100g,shared-200g,shared-100g,cold,store",
+        metavar="A,B",
+        help=f"causes, of {', '.join(CAUSES)}",
     )
     p.add_argument("--policy", default=POLICIES, metavar="A,B", help=f"against {AGAINST} (default {POLICIES})")
     p.add_argument("--fabric-classes", type=int, default=8, metavar="K", help="default 8")
-    p.add_argument("--points", type=float, default=3.0, help="of attainment that contention must cost (default 3)")
-    p.add_argument("--requests", type=int, default=200, help="measured, after a third as many (default 200)")
-    p.add_argument("--first-seed", type=int, default=FIRST_SEED, help=f"default {FIRST_SEED}: those before chose")
-    p.add_argument("--seeds", type=int, default=5, help="how many windows (default 5)")
-    p.add_argument("--capacity-seeds", type=int, default=2, metavar="N", help="of them, for capacities (default 2)")
+    p.add_argument(
+        "--points", type=float, default=3.0, help="points of attainment that contention must cost (default 3)"
+    )
+    p.add_argument("--requests", type=int, default=200, help="measured requests, after a third as many (default 200)")
+    p.add_argument(
+        "--first-seed", type=int, default=FIRST_SEED, help=f"first seed (default {FIRST_SEED}: earlier seeds chose)"
+    )
+    p.add_argument("--seeds", type=int, default=5, help="number of windows (default 5)")
+    p.add_argument(
+        "--capacity-seeds", type=int, default=2, metavar="N", help="number of windows for capacities (default 2)"
+    )
     p.add_argument("--capacity-policy", default="mfs", metavar="A,B", help=f"of these and {AGAINST} (default mfs)")
-    p.add_argument("--page", type=Path, metavar="FILE", help="its tables are written anew, with a .json beside")
+    p.add_argument("--page", type=Path, metavar="FILE", help="page whose tables to write again, with a .json beside")
     return p
 
 

@@ -55,21 +55,21 @@ def _add_requests(p: argparse.ArgumentParser) -> None:
         "--scheduler",
         default="fcfs",
         metavar="S",
-        help="who shares a batch, in modes whose names have none: "
+        help="rule for who shares a batch, in modes whose names have none: "
         f"{', '.join(f'{name}: {says}' for name, (says, _) in SCHEDULERS.items())}",
     )
     p.add_argument(
         "--reuse",
         default="always",
         metavar="R",
-        help="reused KV, in modes whose names have none: "
+        help="rule for reused KV, in modes whose names have none: "
         + "; ".join(f"{name}: {says}" for name, says in REUSE.items()),
     )
     p.add_argument(
         "--fetch",
         default="batch",
         metavar="WHEN",
-        help="when reused KV is asked for: " + "; ".join(f"{name}: {says}" for name, says in FETCHES.items()),
+        help="when units ask for reused KV: " + "; ".join(f"{name}: {says}" for name, says in FETCHES.items()),
     )
 
 
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--modes",
         metavar="A,B",
-        help=f"what is compared (default all). {modes}. With +SCHEDULER and +REUSE: with those, such as "
+        help=f"modes to compare (default all). {modes}. A name may add +SCHEDULER and +REUSE, such as "
         f"{WITH_REQUESTS}. With +{BACKLOG}: {BACKLOG_SAYS}",
     )
     _add_requests(p)
@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
         "--duration", type=float, default=60.0, metavar="S", help="time in which requests arrive (default 60)"
     )
     p.add_argument(
-        "--seed", default="1", metavar="S[,S...]", help="a round for each: all modes, same requests (default 1)"
+        "--seed", default="1", metavar="S[,S...]", help="seeds; a round for each, all modes, same requests (default 1)"
     )
     p.add_argument(
         "--workload", default="conversation", help=f"{', '.join(WORKLOADS)}, a generator of bench sim or a trace"
@@ -105,10 +105,10 @@ def parser() -> argparse.ArgumentParser:
         f"deadlines: {', '.join(f'{name} {rate:g}' for name, rate in RATES.items())})",
     )
     p.add_argument(
-        "--link", default="300mbit", metavar="RATE", help="of every port, stands for 50gbit (default 300mbit)"
+        "--link", default="300mbit", metavar="RATE", help="rate of ports; stands for 50gbit (default 300mbit)"
     )
     p.add_argument(
-        "--time-scale", type=float, default=2.0, metavar="X", help="seconds for one of the cluster (default 2)"
+        "--time-scale", type=float, default=2.0, metavar="X", help="seconds for each cluster second (default 2)"
     )
     p.add_argument("--decode-hosts", type=int, default=1, metavar="N", help="decode workers (default 1)")
     p.add_argument("--pool-hosts", type=int, default=1, metavar="N", help="owners of the cached KV (default 1)")
@@ -117,9 +117,9 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         metavar="X",
-        help="rate of the last owner's link, of the others' rate (default 1)",
+        help="rate of the last owner's link, relative to the others (default 1)",
     )
-    p.add_argument("--no-lanes", action="store_true", help="one lane for all classes: the wire keeps nothing apart")
+    p.add_argument("--no-lanes", action="store_true", help="use one lane for all classes: the wire mixes them")
     p.add_argument(
         "--signals",
         default="all",
@@ -133,9 +133,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--slo-factor", type=float, default=3.0, metavar="F", help="deadline: F times the isolated TTFT (default 3)"
     )
-    p.add_argument("--overhead", action="store_true", help="measure what MFS costs at a low load, instead")
-    p.add_argument("--simulate", action="store_true", help="show what the simulator expects beside it")
-    p.add_argument("--json", type=Path, metavar="FILE", help="results, written after every leg")
+    p.add_argument("--overhead", action="store_true", help="measure instead what MFS costs at a low load")
+    p.add_argument("--simulate", action="store_true", help="also show what the simulator expects")
+    p.add_argument("--json", type=Path, metavar="FILE", help="file for the results, written after every leg")
     p.add_argument(
         "--picture",
         type=Path,
@@ -149,7 +149,7 @@ def scenario_of(options: argparse.Namespace) -> tuple[Scenario, Scale]:
     scale = Scale(parse_rate(options.link), options.time_scale)
     rate = options.rate if options.rate is not None else RATES.get(options.workload)
     if rate is None:
-        raise ConfigError(f"--workload {options.workload}: give --rate, too: there is no default for it")
+        raise ConfigError(f"--workload {options.workload}: add --rate: this workload has no default rate")
     scenario = Scenario(
         workload=options.workload,
         rate=rate,
@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> int:
                 print(f"bench testbed: {error}", file=sys.stderr)
                 return 2
             except KeyboardInterrupt:
-                print("bench testbed: stopped; finished legs are in the --json file", file=sys.stderr)
+                print("bench testbed: stopped; the --json file has the finished legs", file=sys.stderr)
                 return 130
             return 0
 

@@ -1,8 +1,9 @@
-"""python -m bench.testbed.fallback: the demo where this machine makes no namespaces.
+"""python -m bench.testbed.fallback: runs the demo where this machine makes no namespaces.
 
-Two unmodified programs on one software device of 1 Gbit/s: an all-to-all with NCCL's habits, which blocks a layer of
-a model, beside a bulk write of the stock Mooncake engine, which has time. Exits 0 when MFS makes the first faster and
-leaves the second the link while the first is idle, 1 when not, 2 when a program failed.
+Two unmodified programs on one software device of 1 Gbit/s: an all-to-all with NCCL's habits, which blocks a layer of a
+model, beside a bulk write of the stock Mooncake engine, which has time. Exits with 0 when MFS makes the all-to-all
+faster and leaves the link to the bulk write while the all-to-all is idle, with 1 when it does not, and with 2 when a
+program failed.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def measure(folder: Path, repetitions: int) -> dict[str, Any]:
 
 
 @click.command(help=__doc__)
-@click.option("--repetitions", default=3, show_default=True, help="Of each of the three, in turns.")
+@click.option("--repetitions", default=3, show_default=True, help="Repetitions of each of the three cases, in turns.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to FILE.")
 def main(repetitions: int, json_file: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="mfs-demo-") as name:

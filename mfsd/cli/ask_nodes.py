@@ -56,7 +56,7 @@ class NodeAnswers:
         if status is None:
             raise CannotAsk(advice(problems))
         if not status.leads:
-            raise CannotAsk("no coordinator leads: look at etcd and at the coordinators")
+            raise CannotAsk("no coordinator leads: check etcd and the coordinators")
         self._request, self._node, self._seconds = request, node, seconds
         self._stack = contextlib.ExitStack()
 
@@ -73,7 +73,7 @@ class NodeAnswers:
         for reply in replies:
             if not reply.node:
                 if not reply.asked:
-                    where = f"no node's name has {self._node}" if self._node else "no daemon is connected"
+                    where = f"no node has {self._node} in its name" if self._node else "no daemon is connected"
                     raise CannotAsk(f"{self._leader}: {where}; see mfsctl cluster")
                 continue
             yield read(reply)
@@ -85,7 +85,7 @@ def read(reply: pb.AskReply) -> NodeAnswer:
     try:
         found = decode_reply(reply.reply)
     except ProtocolError as error:
-        return NodeAnswer(reply.node, None, f"it answers what is not understood: {error}", reply.lost)
+        return NodeAnswer(reply.node, None, f"its answer cannot be read: {error}", reply.lost)
     if isinstance(found, ErrorReply):
         return NodeAnswer(reply.node, found, found.message, reply.lost)
     return NodeAnswer(reply.node, found, "", reply.lost)
@@ -130,5 +130,5 @@ def _until_over(call: Iterator[pb.AskReply], leader: str) -> Iterator[pb.AskRepl
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise CannotAsk(f"{leader} is too old to pass questions on: upgrade the coordinators") from error
+            raise CannotAsk(f"{leader} is too old to forward requests to nodes: upgrade the coordinators") from error
         raise CannotAsk(f"{leader}: {' '.join((error.details() or error.code().name).split())}") from error

@@ -103,12 +103,13 @@ def advice(problems: Sequence[str]) -> str:
     # A server that asks for certificates closes the connection of a client that shows none.
     if any(word in text for word in ("ssl", "tls", "handshake", "certificate", "socket closed", "connection reset")):
         return (
-            "no coordinator can be talked to: one listens, and the two ends do not agree on certificates; compare ca, "
-            "certificate and key of [cluster] here (--config FILE) and of [coordinator] there, and server_name"
+            "cannot talk to a coordinator: it listens, but the two ends disagree about certificates; compare ca, "
+            "certificate and key of [cluster] here (--config FILE) with those of [coordinator] there, and check "
+            "server_name"
         )
     return (
-        "no coordinator answers: is one running (mfsd --coordinator), and is this its address? Name it with --address, "
-        "or by [cluster] coordinators in mfsd.toml"
+        "no coordinator answers: check that one is running (mfsd --coordinator) and that this is its address; name it "
+        "with --address, or by [cluster] coordinators in mfsd.toml"
     )
 
 

@@ -78,8 +78,8 @@ def verdict(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> Fields:
     """Returns whether requests are in time and, if not, where and why: one line, and points with what to check. used:
     use of each node's ports, in thousandths."""
     if not reply.leads:
-        named = f"{reply.leader} is said to lead and does not answer" if reply.leader else "no coordinator leads"
-        text = f"{named}: look at etcd and at the other coordinators; nodes order for themselves meanwhile"
+        named = f"{reply.leader} is named as the leader but does not answer" if reply.leader else "no coordinator leads"
+        text = f"{named}: check etcd and the other coordinators; until one leads, each node orders its own batches"
         return {"state": "bad", "title": "No coordinator leads", "points": [_point("bad", text)]}
     points = [*_of_nodes(reply), *_of_given_up(reply), *_of_missed(reply), *_of_ports(reply, used), *_of_reports(reply)]
     seen = reply.attainment
@@ -90,16 +90,16 @@ def verdict(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> Fields:
     elif late or (recent and seen.recent_met / recent < RATIO_WELL):
         state, title = "warn", "Some requests are late" if recent and seen.recent_missed else "Some will be late"
     elif reply.pruned:
-        state, title = "warn", "In time, but for those that were pruned"
+        state, title = "warn", "In time, except those that were pruned"
     elif recent:
         state, title = "good", "Requests are in time"
     elif reply.batches_active:
-        state, title = "good", "All that is under way can be in time"
+        state, title = "good", "All requests under way can be in time"
     elif reply.nodes:
         state, title = "idle", "Nothing is under way"
     else:
         state, title = "idle", "No daemon is connected"
-        points.append(_point("warn", "name this coordinator to the daemons in [cluster] coordinators"))
+        points.append(_point("warn", "add this coordinator to [cluster] coordinators of each daemon"))
     if lost and state in ("good", "idle"):
         state, title = "warn", f"{title}, but a node is lost"
     summary = (
@@ -122,10 +122,12 @@ def _of_nodes(reply: pb.StatusReply) -> list[Fields]:
         silent = duration(node.silent_ns / 1e9)
         if not node.connected:
             found.append(
-                _point("bad", f"{node.node} is lost; until it is back it orders for itself", "node", node.node)
+                _point("bad", f"{node.node} is lost; until it reconnects it orders its own batches", "node", node.node)
             )
         elif node.silent_ns > SILENT_NS:
-            found.append(_point("warn", f"{node.node} is connected and silent for {silent}", "node", node.node))
+            found.append(
+                _point("warn", f"{node.node} is connected but has been silent for {silent}", "node", node.node)
+            )
     return found
 
 
@@ -139,8 +141,8 @@ def _of_given_up(reply: pb.StatusReply) -> list[Fields]:
         found.append(_point("warn", f"{text}; {_part(many, reply.infeasible)}in {where}", "batch", str(batch)))
     if reply.pruned:
         port, many = Counter(row.port for row in reply.pruned).most_common(1)[0]
-        text = f"{_requests(len(reply.pruned))} served last, since others would be late"
-        found.append(_point("warn", f"{text}; {_part(many, reply.pruned)}for want of {port}", "port", port))
+        text = f"{_requests(len(reply.pruned))} served last, so that others are in time"
+        found.append(_point("warn", f"{text}; {_part(many, reply.pruned)}for lack of room at {port}", "port", port))
     return found
 
 
@@ -149,7 +151,7 @@ def _of_missed(reply: pb.StatusReply) -> list[Fields]:
     if not late:
         return []
     latest = late[0]
-    text = f"the latest that was late is request {latest.request_id} at {latest.node}"
+    text = f"the latest late request is {latest.request_id} at {latest.node}"
     node, many = Counter(row.node for row in late).most_common(1)[0]
     if many > 1:
         text += f"; {many} of the last {len(late)} were at {node}"
@@ -179,7 +181,12 @@ def _of_ports(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> list[Fiel
         found.append(_point("warn", f"{more} more ports are full" if more > 1 else "one more port is full"))
     loaded = [port for node in reply.nodes for port in node.ports if port.rho > FULL_PERMILLE / 1000]
     found += [
-        _point("warn", f"{port.name}: {port.rho:.0%} of it go first, little is left for KV", "port", port.name)
+        _point(
+            "warn",
+            f"{port.name}: {port.rho:.0%} of it is used by traffic that goes first; little is left for KV",
+            "port",
+            port.name,
+        )
         for port in loaded[:PORTS_NAMED]
     ]
     return found
@@ -188,7 +195,7 @@ def _of_ports(reply: pb.StatusReply, used: Sequence[Sequence[int]]) -> list[Fiel
 def _of_reports(reply: pb.StatusReply) -> list[Fields]:
     found = [_point("warn", f"reports: {why}, {n} times") for why, n in sorted(reply.oddities.items())]
     found += [
-        _point("warn", f"{node}: {text}; the log of its daemon names them", "node", node)
+        _point("warn", f"{node}: {text}; see the log of its daemon", "node", node)
         for node, text in unreadable(reply.nodes)
     ]
     return found

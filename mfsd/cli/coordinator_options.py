@@ -21,14 +21,16 @@ def coordinator_options(condition: str = "") -> Callable[[C], C]:
         address = click.option(
             "--address",
             metavar="HOST:PORT,...",
-            help=f"Coordinators to ask{condition}. Default: [cluster] coordinators of the configuration.",
+            help=f"Addresses of the coordinators to ask{condition}. Default: [cluster] coordinators of the "
+            "configuration.",
         )
         config = click.option(
             "--config",
             "config_file",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help=f"The daemon's configuration: addresses and certificates. Default: {DEFAULT_CONFIG} if it exists.",
+            help=f"The daemon's configuration file, for addresses and certificates. Default: {DEFAULT_CONFIG} if it "
+            "exists.",
         )
         return address(config(command))
 

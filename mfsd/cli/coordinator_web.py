@@ -157,7 +157,7 @@ def answers(service: Service, loop: asyncio.AbstractEventLoop) -> dict[str, Maki
             return Answer("200 OK", "text/plain", f"ok: leads, term {own.term}\n".encode())
         if own.leader:
             return Answer("200 OK", "text/plain", f"ok: stands by, {own.leader} leads\n".encode())
-        return Answer("503 Service Unavailable", "text/plain", b"no leader is known: look at etcd\n")
+        return Answer("503 Service Unavailable", "text/plain", b"no leader is known: check etcd\n")
 
     def metrics(_: Query) -> Answer:
         own = bare()

@@ -47,7 +47,7 @@ COMMANDS = (
 Examples:
   mfsctl doctor                     will programs on this node be scheduled?
   mfsctl status                     what is attached, held and in flight
-  mfsctl explain --slowest          why what waits longest waits
+  mfsctl explain --slowest          what waits longest, and why
   mfsctl --socket /run/b/mfsd.sock top   another daemon of this host, live
   mfsctl COMMAND --help             examples of each command
 
@@ -58,7 +58,7 @@ Exit codes:
   2  wrong usage
   3  no daemon answers
   4  the doctor cannot tell
-  141  what is written is not read (as | head)
+  141  the reader closed the pipe early (such as | head)
 """,
 )
 @click.option(
@@ -66,20 +66,20 @@ Exit codes:
     "socket_path",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The socket that programs attach to. Default: $MFS_SOCKET, else /run/mfs/mfsd.sock.",
+    help="Socket that programs attach to. Default: $MFS_SOCKET, else /run/mfs/mfsd.sock.",
 )
 @click.option(
     "--control",
     "control",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The socket that is asked, if mfsd.toml sets socket.control. Default: $MFS_CONTROL, else that of --socket "
-    "with -control added to its folder (/run/mfs-control/mfsd.sock).",
+    help="The daemon's control socket, if mfsd.toml sets socket.control. Default: $MFS_CONTROL, else the path of "
+    "--socket with -control added to its folder (/run/mfs-control/mfsd.sock).",
 )
 @click.version_option(package_name="mfsd")
 @click.pass_context
 def main(context: click.Context, socket_path: Path | None, control: Path | None) -> None:
-    """See what mfsd does on this node and change how it does it; configure hosts and switches alike."""
+    """Show and control mfsd on this node; configure hosts and switches."""
     context.obj = control or (control_beside(socket_path) if socket_path else default_control())
     context.meta[ATTACH_SOCKET] = socket_path or default_socket()
 

@@ -35,10 +35,10 @@ EXIT_BAD_CONFIG = 2
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog="""\b
 Signals:
-  SIGHUP            read the configuration again; a bad file changes nothing.
-                    A gateway only logs it: restart it for a new file
-  SIGTERM, SIGINT   stop; attached programs go on unscheduled. A gateway lets
-                    requests end first, for drain_s
+  SIGHUP            reload the configuration; a bad file changes nothing.
+                    A gateway only logs it: restart it to load a new file
+  SIGTERM, SIGINT   stop; attached programs go on unscheduled. A gateway first
+                    lets its requests end, for at most drain_s
 
 \b
 Examples:
@@ -65,41 +65,43 @@ Examples:
     "socket_path",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Unix socket to serve, before what the file says. Programs find it by MFS_SOCKET.",
+    help="Unix socket to serve; overrides the file. Programs find it by MFS_SOCKET.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["off", "observe", "enforce"]),
-    help="Before what the file says. enforce: hold and permit; observe: only count and time; off: nothing.",
+    help="Mode; overrides the file. enforce: hold and permit; observe: only count and time; off: do nothing.",
 )
 @click.option(
     "--coordinator-address",
     "coordinators",
     metavar="HOST:PORT,...",
-    help="Coordinators of the cluster, before what the file says ([cluster] coordinators).",
+    help="Coordinators of the cluster; overrides [cluster] coordinators in the file.",
 )
 @click.option(
     "--metrics-listen",
     metavar="HOST:PORT",
-    help="Where to serve /metrics, before what the file says ([metrics] listen): for an address that differs by node.",
+    help="Address to serve /metrics at; overrides [metrics] listen in the file, for an address that differs by node.",
 )
-@click.option("--coordinator", is_flag=True, help="Be a coordinator instead of a node's daemon.")
+@click.option("--coordinator", is_flag=True, help="Run as a coordinator instead of a node's daemon.")
 @click.option(
     "--gateway",
     is_flag=True,
-    help="Be a gateway in front of engines instead: OpenAI's API in and out. --config names its own file.",
+    help="Run as a gateway in front of engines: OpenAI's API in and out. --config names the gateway's own file.",
 )
-@click.option("--listen", metavar="HOST:PORT", help="With --coordinator: where to serve. Default: [::]:7400.")
+@click.option("--listen", metavar="HOST:PORT", help="With --coordinator: address to serve at. Default: [::]:7400.")
 @click.option(
-    "--advertise", metavar="HOST:PORT", help="With --coordinator: what daemons connect to. Default: the host's name."
+    "--advertise",
+    metavar="HOST:PORT",
+    help="With --coordinator: address that daemons connect to. Default: the host's name.",
 )
 @click.option(
     "--etcd",
     metavar="HOST:PORT,...",
     help="With --coordinator: etcd endpoints, through which several coordinators elect a leader.",
 )
-@click.option("--check-config", is_flag=True, help="Read the configuration, say what is wrong with it, and exit.")
-@click.option("--print-default-config", is_flag=True, help="Write the default configuration, explained, and exit.")
+@click.option("--check-config", is_flag=True, help="Read the configuration, print what is wrong with it, and exit.")
+@click.option("--print-default-config", is_flag=True, help="Print the default configuration, with comments, and exit.")
 @click.version_option(package_name="mfsd")
 def main(
     config_file: Path | None,
@@ -117,13 +119,13 @@ def main(
 ) -> None:
     """Schedule the network of this node's LLM serving processes.
 
-    mfsd takes permit requests of the programs that run under `mfs-run`, keeps one queue for every NIC, and
-    lets the most urgent flow go first. Without it programs run as if MFS were not there. See what it does
-    with `mfsctl status`.
+    mfsd receives permit requests from the programs that run under `mfs-run`, keeps one queue for every NIC, and
+    lets the most urgent flow go first. Without mfsd, programs run as if MFS were not there. `mfsctl status` shows
+    what mfsd does.
 
-    With --coordinator it is the one that orders the batches of all nodes and prunes what cannot make its
-    deadline; see `mfsctl coordinator status`. With --gateway it passes requests on to several engines; see
-    `mfsctl gateway status`.
+    With --coordinator, mfsd orders the batches of all nodes and prunes requests that cannot meet their deadlines;
+    see `mfsctl coordinator status`. With --gateway, it passes requests on to several engines; see `mfsctl gateway
+    status`.
     """
     signal.signal(signal.SIGTERM, _end)
     of_daemon = {"--coordinator-address": coordinators, "--socket": socket_path, "--mode": mode}
@@ -201,7 +203,9 @@ def _check(options: Options) -> None:
 def _check_gateway_usage(coordinator: bool, others: Mapping[str, object | None]) -> None:
     given = [name for name, value in others.items() if value is not None] + ["--coordinator"] * coordinator
     if given:
-        raise click.UsageError(f"{given[0]} is not for a gateway: its file (--config) has all that it reads")
+        raise click.UsageError(
+            f"{given[0]} is not for a gateway: leave it out; a gateway reads only its file (--config)"
+        )
 
 
 def _check_usage(
@@ -212,7 +216,7 @@ def _check_usage(
             raise click.UsageError(f"{name} is for a node's daemon: leave it out with --coordinator")
     for name, value in only_coordinator.items():
         if value is not None and not coordinator:
-            raise click.UsageError(f"{name} is for a coordinator: give --coordinator, too")
+            raise click.UsageError(f"{name} is for a coordinator: add --coordinator")
 
 
 def _serve(options: Options, config: Config) -> int:

@@ -20,7 +20,7 @@ from mfsd.text import with_part
 
 BEGIN, END = "<!-- begin of generated tables -->", "<!-- end of generated tables -->"
 EXAMPLE = """\
-# Configuration of mfsd --gateway. Only replicas are required; what else is shown is the default.
+# Configuration of mfsd --gateway. Only replicas are required; all other values are the defaults.
 
 [[replicas]]
 url = "http://10.0.0.1:8000"

@@ -18,12 +18,12 @@ import click
 
 CONFIGURATION = """\
 One file in TOML serves a node's daemon and a coordinator. Every key has a default, so that no file is needed.
-`mfsd --print-default-config` writes one with all keys, `mfsd --check-config` says what is wrong with one,
-`mfsctl reload` has a daemon read it again, and `mfsctl config show` says which values are in force and where each is
-from.
+`mfsd --print-default-config` prints a file with all keys, `mfsd --check-config` prints what is wrong with a file,
+`mfsctl reload` makes a daemon read its file again, and `mfsctl config show` shows which values are in force and where
+each comes from.
 
 Durations are a number and ns, us, ms or s; rates a number and bit, kbit, mbit, gbit or tbit; sizes a number and b, kib,
-mib or gib. An unknown key is an error. The command line of mfsd goes before the file."""
+mib or gib. An unknown key is an error. Options of mfsd override the file."""
 EXAMPLE = """
 mode = "observe"
 
@@ -91,7 +91,7 @@ def _configuration() -> str:
     for section in sections():
         lines += described(section)
     lines += [".SH EXAMPLES", ".nf", *map(_escape, EXAMPLE.strip("\n").split("\n")), ".fi"]
-    lines += [".SH FILES", ".TP", ".B /etc/mfs/mfsd.toml", "What mfsd reads unless --config names another."]
+    lines += [".SH FILES", ".TP", ".B /etc/mfs/mfsd.toml", "The file that mfsd reads unless --config names another."]
     lines += [".SH SEE ALSO", ".BR mfsd (8) ,", ".BR mfsctl\\-reload (8) ,", ".BR mfsctl (8)"]
     return "\n".join(lines) + "\n"
 

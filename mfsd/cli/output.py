@@ -53,7 +53,7 @@ def output_options(command: C) -> C:
         type=click.Choice(FORMS),
         default="table",
         show_default=True,
-        help="wide has more columns; json and yaml are for programs.",
+        help="Output format: wide adds columns; json and yaml are for programs.",
     )
     @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
     @functools.wraps(command)

@@ -83,7 +83,7 @@ def daemon_command(command: C) -> C:
         "own_socket",
         type=click.Path(path_type=Path),
         metavar="PATH",
-        help="The socket that programs attach to; it may also stand before the command.",
+        help="Socket that programs attach to; it may also be given before the command.",
     )
     @click.pass_context
     @functools.wraps(command)

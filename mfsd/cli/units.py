@@ -31,7 +31,7 @@ def program() -> Path:
     """Returns `mfsd` of the running environment. Raises UnitError if it has none."""
     found = Path(sysconfig.get_path("scripts")) / "mfsd"
     if not os.access(found, os.X_OK):
-        raise UnitError(f"{found} is missing: run mfsctl of the environment that MFS is installed in")
+        raise UnitError(f"{found} is missing: run the mfsctl of the environment in which MFS is installed")
     return found
 
 
@@ -65,15 +65,13 @@ def check_place(name: str, paths: Iterator[Path]) -> None:
             for place in places:
                 if path.is_relative_to(place):
                     raise UnitError(
-                        f"{path} lies below {place}, which a service with {setting} does not see: make the "
-                        "environment elsewhere, of a Python from elsewhere: /usr/bin/python3 -m venv /opt/mfs"
+                        f"{path} is below {place}, which a service with {setting} cannot see: create the environment "
+                        "elsewhere, with a Python from elsewhere: /usr/bin/python3 -m venv /opt/mfs"
                     )
         if name == COORDINATOR:  # runs as an unprivileged user
             closed = [one for one in (path, *path.parents) if not one.stat().st_mode & 0o001 and one.is_dir()]
             if closed:
-                raise UnitError(
-                    f"{closed[-1]} is closed to others, and the coordinator's user is one: chmod o+rx {closed[-1]}"
-                )
+                raise UnitError(f"the coordinator's user may not enter {closed[-1]}: chmod o+rx {closed[-1]}")
 
 
 Outcome = Literal[
@@ -90,7 +88,7 @@ def compare(file: Path, wanted: str | None) -> Outcome:
         return "absent" if wanted is None else "installed"
     if not ours(there):
         raise UnitError(
-            f"{file} is not from mfsctl install systemd: move it away, or keep it and do without this command"
+            f"{file} was not written by mfsctl install systemd: move it away, or keep it and do not use this command"
         )
     if wanted is None:
         return "removed"

@@ -24,7 +24,9 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
     info = InfoMetricFamily("mfs_coordinator", "Version and address of this coordinator.")
     info.add_metric([], {"version": status["version"], "address": status["address"]})
     yield info
-    yield GaugeMetricFamily("mfs_coordinator_leads", "1 when it leads, 0 when it stands by.", value=status["leads"])
+    yield GaugeMetricFamily(
+        "mfs_coordinator_leads", "1 when this coordinator leads, 0 when it stands by.", value=status["leads"]
+    )
     yield GaugeMetricFamily(
         "mfs_coordinator_uptime_seconds", "Time since the coordinator started.", value=status["uptime_ns"] / 1e9
     )
@@ -42,11 +44,14 @@ def families(status: dict[str, Any]) -> Iterator[Metric]:
         nodes.add_metric([state], sum(bool(node["connected"]) is wanted for node in status["nodes"]))
     yield nodes
     load = GaugeMetricFamily(
-        "mfs_coordinator_port_load_ratio", "Share of a port's rate taken by what goes first (rho).", labels=["port"]
+        "mfs_coordinator_port_load_ratio",
+        "Share of a port's rate taken by traffic that goes first (rho).",
+        labels=["port"],
     )
     bypass = GaugeMetricFamily(
         "mfs_coordinator_port_bypass_ratio",
-        "Share of a port's rate taken by what no program with the shim posted there (GPU-initiated RDMA and others).",
+        "Share of a port's rate taken by bytes that no program with the shim posted there (GPU-initiated RDMA and "
+        "others).",
         labels=["port"],
     )
     for node in status["nodes"]:

@@ -49,26 +49,30 @@ def _daemon(status: StatusReply) -> Iterator[Metric]:
     yield CounterMetricFamily("mfs_arbiter_messages", "Messages that programs sent.", value=daemon.messages)
     yield CounterMetricFamily("mfs_attached_clients", "Programs that have attached.", value=daemon.attached_total)
     clients = GaugeMetricFamily(
-        "mfs_clients", "Programs attached now; detached: given up, they pass through.", labels=["state"]
+        "mfs_clients",
+        "Programs attached now; detached: given up by the daemon, they run unscheduled.",
+        labels=["state"],
     )
     for state in ("active", "detached"):
         clients.add_metric([state], sum(client.state == state for client in status.clients))
     yield clients
     by_abi = GaugeMetricFamily(
         "mfs_clients_by_abi",
-        "Programs attached now, by the ABI that they speak; daemon: it is this daemon's own.",
+        "Programs attached now, by the ABI that they speak; daemon: whether it is this daemon's own.",
         labels=["abi", "daemon"],
     )
     for abi, count in sorted(Counter(client.abi for client in status.clients).items()):
         by_abi.add_metric([abi, "same" if abi == daemon.abi else "other"], count)
     yield by_abi
     refused = CounterMetricFamily(
-        "mfs_refused_clients", "Programs that were not let in; they pass through.", labels=["error"]
+        "mfs_refused_clients", "Programs that were refused; they run unscheduled.", labels=["error"]
     )
     for error, n in sorted(daemon.refused.items()):
         refused.add_metric([error], n)
     yield refused
-    yield CounterMetricFamily("mfs_log_lines_dropped", "Log lines that found no room.", value=daemon.log_lines_dropped)
+    yield CounterMetricFamily(
+        "mfs_log_lines_dropped", "Log lines that were dropped for lack of room.", value=daemon.log_lines_dropped
+    )
 
 
 _NIC_GAUGES = (
@@ -80,12 +84,16 @@ _NIC_GAUGES = (
         "mfs_nic_incoming_in_flight_bytes",
         "Bytes of RDMA reads permitted and not completed.",
     ),
-    ("unscheduled_in_flight_bytes", "mfs_nic_unscheduled_in_flight_bytes", "Bytes in flight of what never waits."),
-    ("load", "mfs_nic_load_ratio", "Share of the outgoing rate taken by what goes first (rho); variant paper."),
+    (
+        "unscheduled_in_flight_bytes",
+        "mfs_nic_unscheduled_in_flight_bytes",
+        "Bytes in flight that never wait for a permit.",
+    ),
+    ("load", "mfs_nic_load_ratio", "Share of the outgoing rate taken by traffic that goes first (rho); variant paper."),
     (
         "incoming_load",
         "mfs_nic_incoming_load_ratio",
-        "Share of the incoming rate taken by what goes first (rho); variant paper.",
+        "Share of the incoming rate taken by traffic that goes first (rho); variant paper.",
     ),
 )
 _NIC_COUNTERS = (
@@ -137,8 +145,8 @@ def _use(status: StatusReply) -> Iterator[Metric]:
     )
     carried = CounterMetricFamily(
         "mfs_nic_carried_bytes",
-        "Bytes that the link carried. class none: collectives and control, which count for both directions, and what "
-        "went without a permit.",
+        "Bytes that the link carried. class none: collectives and control, which count for both directions, and "
+        "bytes that went without a permit.",
         labels=["nic", "direction", "class"],
     )
     for nic in status.nics:
@@ -183,13 +191,13 @@ def _ports(status: StatusReply) -> Iterator[Metric]:
 
 _PROGRAM_COUNTERS = (
     ("submits", "mfs_tasks_submitted", "Tasks that asked for a permit."),
-    ("permits", "mfs_tasks_permitted", "Tasks that were given one."),
-    ("on_credit", "mfs_tasks_on_credit", "Of these, tasks that did not have to ask, since nothing waited."),
+    ("permits", "mfs_tasks_permitted", "Tasks that were given a permit."),
+    ("on_credit", "mfs_tasks_on_credit", "Permitted tasks that did not have to ask, since nothing waited."),
     ("completes", "mfs_tasks_completed", "Tasks whose bytes have arrived."),
     ("cancels", "mfs_tasks_cancelled", "Tasks that ended without a permit."),
     ("hold_s", "mfs_hold_seconds", "Time that work requests were held, summed over them."),
     ("torn_slots", "mfs_torn_slots", "Messages that a program began and never finished."),
-    ("bad_messages", "mfs_bad_messages", "Messages that made no sense."),
+    ("bad_messages", "mfs_bad_messages", "Messages that were invalid."),
 )
 _BYPASSES = (("overflow", "bypassed_overflow"), ("hold_limit", "bypassed_hold"), ("daemon_gone", "bypassed_stale"))
 
@@ -263,12 +271,12 @@ def _requests(status: StatusReply) -> Iterator[Metric]:
         )
     yield CounterMetricFamily(
         "mfs_forgotten_requests",
-        "Requests whose counts made room for others.",
+        "Requests whose counts were dropped to make room for others.",
         value=_event(status, "ledger", "evicted"),
     )
     yield CounterMetricFamily(
         "mfs_unaccounted_tasks",
-        "Tasks on no request's account: there was no room, or they had ended before they were seen.",
+        "Tasks that were counted for no request: there was no room, or the tasks had ended before they were seen.",
         value=_event(status, "ledger", "unaccounted"),
     )
 

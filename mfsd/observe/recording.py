@@ -73,7 +73,7 @@ class Recordings:
         self.wait(END_S)
         for conversation, found, ended in zip(self._conversations, self.found, self._ended, strict=True):
             if not ended.is_set():
-                found.problem = f"mfsd does not answer within {END_S:g} s: events not sent until then are missing"
+                found.problem = f"mfsd does not answer within {END_S:g} s: events that it had not sent yet are missing"
                 conversation.give_up()
                 ended.wait()
         self._close()

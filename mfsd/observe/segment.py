@@ -30,13 +30,17 @@ def read_segments(pid: int, proc: Path = Path("/proc")) -> list[bytes]:
     try:
         found = mapped_segments((proc / str(pid) / "maps").read_text())
         if not found:
-            raise SegmentError(f"process {pid} shares no memory with a daemon: is it attached? (mfsctl status)")
+            raise SegmentError(
+                f"process {pid} shares no memory with a daemon: see in mfsctl status whether it is attached"
+            )
         with (proc / str(pid) / "mem").open("rb", buffering=0) as memory:
             return [_read(memory, place) for place in found]
     except FileNotFoundError as error:
         raise SegmentError(f"there is no process {pid}") from error
     except OSError as error:
-        raise SegmentError(f"process {pid}: {error.strerror}: only root and its user may read its memory") from error
+        raise SegmentError(
+            f"process {pid}: {error.strerror}: only root and the process's user may read its memory"
+        ) from error
 
 
 def mapped_segments(maps: str) -> list[Mapping]:
@@ -62,7 +66,7 @@ def decode_segment(data: bytes, rings: bool = False) -> dict[str, Any]:
     """Returns the segment as a tree, with the used entries of tables by number. Raises SegmentError for another ABI."""
     header_bytes = ffi.sizeof("struct mfs_segment_header")
     if len(data) < header_bytes:
-        raise SegmentError(f"the segment has {len(data)} bytes, and its header alone {header_bytes}")
+        raise SegmentError(f"the segment has {len(data)} bytes, but its header alone takes {header_bytes}")
     size_bytes = ffi.sizeof("struct mfs_segment")
     memory = ffi.from_buffer(data.ljust(size_bytes, b"\0"))  # a daemon of a lower minor has less: the rest is 0
     segment = ffi.cast("struct mfs_segment *", memory)[0]
@@ -71,7 +75,7 @@ def decode_segment(data: bytes, rings: bool = False) -> dict[str, Any]:
         raise SegmentError(f"no segment: magic {header.magic:#x}, expected {lib.MFS_ABI_MAGIC:#x}")
     if header.major != lib.MFS_ABI_MAJOR:
         raise SegmentError(
-            f"the segment is of ABI {header.major}.{header.minor}, and this mfsctl of {lib.MFS_ABI_MAJOR}."
+            f"the segment is of ABI {header.major}.{header.minor}, but this mfsctl of {lib.MFS_ABI_MAJOR}."
             f"{lib.MFS_ABI_MINOR}: use the mfsctl of the program's installation"
         )
     left_out = () if rings else RINGS

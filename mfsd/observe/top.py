@@ -28,14 +28,14 @@ INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 HELP = """\
 1-6      choose the table              s      sort by the next column
 up down  move                          r      reverse the order
-/        show only rows with a text    space  pause, and go on
+/        show only rows with a text    space  pause, or go on
 Escape   show all rows again           + -    sample less or more often
 ?        this page                     q      leave (also Ctrl-C)
 
 HELD       bytes that wait for a permit
 IN FLIGHT  bytes permitted and not completed
-OUT, IN    share of the link's rate that was really used, of late
-LOAD       share of the rate taken by what goes first (rho), variant paper
+OUT, IN    share of the link's rate that was used recently
+LOAD       share taken by traffic that goes first (rho), variant paper
 WINDOW     most bytes in flight in one direction
 FAILED OPEN  sent without a permit: overflow, hold limit or no daemon
 
@@ -171,7 +171,7 @@ class Top(App[None]):
             for at, view in enumerate(VIEWS, 1):
                 with TabPane(f"{at} {view.name}", id=f"view-{at}"):
                     yield _Table(view)
-        yield Input(placeholder="show rows with this text; Enter keeps it, Escape drops it", id="filter")
+        yield Input(placeholder="show rows with this text; Enter keeps the filter, Escape drops it", id="filter")
         yield Footer()
 
     def on_mount(self) -> None:

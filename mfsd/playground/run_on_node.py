@@ -21,7 +21,7 @@ def run_on(state: State, node: Node, command: list[str]) -> int:
         enter(state.pid)
     except OSError as error:
         raise PlaygroundError(
-            f"cannot enter the playground ({error.strerror or error}); is it yours, and does it still run?"
+            f"cannot enter the playground ({error.strerror or error}); check that it is yours and still runs"
         ) from None
     environment = {**os.environ, "MFS_SOCKET": node.socket, "XDG_RUNTIME_DIR": "/run/user"}
     return run(on_node(node.name, [*with_device(node), *command]), environment)

@@ -70,7 +70,9 @@ def own_folder() -> Iterator[Path]:
     has it."""
     folder = folder_of_user()
     if len(bytes(folder / "run-control" / "node99.sock")) > SOCKET_PATH_BYTES_MAX:
-        raise PlaygroundError(f"{folder}: too long for the path of a socket; set TMPDIR to a short one, as /tmp")
+        raise PlaygroundError(
+            f"{folder}: too long for the path of a socket; set TMPDIR to a short path, for example /tmp"
+        )
     lock = _locked(folder)
     try:
         for entry in folder.iterdir():  # files of a playground that was killed
@@ -97,7 +99,7 @@ def _locked(folder: Path) -> int:
         except BlockingIOError:
             os.close(lock)
             raise PlaygroundError(
-                f"{folder}: a playground of yours runs already; end that one, or use it: mfsctl playground shell node1"
+                f"{folder}: a playground of yours already runs; end it, or use it: mfsctl playground shell node1"
             ) from None
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), (folder / "lock").lstat()):

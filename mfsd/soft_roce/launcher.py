@@ -75,16 +75,20 @@ def parse_devices(
         "help_option_names": ["-h", "--help"],
     }
 )
-@click.option("--rate", metavar="RATE", help="Limit what the device sends, as in 10gbit; 'none' lifts the limit.")
+@click.option(
+    "--rate",
+    metavar="RATE",
+    help="Limit the rate at which the device sends, for example 10gbit; 'none' removes the limit.",
+)
 @click.option(
     "--device",
     "specifications",
     metavar="NAME[=ADDRESS[,RATE]]",
     multiple=True,
-    help=f"Name of the device, {DEFAULT_NAME} if not given. Repeat it for several devices.",
+    help=f"Name of the device. Default: {DEFAULT_NAME}. Repeat the option for several devices.",
 )
-@click.option("--address", metavar="IP", help="IPv4 address of this host that peers reach the device at.")
-@click.option("--netdev", metavar="IF", help="Network interface whose address to take.")
+@click.option("--address", metavar="IP", help="IPv4 address of this host at which peers reach the device.")
+@click.option("--netdev", metavar="IF", help="Network interface whose address to use.")
 @click.version_option(package_name="mfsd")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(
@@ -96,7 +100,7 @@ def main(
 ) -> None:
     """Run COMMAND with a RoCE device that needs no hardware, kernel module or root.
 
-    Programs find the device like any other: in sysfs, through libibverbs. RC queue pairs run over TCP and UD ones
+    Programs find the device like any other, in sysfs and through libibverbs. RC queue pairs run over TCP and UD ones
     over UDP between the addresses of the devices; the traffic class of an address is the TOS of the packets to it.
     All programs launched with the same device name in the same network namespace share the device and its rate
     limit. Where a Python package brings a libibverbs of its own, the system's is preloaded (LD_PRELOAD).
@@ -107,7 +111,8 @@ def main(
     mfs-soft-roce --device a=127.0.0.1,1gbit --device b=127.0.0.2 -- ibv_devices
     ip netns exec blue mfs-soft-roce --netdev eth0 -- python3 worker.py
 
-    It exits as COMMAND does. Its own errors exit with 125, a COMMAND that cannot be run with 126 or 127.
+    The exit status is that of COMMAND; 125: mfs-soft-roce itself failed, 126: COMMAND cannot be run, 127: COMMAND
+    was not found.
     """
     try:
         drivers = library.provider_prefix()

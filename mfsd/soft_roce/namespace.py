@@ -100,7 +100,7 @@ def shadow(folder: Path, names: set[str], fill: Callable[[Path], None]) -> None:
         fill(staging)
         _mount(str(staging), str(folder), None, MS_MOVE)
     except OSError as error:
-        raise NamespaceError(f"cannot lay the device over {folder}: {error}") from None
+        raise NamespaceError(f"cannot mount the device's files over {folder}: {error}") from None
     finally:
         # After the move this folder is empty again. If the move failed, the mount ends with the namespace.
         try:

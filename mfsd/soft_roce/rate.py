@@ -18,5 +18,7 @@ def parse_rate(text: str) -> int:
     match = _PATTERN.fullmatch(text.strip())
     rate = int(float(match[1]) * _FACTORS[match[2].lower()] / 8) if match else 0
     if rate < 1000:
-        raise ValueError(f"rate {text!r}: give at least 8kbit, in kbit, mbit or gbit as in 10gbit, or 'none'")
+        raise ValueError(
+            f"rate {text!r}: give at least 8kbit, in kbit, mbit or gbit, for example 10gbit, or give 'none'"
+        )
     return rate

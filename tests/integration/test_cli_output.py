@@ -146,8 +146,8 @@ def test_the_configuration_in_force_says_where_each_value_is_from(busy: Daemon) 
     assert values["arbiter.heartbeat"]["source"] == "default"
     misspelt = mfsctl(busy.socket, "config", "show", "arbitr.spin")
     assert misspelt.returncode == 1 and "no key begins with 'arbitr.spin'" in misspelt.stderr
-    empty = mfsctl(busy.socket, "config", "show", "rule")
-    assert empty.returncode == 0 and empty.stderr == "mfsctl: nothing is set in rule\n"
+    empty = mfsctl(busy.socket, "config", "show", "nic")
+    assert empty.returncode == 0 and empty.stderr == "mfsctl: nothing is set in nic\n"
     changed = columns(mfsctl(busy.socket, "config", "show", "arbiter", "--changed").stdout)
     assert [row[0] for row in changed[1:]] == ["arbiter.stale_after", "arbiter.window", "arbiter.window_min"]
 
@@ -187,7 +187,7 @@ def test_flows_are_shown_as_they_end(folder: Path) -> None:
         following.communicate(timeout=100)
         assert following.returncode == 0
         table = mfsctl(daemon.socket, "flows", "--seconds", "0.1")
-        assert table.returncode == 0 and "No flow of these ended" in table.stderr
+        assert table.returncode == 0 and "No such flow ended" in table.stderr
 
 
 def test_a_bug_report_has_what_helps(busy: Daemon, tmp_path: Path) -> None:

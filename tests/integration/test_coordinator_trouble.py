@@ -26,7 +26,7 @@ def test_certificates_that_do_not_fit_are_named(tmp_path: Path, client: str) -> 
             result = mfsctl(None, *command, "--address", coordinator.address, "--config", str(file))
             assert result.returncode == 3, result.stdout + result.stderr
             assert "certificates" in result.stdout + result.stderr, result.stderr
-            assert "is one running" not in result.stdout + result.stderr
+            assert "that one is running" not in result.stdout + result.stderr
             assert "ssl_transport_security" not in result.stderr, "gRPC's own lines are not for operators"
 
 
@@ -34,5 +34,5 @@ def test_a_missing_coordinator_is_reported_as_that(tmp_path: Path) -> None:
     for command in (["coordinator", "status"], ["cluster"]):
         result = mfsctl(None, *command, "--address", "127.0.0.1:1")
         assert result.returncode == 3
-        assert "is one running" in result.stdout + result.stderr
+        assert "that one is running" in result.stdout + result.stderr
         assert "certificates" not in result.stdout + result.stderr

@@ -61,7 +61,7 @@ def test_every_byte_has_its_request_stage_and_layer(folder: Path) -> None:
         assert total is not None
         by_stage = {"reuse": 500, "p2d": 6000}
         assert {k: v for k, v in total.completed_bytes.items() if k in by_stage} == by_stage
-        assert [r["request_id"] for r in requests(daemon, "--requests")] == [8, 7], "used last first"
+        assert [r["request_id"] for r in requests(daemon, "--requests")] == [8, 7], "most recently used first"
         batch.end()
         ended = eventually(lambda: [r for r in requests(daemon, "--request", "7") if r["state"] == "ended"], "the end")[
             0

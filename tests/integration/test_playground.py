@@ -332,7 +332,7 @@ def test_a_shell_and_a_status_come_from_the_node(playground: Playground) -> None
     wrong = playground.run("playground", "exec", "node9", "--", "true")
     assert (wrong.returncode, wrong.stderr) == (1, "mfsctl playground: no node 'node9'; there are: node1, node2\n")
     second = playground.run("playground")
-    assert second.returncode == 1 and "a playground of yours runs already" in second.stderr
+    assert second.returncode == 1 and "a playground of yours already runs" in second.stderr
     not_there = playground.run("playground", "exec", "node1", "--", "no-such-program")
     assert not_there.returncode == 127
 
@@ -358,7 +358,7 @@ def test_a_bad_rate_is_refused(place: Path, rate: str) -> None:
         text=True,
         env={**os.environ, "TMPDIR": str(place)},
     )
-    assert result.returncode == 2 and "--rate" in result.stderr and "as in 1" in result.stderr
+    assert result.returncode == 2 and "--rate" in result.stderr and "for example 1" in result.stderr
 
 
 @pytest.mark.slow

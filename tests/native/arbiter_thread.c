@@ -4,8 +4,8 @@
  * arbiter_thread affinity CPU      prints which CPUs its threads may use
  * arbiter_thread late MS           a turn takes this long: prints the age of the oldest heartbeat that a client saw
  * arbiter_thread busy MS           three turns take this long, on a real-time thread that leaves its core to nothing else
- *                                  until the kernel stops it: prints the age for each turn. Both threads may use two cores: exits with 2 if there is
- *                                  only one core, or no privilege for real time */
+ *                                  until the kernel stops it: prints the age for each turn. Both threads may use two
+ *                                  cores: exits with 2 if there is only one, or no privilege for real time */
 #define _GNU_SOURCE
 #include <unistd.h>
 

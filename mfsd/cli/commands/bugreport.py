@@ -61,7 +61,7 @@ HIDDEN = "(left out)"
 Examples:
   mfsctl bugreport
   mfsctl bugreport -o /tmp/report.tar.gz
-  sudo mfsctl bugreport --address coord-1:7400   as root it sees more
+  sudo mfsctl bugreport --address coord-1:7400   root sees more
 """
 )
 @click.option(
@@ -69,18 +69,18 @@ Examples:
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to write. Default: mfs-bugreport-HOST-TIME.tar.gz.",
+    help="Archive to write. Default: mfs-bugreport-HOST-TIME.tar.gz.",
 )
 @coordinator_options()
 @daemon_command
 def bugreport(path: Path, output: Path | None, address: str | None, config_file: Path | None) -> None:
-    """Collect what helps to understand a problem into one archive.
+    """Collect the facts that help to understand a problem into one archive.
 
-    Versions, the doctor's findings, the daemon's status, configuration, rules, requests and tasks, the leader's
-    status, facts about the system, and variables of libraries that MFS knows. What cannot be had is named in
-    problems.txt. Left out: keys and certificates, values of variables and users in URLs that look like secrets, and
-    all contents of transfers, which MFS never sees. Look into it before you send it: it names hosts, users' programs
-    and requests.
+    The archive has versions, the doctor's findings, the daemon's status, configuration, rules, requests and tasks,
+    the leader's status, facts about the system, and variables of libraries that MFS knows. problems.txt names what
+    could not be collected. The archive leaves out keys and certificates, values of variables and users in URLs that
+    look like secrets, and all contents of transfers, which MFS never sees. Read it before you send it: it names
+    hosts, users' programs and requests.
     """
     name = f"mfs-bugreport-{socket.gethostname()}-{time.strftime('%Y%m%d-%H%M%S')}"
     target = output or Path(f"{name}.tar.gz")
@@ -96,7 +96,7 @@ def bugreport(path: Path, output: Path | None, address: str | None, config_file:
         sys.exit(EXIT_REFUSED)
     click.echo(target)
     for problem in problems:
-        click.echo(f"mfsctl: not in it: {problem}", err=True)
+        click.echo(f"mfsctl: left out: {problem}", err=True)
 
 
 def redacted(text: str) -> str:

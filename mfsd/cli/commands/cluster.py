@@ -81,7 +81,7 @@ class ClusterReply(Struct, frozen=True):
 @click.command(
     epilog="""\b
 Exit codes:
-  0  well (read the warnings all the same)
+  0  well (still read the warnings)
   1  not well: a node is lost, or no coordinator leads
   3  no coordinator answers
 
@@ -95,14 +95,15 @@ Examples:
 @coordinator_options()
 @output_options
 def cluster(address: str | None, config_file: Path | None, form: Form) -> None:
-    """Say whether the cluster is well: one verdict over every coordinator and every node.
+    """Check whether the cluster is well: one verdict over every coordinator and every node.
 
-    It asks each coordinator that is named, and through the one that leads all nodes: who is connected, who is silent,
-    what the doctor says there, whether modes, versions and clocks agree, how full ports are of what goes first, whether
-    requests are in time, and what was odd. For one node, see mfsctl doctor.
+    The command asks every coordinator that is named, and all nodes through the leader. It checks which nodes are
+    connected and silent, what the doctor finds on each, whether modes, versions and clocks agree, how full ports
+    are of traffic that goes first, whether requests are in time, and what was odd in reports. For one node, see
+    mfsctl doctor.
 
-    Where engines publish what they serve (docs/serve.md), it shows it by tier of requests: those that have ended since
-    their engines started, and those that are there now; with -o wide by node, too.
+    Where engines publish what they serve (docs/serve.md), it shows the requests of each tier: those that have ended
+    since their engines started, and those that are there now; with -o wide, also by node.
     """
     from mfsd.cli.cluster import advice, ask_one, cluster_access, reach_leader
     from mfsd.node.config_file import ConfigError
@@ -150,8 +151,10 @@ def verdict_of(
     if leader is None:
         return ClusterReply("no answer", points, [])
     if not leader.leads:
-        named = f"{leader.leader} is said to lead, and does not answer" if leader.leader else "no coordinator leads"
-        remedy = "look at etcd and at the other coordinators; nodes order for themselves meanwhile"
+        named = (
+            f"{leader.leader} is named as the leader but does not answer" if leader.leader else "no coordinator leads"
+        )
+        remedy = "check etcd and the other coordinators; until one leads, each node orders its own batches"
         return ClusterReply("no leader", [*points, Point("fail", leader.address, named, remedy)], [])
     for node in leader.nodes:
         points += _of_node(node)
@@ -159,11 +162,14 @@ def verdict_of(
     points += _of_differences(leader, health)
     points += _of_requests(leader)
     points += [Point("warn", "reports", f"{why}: {n} times") for why, n in sorted(leader.oddities.items())]
-    points += [Point("warn", node, text, "the log of its mfsd names them") for node, text in unreadable(leader.nodes)]
+    points += [Point("warn", node, text, "see the log of its mfsd") for node, text in unreadable(leader.nodes)]
     if not leader.nodes:
         points.append(
             Point(
-                "warn", leader.address, "no daemon is connected", "name this address to them in [cluster] coordinators"
+                "warn",
+                leader.address,
+                "no daemon is connected",
+                "add this address to [cluster] coordinators of each daemon",
             )
         )
     if not points:
@@ -182,12 +188,19 @@ def _of_node(node: pb.Node) -> list[Point]:
     found = []
     silent_s = node.silent_ns / 1e9
     if not node.connected:
-        remedy = "mfsctl doctor there; until it is back it orders for itself"
-        return [Point("fail", node.node, f"is lost, for {duration(silent_s)}", remedy)]
+        remedy = "run mfsctl doctor there; until it reconnects it orders its own batches"
+        return [Point("fail", node.node, f"has been lost for {duration(silent_s)}", remedy)]
     if silent_s > SILENT_S:
-        found.append(Point("warn", node.node, f"is connected and silent for {duration(silent_s)}", "look at its mfsd"))
+        found.append(
+            Point("warn", node.node, f"is connected but has been silent for {duration(silent_s)}", "check its mfsd")
+        )
     found += [
-        Point("warn", port.name, f"{port.rho:.0%} of it go first: little is left for KV", "spread the requests")
+        Point(
+            "warn",
+            port.name,
+            f"{port.rho:.0%} of it is used by traffic that goes first: little is left for KV",
+            "spread the requests",
+        )
         for port in node.ports
         if port.rho > LOAD_FULL
     ]
@@ -223,8 +236,8 @@ def _of_differences(leader: pb.StatusReply, health: dict[str, Health]) -> list[P
     found = []
     connected = [node for node in leader.nodes if node.connected]
     for what, of, remedy in (
-        ("version", {node.node: node.version for node in connected}, "upgrade those that are behind"),
-        ("mode", {n: h.reply.mode for n, h in health.items() if h.reply}, "mfsctl mode enforce on the others"),
+        ("version", {node.node: node.version for node in connected}, "upgrade the older ones"),
+        ("mode", {n: h.reply.mode for n, h in health.items() if h.reply}, "run mfsctl mode enforce on the others"),
     ):
         nodes = defaultdict[str, list[str]](list)
         for node, value in of.items():
@@ -237,7 +250,7 @@ def _of_differences(leader: pb.StatusReply, health: dict[str, Health]) -> list[P
             side = "ahead of" if one.clock_s > 0 else "behind"
             text = f"its wall clock is {duration(abs(one.clock_s))} {side} this machine's"
             found.append(
-                Point("warn", node, text, "run chrony or systemd-timesyncd: logs and traces are compared by it")
+                Point("warn", node, text, "run chrony or systemd-timesyncd: logs and traces are compared by wall clock")
             )
     return found
 
@@ -256,7 +269,7 @@ def _of_requests(leader: pb.StatusReply) -> list[Point]:
     text = f"{met:.1%} of {recent} were in time in the last {duration(seen.window_ns / 1e9)}"
     if met >= ATTAINMENT_LEAST:
         return [Point("ok", "requests", text)]
-    return [Point("warn", "requests", text, "mfsctl coordinator status; on a node mfsctl explain --slowest")]
+    return [Point("warn", "requests", text, "run mfsctl coordinator status, and mfsctl explain --slowest on a node")]
 
 
 def _used(used: pb.Used) -> float:

@@ -16,10 +16,12 @@ Examples:
 """
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.option("--program", type=click.Choice(PROGRAMS), default="mfsctl", show_default=True, help="What to complete.")
+@click.option(
+    "--program", type=click.Choice(PROGRAMS), default="mfsctl", show_default=True, help="Program to complete."
+)
 @click.pass_context
 def completion(context: click.Context, shell: str, program: str) -> None:
-    """Write the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash:  mfsctl completion bash > /etc/bash_completion.d/mfsctl

@@ -18,27 +18,27 @@ COLUMNS = (Column("KEY"), Column("VALUE", cut=True), Column("FROM", cut=True))
 
 @click.group(epilog="\b\nExamples:\n  mfsctl config show\n  mfsctl config show --changed\n")
 def config() -> None:
-    """Look at the configuration. mfsd --check-config checks a file, mfsctl reload has it read again."""
+    """Show the configuration. mfsd --check-config checks a file, mfsctl reload makes the daemon read it again."""
 
 
 @config.command(
     epilog="""\b
 Examples:
   mfsctl config show              every key
-  mfsctl config show --changed    those that are not at their default
-  mfsctl config show arbiter      those that begin so
+  mfsctl config show --changed    keys that are not at their default
+  mfsctl config show arbiter      keys that begin with arbiter
   mfsctl config show -o json
 """
 )
 @click.argument("prefix", default="")
-@click.option("--changed", is_flag=True, help="Only what the file, the command line or mfsctl mode says.")
+@click.option("--changed", is_flag=True, help="Show only keys that the file, the command line or mfsctl mode sets.")
 @output_options
 @daemon_command
 def show(path: Path, form: Form, prefix: str, changed: bool) -> None:
-    """Show the values that are in force in the daemon, and where each is from.
+    """Show the values in force in the daemon, and where each comes from.
 
-    What waits for a restart still has its old value; mfsctl reload names it. Secrets are never in the
-    configuration: certificates and keys are named by their files.
+    A key that waits for a restart still has its old value; mfsctl reload names such keys. The configuration has no
+    secrets: it names the files of certificates and keys.
     """
     reply = ask_or_exit(path, ConfigRequest(), ConfigReply)
     values = [v for v in reply.values if v.key.startswith(prefix) and not (changed and v.source == "default")]

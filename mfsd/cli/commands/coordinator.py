@@ -25,14 +25,14 @@ PRUNED_SHOWN = 20
 
 @click.group(epilog="\b\nExamples:\n  mfsctl coordinator status\n")
 def coordinator() -> None:
-    """Look at the coordinators, which order the batches of all nodes."""
+    """Show the coordinators, which order the batches of all nodes."""
 
 
 @coordinator.command(
     epilog="""\b
 Exit codes:
-  0  the leader has answered
-  1  coordinators answer, and none of them leads
+  0  the leader answered
+  1  coordinators answer, but none of them leads
   3  no coordinator answers
 
 \b
@@ -49,19 +49,19 @@ Examples:
     default=BATCHES_SHOWN,
     show_default=True,
     type=click.IntRange(0, 2**32 - 1),
-    help="At most; 0: all.",
+    help="Show at most this many batches; 0: all.",
 )
 @output_options
 def status(address: str | None, config_file: Path | None, batches: int, form: Form) -> None:
     """Show the leader, the order of batches, what is pruned and why, and the daemons.
 
-    Any coordinator may be asked: one that does not lead names the leader, which is asked then.
+    Any coordinator can be asked: one that does not lead names the leader, which is then asked.
 
     \b
-    RED    until the batch's robust effective deadline, which decides its place
+    RED    time until the batch's robust effective deadline, which decides its place
     LAG    round trip of the last heartbeat
-    USED   share of the port's rate that was really used of late, as the daemon at it counts
-    LOAD   share of the port's rate taken by what goes first (rho),
+    USED   share of the port's rate that was used recently, as its daemon counts
+    LOAD   share of the port's rate taken by traffic that goes first (rho),
            variant paper only
     BEHIND decisions that the daemon has not confirmed yet
     """
@@ -82,10 +82,8 @@ def status(address: str | None, config_file: Path | None, batches: int, form: Fo
     if not printed(plain(reply), form):
         _show(reply, form)
     if not reply.leads:
-        leader = f"the leader is said to be {reply.leader}, which does not answer" if reply.leader else "none leads"
-        click.echo(
-            f"mfsctl: {reply.address} stands by and {leader}: look at etcd and at the other coordinators", err=True
-        )
+        leader = f"{reply.leader}, named as the leader, does not answer" if reply.leader else "no coordinator leads"
+        click.echo(f"mfsctl: {reply.address} stands by and {leader}: check etcd and the other coordinators", err=True)
         sys.exit(EXIT_NO_LEADER)
 
 
@@ -102,8 +100,8 @@ def _show(reply: pb.StatusReply, form: Form) -> None:
         f"{reply.ports} ports; {reply.events} events so far"
     )
     click.echo(
-        f"{len(reply.pruned)} requests are pruned, of at most {reply.drop_budget} now; "
-        f"{len(reply.infeasible)} cannot be in time whatever is pruned"
+        f"{len(reply.pruned)} requests are pruned (at most {reply.drop_budget} may be now); {len(reply.infeasible)} "
+        "cannot be in time whatever is pruned"
     )
     for line in _attainment(reply.attainment):
         click.echo(line)
@@ -121,7 +119,7 @@ def _show(reply: pb.StatusReply, form: Form) -> None:
             click.echo(f"... and {len(reply.pruned) - PRUNED_SHOWN} more; see --json", err=True)
     click.echo()
     if not reply.nodes:
-        click.echo("No daemon is connected; name this address to them in [cluster].")
+        click.echo("No daemon is connected: add this address to [cluster] coordinators of each daemon.")
         return
     print_table(NODES, [_node(row) for row in reply.nodes], form)
     ports = [_port(row.node, port) for row in reply.nodes for port in row.ports]
@@ -185,7 +183,7 @@ def _batch(at: int, row: pb.BatchPlace) -> Row:
 
 
 def _pruned(row: pb.Pruned) -> Row:
-    why = f"batch {row.for_batch} would be late by {row.port}, where this request has most"
+    why = f"batch {row.for_batch} would be late at {row.port}, where this request has most to move"
     return [str(row.request_id), str(row.batch_id), str(row.for_batch), row.port, why]
 
 

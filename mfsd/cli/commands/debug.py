@@ -16,7 +16,7 @@ Examples:
 """
 )
 def debug() -> None:
-    """Show what is inside, for those who look for a fault of MFS itself."""
+    """Show internal state, for finding a fault of MFS itself."""
 
 
 @debug.command(
@@ -27,14 +27,16 @@ Examples:
 """
 )
 @click.argument("pid", type=click.IntRange(min=1))
-@click.option("--rings", is_flag=True, help="The slots of both rings, too: thousands of lines, mostly of the past.")
+@click.option(
+    "--rings", is_flag=True, help="Also print the slots of both rings: thousands of lines, mostly of the past."
+)
 @output_options
 def segment(pid: int, rings: bool, form: Form) -> None:
     """Print the memory that process PID shares with its daemon: header, gates, counters, batches, requests.
 
-    It is read as the headers of this installation declare it (csrc/include/mfs/abi.h says what each field means),
-    while both go on writing, so counters may be of different moments. Entries of tables that are all zero are
-    left out. As root, or as the user of the process.
+    The memory is read as the headers of this installation declare it (csrc/include/mfs/abi.h says what each field
+    means), while process and daemon go on writing, so counters may be of different moments. Table entries that are
+    all zero are left out. Run it as root or as the user of the process.
     """
     from mfsd.observe.segment import SegmentError, decode_segment, read_segments, segment_lines
 

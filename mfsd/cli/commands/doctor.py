@@ -28,10 +28,10 @@ COLOURS = {"fail": "red", "warn": "yellow", "unknown": "cyan", "info": "blue", "
     context_settings={"ignore_unknown_options": False},
     epilog="""\b
 Exit codes:
-  0  scheduled: nothing failed (read the warnings all the same)
+  0  scheduled: nothing failed (still read the warnings)
   1  not scheduled: at least one finding of severity fail
   2  wrong usage
-  4  cannot tell: nothing failed, and something that matters could not be read
+  4  cannot tell: nothing failed, but something that matters could not be read
 
 \b
 Examples:
@@ -39,28 +39,28 @@ Examples:
   mfsctl doctor -- vllm serve MODEL           examine the program, do not run it
   sudo mfsctl doctor --pid $(pgrep -f vllm)   a running one
   mfsctl doctor --peer decode-7 --json
-  mfsctl doctor --verbs                       move a message over each port, too
+  mfsctl doctor --verbs                       also move a message over each port
 """,
 )
-@click.option("--pid", type=click.IntRange(min=1), help="Examine this running process, too.")
-@click.option("--peer", metavar="ADDR", help="Also test the path to ADDR, which runs `mfsctl fabric serve` for DSCPs.")
+@click.option("--pid", type=click.IntRange(min=1), help="Also examine this running process.")
+@click.option("--peer", metavar="ADDR", help="Also test the path to ADDR; for DSCPs, run `mfsctl fabric serve` there.")
 @click.option(
     "--dev",
     "interfaces",
     multiple=True,
     metavar="IF",
-    help="Interfaces to examine; those of RDMA devices if left out.",
+    help="Interfaces to examine. Default: those of the RDMA devices.",
     shell_complete=complete.interfaces,
 )
 @click.option("--coordinator", "coordinators", multiple=True, metavar="HOST:PORT", help="Coordinator to reach.")
-@click.option("--group", help="Port group of the policy that the interfaces belong to; the first one if left out.")
+@click.option("--group", help="Port group of the policy that the interfaces belong to. Default: the first one.")
 @click.option(
     "--verbs",
     is_flag=True,
     help="Move a message over each RDMA port: make a queue pair, connect it to itself, write once.",
 )
-@click.option("--quiet", is_flag=True, help="Leave out what is in order.")
-@click.option("--json", "as_json", is_flag=True, help="For machines; docs/doctor.md has the schema.")
+@click.option("--quiet", is_flag=True, help="Leave out findings that are in order.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/doctor.md has the schema.")
 @policy_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @fail_clearly
@@ -79,12 +79,12 @@ def doctor(
     policy_file: Path | None,
     command: tuple[str, ...],
 ) -> None:
-    """Tell whether programs on this node will really be scheduled, and what to do if not.
+    """Check whether programs on this node will really be scheduled, and print what to do if not.
 
-    It examines the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
-    classes, the NIC against the fabric policy, the path, clocks and limits. COMMAND is examined, not run.
-    Nothing is changed; --verbs alone makes queue pairs and sends. As root it sees more. Without --profile
-    and --policy-file the policy is the one that the daemon marks by ([wire] in mfsd.toml).
+    The doctor examines the shim, NCCL and Mooncake, the daemon, the RDMA devices, settings that override traffic
+    classes, the NIC against the fabric policy, the path, clocks and limits. COMMAND is examined, not run. The
+    doctor changes nothing; only --verbs makes queue pairs and sends. Root sees more. Without --profile and
+    --policy-file, the policy is the one by which the daemon marks ([wire] in mfsd.toml).
     """
     from mfsd.fabric.policy import PolicyError, load_profile
     from mfsd.observe.doctor.examine import examine
@@ -97,7 +97,7 @@ def doctor(
         raise click.UsageError(str(error)) from error
     if group is not None and group not in profile.port_groups:
         raise click.UsageError(
-            f"--group: {group!r} is no port group of {policy}; there are {', '.join(profile.port_groups)}"
+            f"--group: {group!r} is not a port group of {policy}; use one of {', '.join(profile.port_groups)}"
         )
     host = Host(
         click.get_current_context().meta[ATTACH_SOCKET].absolute(),

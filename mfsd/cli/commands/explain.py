@@ -47,7 +47,7 @@ COLUMNS = (
 @click.command(
     epilog="""\b
 Examples:
-  mfsctl explain --slowest          what waits longest, or did in the last minute
+  mfsctl explain --slowest          the longest wait, now or in the last minute
   mfsctl explain 4711               request 4711, else the program of process 4711
   mfsctl explain --kind pid 4711    the program alone
   mfsctl explain 3:17:5             a task, as mfsctl trace lists it
@@ -55,23 +55,27 @@ Examples:
 """
 )
 @click.argument("subject", required=False, metavar="[REQUEST|PID|TASK]", shell_complete=complete.requests)
-@click.option("--slowest", is_flag=True, help="What waits longest now, else what waited longest in the last minute.")
+@click.option(
+    "--slowest", is_flag=True, help="Explain what waits longest now, else what waited longest in the last minute."
+)
 @click.option(
     "--kind",
     type=click.Choice(["any", "request", "pid"]),
     default="any",
     show_default=True,
-    help="What the number is; any: a request goes before a process.",
+    help="What the number names; any: a request if there is one, else a process.",
 )
 @output_options
 @daemon_command
 def explain(path: Path, form: Form, subject: str | None, slowest: bool, kind: Literal["any", "request", "pid"]) -> None:
-    """Say what a request or a program waits for, since when, behind whom and by which rule.
+    """Explain what a request or a program waits for: since when, behind whom and by which rule.
 
-    Of what has ended in the last minute it says when each stage was asked for and complete, whether it was in
-    time, and behind whom it was seen waiting: daemons sample four times a second, so shorter waits may be missing.
+    For a request that has ended in the last minute, it shows when each stage was asked for and complete, whether
+    the request was in time, and behind whom it was seen waiting. Daemons sample four times a second, so shorter
+    waits may be missing.
 
-    Also shown: the place of its batch in the cluster's order, and why the coordinator gave the request up.
+    It also shows the place of the request's batch in the cluster's order and, if the coordinator gave the request
+    up, why.
     """
     if (subject is None) != slowest:
         raise click.UsageError("name a request, a process id or a task, or give --slowest")

@@ -18,7 +18,7 @@ from mfsd.fabric.probe import PORT, DscpResult, PairResult, Reflector, probe_dsc
 
 @click.group()
 def fabric() -> None:
-    """Find out what a path really does with the classes.
+    """Test what a network path really does with the classes.
 
     \b
     mfsctl fabric serve                 # on the peer
@@ -27,7 +27,7 @@ def fabric() -> None:
 
 
 @fabric.command(epilog="\b\nExamples:\n  mfsctl fabric serve\n  mfsctl fabric serve --bind 10.1.0.7\n")
-@click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen on.")
+@click.option("--bind", default="0.0.0.0", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="UDP and TCP port.")
 @fail_clearly
 def serve(bind: str, port: int) -> None:
@@ -56,9 +56,9 @@ def serve(bind: str, port: int) -> None:
     type=Seconds(0.05, 3600),
     default=0.5,
     show_default=True,
-    help="How long each pair of classes competes, at least.",
+    help="Least time for which each pair of classes competes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @policy_options
 @fail_clearly
 def probe(
@@ -67,9 +67,9 @@ def probe(
     """Test the path to PEER, which runs `mfsctl fabric serve`.
 
     DSCP: every value of the policy is sent there and back; a value that changes on the way is bleached, and
-    routers that answer traceroute tell where. Separation: neighbouring classes compete for about two
-    seconds a pair, which fills the path; --no-load leaves that out. Both flows leave this host, so its own
-    NIC is part of what is tested. Ends with 1 if a DSCP is bleached or two classes are not kept apart.
+    routers that answer traceroute show where. Separation: neighbouring classes compete for about two
+    seconds a pair, which fills the path; --no-load skips this test. Both flows leave this host, so the test
+    includes its own NIC. Exits with 1 if a DSCP is bleached or two classes are not kept apart.
     """
     profile = load_profile(policy, policy_file)
     try:

@@ -50,7 +50,7 @@ WIDTHS = (12, 10, 12, 10, 12, 10, 8, 5, 8, 8, 9, 12, 12, 5)
 @click.command(
     epilog="""\b
 Examples:
-  mfsctl flows                                what ends within a second
+  mfsctl flows                                flows that end within a second
   mfsctl flows -f                             until Ctrl-C
   mfsctl flows -f --stage p2d --slow 50ms     slow transfers of KV
   mfsctl flows -f --request 4711 -o wide
@@ -59,21 +59,32 @@ Examples:
   mfsctl flows --cluster --node gpu-7 --json
 """
 )
-@click.option("-f", "--follow", is_flag=True, help="Until Ctrl-C.")
-@click.option("--seconds", type=Seconds(0.1, 3600), default=1.0, show_default=True, help="How long, without -f.")
-@click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this; may be repeated.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option(
+    "--seconds", type=Seconds(0.1, 3600), default=1.0, show_default=True, help="How long to watch, without -f."
+)
+@click.option(
+    "--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only flows of this stage; may be repeated."
+)
 @click.option(
     "--request",
     "request_id",
     type=ID,
     metavar="ID",
     shell_complete=complete.requests,
-    help="Only of this request.",
+    help="Only flows of this request.",
 )
-@click.option("--port", default="", metavar="NIC[/out|/in]", shell_complete=complete.nics, help="Only through it.")
-@click.option("--node", default="", help="Only of nodes whose name has this.")
-@click.option("--process", default="", help="Only of programs whose name has this.")
-@click.option("--slow", default="", metavar="TIME", help="Only what took at least so long, waiting included: 50ms.")
+@click.option(
+    "--port", default="", metavar="NIC[/out|/in]", shell_complete=complete.nics, help="Only flows through this port."
+)
+@click.option("--node", default="", help="Only flows of nodes with this in their names.")
+@click.option("--process", default="", help="Only flows of programs with this in their names.")
+@click.option(
+    "--slow",
+    default="",
+    metavar="TIME",
+    help="Only flows that took at least this long, waiting included, for example 50ms.",
+)
 @click.option(
     "-o",
     "--output",
@@ -81,7 +92,7 @@ Examples:
     type=click.Choice(FORMS),
     default="table",
     show_default=True,
-    help="wide has more columns; json is one object a line, yaml one document each.",
+    help="Output format: wide adds columns; json prints one object a line, yaml one document for each flow.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option(
@@ -90,9 +101,9 @@ Examples:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
+    help="Ask this daemon instead of the one that mfsctl asks; may be repeated.",
 )
-@click.option("--cluster", is_flag=True, help="Of all nodes, through the coordinator that leads.")
+@click.option("--cluster", is_flag=True, help="Show the flows of all nodes, through the leading coordinator.")
 @coordinator_options(", with --cluster")
 @click.pass_context
 def flows(
@@ -112,7 +123,7 @@ def flows(
     address: str | None,
     config_file: Path | None,
 ) -> None:
-    """Show flows as they end: what asked for a permit, how long it waited, and how it ended.
+    """Show flows as they end: who asked for a permit, how long the flow waited, and how it ended.
 
     \b
     WAITED  from asking to the permit
@@ -129,9 +140,9 @@ def flows(
         raise click.BadParameter("write NIC, NIC/out or NIC/in, for example mlx5_0/in", param_hint="--port")
     wanted = Filter(frozenset(stages), request_id or 0, port, node, process, slow_s)
     if cluster and sockets:
-        raise click.UsageError("--cluster asks the coordinator and --socket a daemon: give one of them")
+        raise click.UsageError("--cluster asks the coordinator and --socket a daemon: give only one of them")
     if (address or config_file) and not cluster:
-        raise click.UsageError("--address and --config say which coordinator to ask: give --cluster, too")
+        raise click.UsageError("--address and --config name the coordinators to ask: add --cluster")
     if cluster:
         shown, lost = _of_cluster(wanted, form, None if follow else seconds, address, config_file)
         _conclude(shown, lost, form, follow)
@@ -149,9 +160,9 @@ def flows(
 
 def _conclude(shown: int, lost: int, form: Form, follow: bool) -> None:
     if not shown and form in ("table", "wide") and not follow:
-        click.echo("No flow of these ended meanwhile; see -f, or mfsctl trace for those under way.", err=True)
+        click.echo("No such flow ended meanwhile; use -f to wait, or mfsctl trace for flows under way.", err=True)
     if lost:
-        click.echo(f"mfsctl: {lost} events were lost: they came faster than they went", err=True)
+        click.echo(f"mfsctl: {lost} events were lost: they came faster than they could be read", err=True)
 
 
 def _of_cluster(

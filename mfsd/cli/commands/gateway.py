@@ -26,12 +26,12 @@ TIMEOUT_S = 5.0
     epilog="""\b
 Examples:
   mfsctl gateway status                            replicas, their load and the queue
-  mfsctl gateway status --url http://gw-1:8081     of another host
+  mfsctl gateway status --url http://gw-1:8081     a gateway on another host
   mfsctl gateway status --json                     the same for programs
 """,
 )
 def gateway() -> None:
-    """Show what a gateway (mfsd --gateway) does (docs/gateway.md). Needs no daemon."""
+    """Show what a gateway (mfsd --gateway) does. Needs no daemon. See docs/gateway.md."""
 
 
 def _asked(url: str) -> GatewayStatus:
@@ -41,8 +41,8 @@ def _asked(url: str) -> GatewayStatus:
             return msgspec.json.decode(answer.read(), type=GatewayStatus)
     except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        remedy = "name the metrics.listen of its file with --url"
-        click.echo(f"mfsctl: no gateway shows itself at {url} ({reason}); {remedy}", err=True)
+        remedy = "give the address of metrics.listen in its file with --url"
+        click.echo(f"mfsctl: no gateway answers at {url} ({reason}); {remedy}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
 
@@ -93,15 +93,15 @@ Examples:
     default=URL_DEFAULT,
     metavar="URL",
     show_default=True,
-    help="Where the gateway shows itself ([metrics] listen of its file).",
+    help="Address at which the gateway shows its status ([metrics] listen in its file).",
 )
 @output_options
 def status(url: str, form: Form) -> None:
-    """Show replicas, their load, and what waits in the gateway.
+    """Show the replicas, their load, and what waits in the gateway.
 
     \b
-    WAITING  requests there without a first byte, those of others included
-    MOST     requests that it is given at a time; more wait in the gateway
+    WAITING  requests there without a first byte, also of other clients
+    MOST     most requests given to it at a time; others wait in the gateway
     FAILED   calls that ended with an error of the connection
     """
     found = _asked(url)

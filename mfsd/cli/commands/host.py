@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 def host_options(command: Command) -> Command:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="For machines."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
             "--state-dir",
             type=click.Path(path_type=Path, file_okay=False),
             default=Path("/var/lib/mfs/host"),
             show_default=True,
-            help="Where the values found before the first apply are kept.",
+            help="Folder for the values found before the first apply.",
         ),
         click.option(
             "--qdisc",
@@ -51,7 +51,7 @@ def host_options(command: Command) -> Command:
             help="Shaper for sockets and soft RoCE; auto: only where the device has no DCB.",
         ),
         click.option("--netns", help="Network namespace of the interface."),
-        click.option("--group", help="Port group of the policy; the first one if left out."),
+        click.option("--group", help="Port group of the policy. Default: the first one."),
         click.option(
             "--dev", required=True, help="Network interface, for example eth1.", shell_complete=complete.interfaces
         ),
@@ -107,12 +107,12 @@ def host() -> None:
     """Configure this host's NICs from the fabric policy.
 
     \b
-    mfsctl host show   --dev eth1              # what it is, what the policy wants
+    mfsctl host show   --dev eth1              # what is set, and what the policy wants
     mfsctl host apply  --dev eth1 --dry-run    # what would change
     mfsctl host apply  --dev eth1              # as root; changes only what differs
-    mfsctl host verify --dev eth1              # ends with 1 unless all is as wanted
-    mfsctl host apply  --dev eth1 --rollback   # what was there before
-    mfsctl host env    --profile paper-k8      # the classes of libraries that mark their own packets
+    mfsctl host verify --dev eth1              # exits with 1 unless all is as wanted
+    mfsctl host apply  --dev eth1 --rollback   # restores what was there before
+    mfsctl host env    --profile paper-k8      # variables for libraries that mark their own packets
     """
 
 
@@ -128,15 +128,14 @@ def show(as_json: bool, **where: Any) -> None:
 @host_options
 @fail_clearly
 def verify(as_json: bool, **where: Any) -> None:
-    """Like show; ends with 1 unless every setting the device has is as wanted and one of them orders
-    traffic."""
+    """Like show, but exit with 1 unless every setting the device has is as wanted and one of them orders traffic."""
     from mfsd.fabric.host import verified
 
     results = open_host(**where).show()
     report(results, as_json)
     good = verified(results)
     if not good and not as_json:
-        click.echo("not as the policy wants it: mfsctl host apply, then read the reasons above", err=True)
+        click.echo("not as the policy wants it: run mfsctl host apply, then read the reasons above", err=True)
     sys.exit(0 if good else 1)
 
 
@@ -149,13 +148,13 @@ Examples:
 """
 )
 @host_options
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
-@click.option("--rollback", is_flag=True, help="Put back what was there before the first apply.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--rollback", is_flag=True, help="Restore the values found before the first apply.")
 @fail_clearly
 def apply(as_json: bool, dry_run: bool, rollback: bool, **where: Any) -> None:
-    """Write the settings that differ; ends with 1 if one could not be set.
+    """Write the settings that differ; exit with 1 if one could not be set.
 
-    What could not be set is listed with the reason; settings a device does not have are "not supported".
+    Settings that could not be set are listed with the reason; those that the device does not have are "not supported".
     """
     target = open_host(**where)
     results = target.rollback(dry_run) if rollback else target.apply(dry_run)
@@ -177,20 +176,20 @@ Examples:
     "--for",
     "target",
     type=click.Choice(("shell", "systemd", "kubernetes")),
-    help="Text to paste: export lines, a drop-in of a service, or the env list of a container.",
+    help="Print text to paste: export lines, a drop-in of a service, or the env list of a container.",
 )
-@click.option("--infiniband", is_flag=True, help="Service levels, which InfiniBand has in place of DSCPs.")
+@click.option("--infiniband", is_flag=True, help="Print service levels, which InfiniBand has in place of DSCPs.")
 @output_options
 @fail_clearly
 def env(policy: str, policy_file: Path | None, target: str | None, infiniband: bool, form: Form) -> None:
-    """Print the variables that libraries read their traffic class from, set by the fabric policy.
+    """Print the variables that give libraries their traffic class, by the fabric policy.
 
-    For what posts past the preloaded library (GPU-initiated all-to-all, UCX on ConnectX), and for hosts without a
-    daemon. mfs-run --policy sets the same ones, and keeps what the operator has set; so do the lines for a shell. A
-    drop-in of systemd goes before the unit's own Environment=: take out of it what the unit sets. MFS_SET_CLASSES
-    names what comes from here, which NIXL's adapter may put aside. Left out is what files of NCCL and UCX on this host
-    set, but for Kubernetes; and where a port of this host is InfiniBand NVSHMEM's class, which ends some versions of
-    NVSHMEM there with an error.
+    They are for libraries that post past the preloaded library (GPU-initiated all-to-all, UCX on ConnectX), and for
+    hosts without a daemon. mfs-run --policy sets the same variables and keeps those that the operator has set; so
+    do the lines for a shell. A drop-in of systemd overrides the unit's own Environment=: remove from it the
+    variables that the unit sets. MFS_SET_CLASSES names the variables printed here, which NIXL's adapter may set
+    aside. Except for Kubernetes, variables that files of NCCL and UCX on this host set are left out. Where a port
+    of this host is InfiniBand, NVSHMEM's class is left out, since some versions of NVSHMEM end with an error there.
     """
     profile = load_profile(policy, policy_file)
     of_libraries = variables(profile, infiniband=infiniband)
@@ -212,9 +211,9 @@ def env(policy: str, policy_file: Path | None, target: str | None, infiniband: b
 
 
 DROP_IN = (
-    "# These lines go before the unit's own Environment=, and its EnvironmentFile= goes before them: take out what the",
-    "# unit or a file of it sets, here and in MFS_SET_CLASSES, and with NCCL_IB_TC take out NCCL_GIN_IB_TC.",
-    "# ExecStart=mfs-run --policy NAME -- ... sets the same and keeps what is set.",
+    "# These lines override the unit's own Environment=, and its EnvironmentFile= overrides them: remove what the",
+    "# unit or a file of it sets, here and in MFS_SET_CLASSES, and with NCCL_IB_TC remove NCCL_GIN_IB_TC.",
+    "# ExecStart=mfs-run --policy NAME -- ... sets the same variables and keeps those that are set.",
 )
 
 

@@ -39,13 +39,13 @@ class Installed(msgspec.Struct):
 
 @click.group(epilog="\b\nExamples:\n  mfsctl install systemd --dry-run\n  sudo /opt/mfs/bin/mfsctl install systemd\n")
 def install() -> None:
-    """Make services of the programs in this environment."""
+    """Install services for the programs of this environment."""
 
 
 @install.command(
     epilog="""\b
 Exit codes:
-  0  it is so now
+  0  done, or there was nothing to do
   1  not done; the message says why
   2  wrong usage
 
@@ -57,15 +57,16 @@ Examples:
   sudo /opt/mfs/bin/mfsctl install systemd --uninstall
 """
 )
-@click.option("--coordinator", is_flag=True, help="The unit of a coordinator instead of a node's daemon.")
-@click.option("--uninstall", is_flag=True, help="Stop the service and take its unit away.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing. Needs no root.")
+@click.option("--coordinator", is_flag=True, help="Use the unit of a coordinator instead of a node's daemon.")
+@click.option("--uninstall", is_flag=True, help="Stop the service and remove its unit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing. Needs no root.")
 @output_options
 def systemd(coordinator: bool, uninstall: bool, dry_run: bool, form: Form) -> None:
-    """Write a systemd unit that starts mfsd of the environment that this command runs from.
+    """Write a systemd unit that starts the mfsd of this command's environment.
 
-    Nothing is started: `systemctl enable --now mfsd` does that, now and with every boot. Running it again changes
-    nothing, or brings the unit up to date after an upgrade. What `systemctl edit` has added stays.
+    The command starts nothing: `systemctl enable --now mfsd` starts the service, now and at every boot. After an
+    upgrade, run the command again to bring the unit up to date; otherwise a second run changes nothing. What
+    `systemctl edit` has added stays.
     """
     name = units.COORDINATOR if coordinator else units.DAEMON
     try:
@@ -113,8 +114,8 @@ def _uninstall(name: str, dry_run: bool) -> Installed:
 def _check_rights(name: str) -> None:
     if not units.RUNS.is_dir() or shutil.which("systemctl") is None:
         raise UnitError(
-            f"systemd does not run this system (no {units.RUNS}): have mfsd started by what starts services here; "
-            "--dry-run shows the unit"
+            f"systemd does not run this system (no {units.RUNS}): start mfsd with the service manager of this "
+            "system; --dry-run shows the unit"
         )
     if os.geteuid() != 0:
         raise UnitError(f"only root may write {units.UNITS / name}: sudo {' '.join(sys.argv)}")

@@ -23,9 +23,9 @@ Examples:
 
 \b
 Each line of the requests is a JSON object with session_id, timestamp (s),
-input_length and output_length (tokens), and as far as they are known role,
+input_length and output_length (tokens), and where known role,
 tools (how many the call may use), after_tool, tool_call (true or false) and
-group (sessions that belong together). Requests of a session rise in time.
+group (sessions that belong together). Requests of a session are in order of time.
 Training needs the extra "learn": pip install 'mfsd[learn]'.
 """,
 )
@@ -51,7 +51,7 @@ def learn(requests: Path, out: Path, as_json: bool) -> None:
     try:
         rows = read_rows(requests)
         if out.exists() and out.samefile(requests):
-            _refused(f"--out {out} is the file of --requests, which it would replace: name another one")
+            _refused(f"--out {out} would replace the file of --requests: name another file")
         learned = train.learn(rows, lambda line: click.echo(line, err=True))
         measures = measure.measure(learned.model, learned.test)
         write(out, learned.model)

@@ -13,15 +13,16 @@ from mfsd.node.control import ModeReply, ModeRequest, StatusReply, StatusRequest
 
 
 @click.command(
-    epilog="\b\nExamples:\n  mfsctl mode           which it is\n  mfsctl mode observe\n  mfsctl mode enforce\n"
+    epilog="\b\nExamples:\n  mfsctl mode           show the mode\n  mfsctl mode observe\n  mfsctl mode enforce\n"
 )
 @click.argument("mode", required=False, type=click.Choice(["observe", "enforce"]))
 @daemon_command
 def mode(path: Path, mode: Literal["observe", "enforce"] | None) -> None:
-    """Hold and permit (enforce), or only count and time (observe).
+    """Show or set the mode: hold and permit (enforce), or only count and time (observe).
 
-    Takes effect at once for every attached program and lasts until the daemon stops or the mode in its
-    configuration file changes. What is held when enforcing ends is posted. Without MODE, shows which it is.
+    The mode takes effect at once for every attached program and lasts until the daemon stops or the mode in its
+    configuration file changes. Transfers that are held when enforcing ends are posted. Without MODE, the command
+    shows the mode.
     """
     if mode is None:
         click.echo(f"mode: {ask_or_exit(path, StatusRequest(), StatusReply).daemon.mode}")

@@ -32,10 +32,10 @@ FARS = (Column("FAR PORT"), Column("RATE", right=True), Column("OWED", right=Tru
 @output_options
 @daemon_command
 def outlook(_path: Path, form: Form) -> None:
-    """Show what the network knows, as programs of this node read it.
+    """Show the outlook of the network, as programs of this node read it.
 
-    What waits at each port, what is owed at the ports at the other ends of current flows, and which requests
-    are pruned. Attaches to the daemon as any program does.
+    The outlook has what waits at each port, what the ports at the other ends of current flows still have to move,
+    and which requests are pruned. The command attaches to the daemon as any program does.
     """
     socket = click.get_current_context().meta[ATTACH_SOCKET]
     try:
@@ -53,9 +53,9 @@ def outlook(_path: Path, form: Form) -> None:
 
 
 def _print(found: Shown, form: Form) -> None:
-    coordinator = "what is owed elsewhere is as the coordinator says"
+    coordinator = "far ports are as the coordinator reports them"
     if found.coordinator_for_ns is None:
-        coordinator = "no coordinator says what is owed elsewhere"
+        coordinator = "no coordinator reports far ports"
     click.echo(
         f"written {duration(found.age_ns / 1e9)} ago, holds for {duration(found.valid_for_ns / 1e9)}; {coordinator}"
     )

@@ -24,21 +24,23 @@ NODES_MAX = 16
     epilog="""\b
 Examples:
   mfsctl playground --load                  four nodes with a load, until Ctrl-C
-  mfsctl playground --nodes 6 --rate 1gbit  more and faster ones, without
+  mfsctl playground --nodes 6 --rate 1gbit  more and faster nodes, without a load
   mfsctl playground --json | jq -r '.nodes[].socket'
   mfsctl playground shell node1             in another terminal
   mfsctl playground exec node1 -- mfs-run -- ib_write_bw -d mfs0
   mfsctl playground exec node2 -- mfs-run -- ib_write_bw -d mfs0 10.99.0.1
 """,
 )
-@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=4, show_default=True, help="How many.")
-@click.option("--rate", default="200mbit", show_default=True, metavar="RATE", help="Of a node's link, as in 1gbit.")
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=4, show_default=True, help="Number of nodes.")
+@click.option(
+    "--rate", default="200mbit", show_default=True, metavar="RATE", help="Rate of each node's link, for example 1gbit."
+)
 @click.option(
     "--load",
     is_flag=True,
-    help="Let nodes prefill, store and decode made-up requests: all stages, contention, some late, some pruned.",
+    help="Let nodes prefill, store and decode generated requests: all stages, contention, some late, some pruned.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object when all is up.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object when all parts are up.")
 @click.pass_context
 def playground(context: click.Context, nodes: int, rate: str, load: bool, as_json: bool) -> None:
     """Run a cluster of network namespaces on this machine, until Ctrl-C.
@@ -46,8 +48,8 @@ def playground(context: click.Context, nodes: int, rate: str, load: bool, as_jso
     Each node has an RDMA device made of TCP and a daemon; two coordinators elect a leader through etcd (one leads
     alone where etcd is not installed). No hardware, no network and no root is needed where the kernel lets users make
     namespaces. Everything vanishes at the end. Daemons are in enforce mode; programs of perftest are held, so that
-    there is something to see. With --load it prints what to try: why something waits, and what changes when nodes only
-    observe.
+    there is something to see. With --load the command prints what to try: why a request waits, and what changes
+    when nodes only observe.
     """
     if context.invoked_subcommand is not None:
         return
@@ -62,12 +64,12 @@ def playground(context: click.Context, nodes: int, rate: str, load: bool, as_jso
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--rate") from None
     if rate_bytes_per_s == 0:
-        raise click.BadParameter("give a rate, as in 1gbit: daemons plan with it", param_hint="--rate")
+        raise click.BadParameter("give a rate, for example 1gbit: daemons plan with it", param_hint="--rate")
     options = Options(nodes=nodes, rate_bytes_per_s=rate_bytes_per_s, load=load, etcd=find_etcd())
     if rate_bytes_per_s < RATE_LEAST_BYTES_PER_S or options.fastest_bytes_per_s > RATE_MOST_BYTES_PER_S:
         most = RATE_MOST_BYTES_PER_S * rate_bytes_per_s // options.fastest_bytes_per_s
         limits = f"from {RATE_LEAST_BYTES_PER_S * 8 // 10**6}mbit to {most * 8 // 10**9}gbit"
-        raise click.BadParameter(f"rate {rate!r}: give one {limits}, as in 1gbit", param_hint="--rate")
+        raise click.BadParameter(f"rate {rate!r}: give one {limits}, for example 1gbit", param_hint="--rate")
 
     def ready(state: State) -> None:
         try:
@@ -99,10 +101,10 @@ Examples:
 @click.argument("node", shell_complete=complete.playground_nodes)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(node: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND on a node of the playground that runs.
+    """Run COMMAND on a node of the running playground.
 
-    It is in the node's network, finds the RDMA device mfs0, and MFS_SOCKET names the node's daemon. Put mfs-run in
-    front of what shall be scheduled. The exit status is that of COMMAND.
+    COMMAND is in the node's network and finds the RDMA device mfs0; MFS_SOCKET names the node's daemon. Put mfs-run
+    in front of programs that MFS is to schedule. The exit status is that of COMMAND.
     """
     _visit(node, command[1:] if command[0] == "--" else command)
 
@@ -110,9 +112,9 @@ def execute(node: str, command: tuple[str, ...]) -> None:
 @playground.command(epilog="\b\nExamples:\n  mfsctl playground shell node1\n")
 @click.argument("node", shell_complete=complete.playground_nodes)
 def shell(node: str) -> None:
-    """Open a shell on a node of the playground that runs.
+    """Open a shell on a node of the running playground.
 
-    What is started there is in the node's network, finds the RDMA device mfs0, and MFS_SOCKET names the node's daemon.
+    Programs started there are in the node's network and find the RDMA device mfs0; MFS_SOCKET names the node's daemon.
     """
     _visit(node, (os.environ.get("SHELL") or "/bin/sh",))
 
@@ -175,9 +177,9 @@ def _welcome(state: State, rate: str, load: bool) -> str:
             f"  {socket} explain --slowest",
             f"  {socket} flows -f --slow 300ms",
             "",
-            f"A line here says every 10 s how many requests were in time: short ones have {SHORT.deadline_s:g} s, "
+            f"Every 10 s a line here says how many requests were in time: short ones have {SHORT.deadline_s:g} s, "
             f"long ones {LONG.deadline_s:g} s.",
-            "Let nothing wait on the nodes that prefill, see it fall, and turn it back on:",
+            "Let nothing wait on the prefill nodes, watch this share fall, and let requests wait again:",
             *(
                 f"  mfsctl --socket {n.socket} mode observe"
                 for n, d in zip(state.nodes, _doings(state), strict=True)
@@ -185,7 +187,7 @@ def _welcome(state: State, rate: str, load: bool) -> str:
             ),
             f"  mfsctl cluster --address {addresses}",
             "",
-            "Kill a daemon, and see requests go on, and it come back:",
+            "Kill a daemon: requests go on, and the daemon comes back:",
             f"  kill -9 $({socket} status | sed -n 's/.* pid \\([0-9]*\\).*/\\1/p')",
         ]
     lines += [

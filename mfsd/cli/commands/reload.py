@@ -20,16 +20,16 @@ from mfsd.node.control import ReloadReply, ReloadRequest
 def reload(path: Path, form: Form) -> None:
     """Read the configuration file again.
 
-    The same as SIGHUP, with an answer: which keys changed, and which of them wait for a restart. A file with
-    an error changes nothing.
+    This does the same as SIGHUP, and prints which keys changed and which of them wait for a restart. A file with an
+    error changes nothing.
     """
     reply = ask_or_exit(path, ReloadRequest(), ReloadReply)
     if printed(reply, form):
         return
     if reply.config_file is None:
         click.echo(
-            "mfsd runs without a configuration file: nothing to read; to have one, restart it with --config FILE, or "
-            f"with {DEFAULT_CONFIG} there"
+            "mfsd runs without a configuration file: there is nothing to read; to have one, restart it with --config "
+            f"FILE, or create {DEFAULT_CONFIG} and restart it"
         )
         return
     click.echo(f"{reply.config_file}: {', '.join(reply.applied) or 'nothing'} changed")

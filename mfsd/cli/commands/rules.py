@@ -28,7 +28,7 @@ COLUMNS = (
 @output_options
 @daemon_command
 def rules(path: Path, form: Form) -> None:
-    """Show how queue pairs are distinguished.
+    """Show the rules by which queue pairs are distinguished.
 
     Rules are tried in this order and the first match wins. Configured rules ([[rule]] in the file) come
     before the built-in ones.

@@ -23,7 +23,8 @@ FOLDER = click.option(
     "--folder",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help=f"Where engines publish. Default: ${FOLDER_VARIABLE}, else the user's own; for root those of all users.",
+    help=f"Folder in which engines publish. Default: ${FOLDER_VARIABLE}, else the user's own; for root, those of all "
+    "users.",
 )
 
 
@@ -33,16 +34,16 @@ FOLDER = click.option(
 Examples:
   mfsctl serve status               engines, tiers and how many are in time
   mfsctl serve queue                requests that queue, as announced to the daemon
-  mfsctl serve programs             sessions and what they have been served
-  mfsctl serve policy               the numbers that hold
+  mfsctl serve programs             sessions and the service they have had
+  mfsctl serve policy               the policy and its numbers
   mfsctl serve policy edf           another policy, while engines serve
   mfsctl serve explain cmpl-4711    why a request waits
   mfsctl serve status --json        the same for programs
 """,
 )
 def serve() -> None:
-    """Show and set what the scheduler of requests does in the engines of this node (docs/serve.md). Needs no daemon,
-    but for the queue."""
+    """Show and set what the request scheduler does in the engines of this node. Only the queue needs a daemon. See
+    docs/serve.md."""
 
 
 def _engines(folder: Path | None) -> list[EngineStatus]:
@@ -122,7 +123,7 @@ def status(form: Form, folder: Path | None) -> None:
     for engine in engines:
         if engine.reuse:
             decided = ", ".join(f"{count(number)} {choice}" for choice, number in sorted(engine.reuse.items()))
-            click.echo(f"\n{engine.engine}: of reuse that a store has: {decided}")
+            click.echo(f"\n{engine.engine}: decisions about reuse that a store has: {decided}")
     for engine in engines:
         if engine.unusable:
             words = ", ".join(f"{word} {number}" for word, number in sorted(engine.unusable.items()))
@@ -184,7 +185,7 @@ def programs(form: Form, folder: Path | None) -> None:
 
     \b
     SERVED  time of steps that computed its calls
-    WAITED  time that they have waited
+    WAITED  time that its calls have waited
     """
     engines = _engines(folder)
     if printed({engine.engine: engine.programs for engine in engines}, form):
@@ -202,7 +203,7 @@ def programs(form: Form, folder: Path | None) -> None:
         for one in engine.programs
     ]
     if not rows:
-        click.echo("No request now names a session.")
+        click.echo("No current request names a session.")
         return
     print_table(PROGRAM_COLUMNS, rows, form)
 
@@ -228,19 +229,21 @@ Examples:
   mfsctl serve queue --json
 """
 )
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many requests.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Show at most this many requests."
+)
 @output_options
 @daemon_command
 def queue(path: Path, form: Form, limit: int) -> None:
-    """Show the requests that still queue at engines of this node, as announced to the daemon. Asks the daemon.
+    """Show the requests that still queue at engines of this node, as the daemon knows them.
 
     \b
-    RANK       in the engine's own order: smaller goes first
-    SLACK      until its first token is due; negative: late
-    NEEDED IN  until what it fetches must be there: the first deadline from it on in that order
-    TOKENS     to compute until its first token
+    RANK       place in the engine's own order; the smallest goes first
+    SLACK      time until its first token is due; negative: late
+    NEEDED IN  time until its fetched KV must be there: the earliest deadline of it and of those after it
+    TOKENS     tokens to compute until its first token
     FETCHES    bytes that it will fetch before it runs
-    FROM       the ports that have them; -: not known
+    FROM       ports that have these bytes; -: not known
     """
     reply = ask_or_exit(path, QueueRequest(limit), QueueReply)
     if printed(reply, form):
@@ -288,15 +291,15 @@ Examples:
 """
 )
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--engine", metavar="ENGINE", help="Only of this engine. Default: of all that publish.")
+@click.option("--engine", metavar="ENGINE", help="Only this engine. Default: all that publish.")
 @FOLDER
 @output_options
 def policy(form: Form, name: str | None, engine: str | None, folder: Path | None) -> None:
-    """Show the policy and every number that holds, or set the policy.
+    """Show the policy and every number in force, or set the policy.
 
     \b
     NAME    the policy from the engine's next second on; a meta controller rests from then on
-    auto    again what the engine's configuration says
+    auto    the policy of the engine's configuration again
     """
     engines = [one for one in _engines(folder) if engine is None or one.engine == engine]
     if not engines:
@@ -348,14 +351,15 @@ Examples:
 @FOLDER
 @output_options
 def explain(form: Form, request: str, folder: Path | None) -> None:
-    """Say what a request waits for, by its name or the beginning of it, as of the engine's latest second."""
+    """Explain what a request waits for, as of the engine's latest second. REQUEST is its name or the beginning of
+    it."""
     engines = _engines(folder)
     found = [(engine, one) for engine in engines for one in engine.requests if one.request.startswith(request)]
     exact = [pair for pair in found if pair[1].request == request]
     found = exact or found
     if len(found) != 1:
         left_out = sum(engine.requests_left_out for engine in engines)
-        known = f"{len(found)} requests begin so" if found else "no engine has it now; it may have ended"
+        known = f"{len(found)} requests begin with this" if found else "no engine has it now; it may have ended"
         more = f" ({left_out} more are not published)" if left_out else ""
         click.echo(f"mfsctl: request {request}: {known}{more}", err=True)
         sys.exit(EXIT_REFUSED)

@@ -48,7 +48,7 @@ Examples:
   mfsctl status --request 4711 --json   of one, by stage and layer
 """
 )
-@click.option("--watch", is_flag=True, help="Again and again until interrupted; with --json one object a line.")
+@click.option("--watch", is_flag=True, help="Repeat until interrupted; with --json, print one object a line.")
 @click.option(
     "--interval",
     type=Seconds(0.1, 3600),
@@ -56,7 +56,7 @@ Examples:
     show_default=True,
     help="Seconds between samples.",
 )
-@click.option("--requests", is_flag=True, help="Show requests instead, those used last first.")
+@click.option("--requests", is_flag=True, help="Show requests instead, most recently used first.")
 @click.option(
     "--request",
     "request_id",
@@ -65,7 +65,9 @@ Examples:
     help="Show one request, by layer.",
     shell_complete=complete.requests,
 )
-@click.option("--limit", type=click.IntRange(1, 4096), default=100, show_default=True, help="Most requests shown.")
+@click.option(
+    "--limit", type=click.IntRange(1, 4096), default=100, show_default=True, help="Show at most this many requests."
+)
 @output_options
 @daemon_command
 def status(
@@ -74,28 +76,28 @@ def status(
     """Show the daemon, the NICs and the attached programs.
 
     \b
-    OUT, IN    share of the rate that was really used, of late
+    OUT, IN    share of the rate that was used recently
     HELD       bytes that wait for a permit
     IN FLIGHT  bytes permitted and not completed
     UNSCHED    bytes in flight that never wait (collectives, control)
-    LOAD       share of the rate taken by what goes first (rho);
+    LOAD       share of the rate taken by traffic that goes first (rho);
                variant paper only
     SENT, RECEIVED  bytes completed in a class, by direction
     BYPASS     requests posted without a permit (overflow/hold limit/daemon gone)
 
-    With --requests: bytes of each request that an adapter names, as tasks
-    that asked for permits. The daemon remembers the last 4,096. LEFT is until
-    the deadline; of one that has ended, whether it met it.
+    With --requests: bytes of each request that an adapter names, by tasks
+    that asked for permits. The daemon remembers the last 4,096 requests. LEFT is
+    the time until the deadline or, of an ended request, whether it met it.
     """
     if requests or request_id is not None:
         if watch:
-            raise click.UsageError("--watch shows the node; for requests, live, use mfsctl top")
+            raise click.UsageError("--watch does not show requests: use mfsctl top to watch them")
         layers = form in ("json", "yaml") or request_id is not None
         reply = ask_or_exit(path, RequestsRequest(request_id or 0, layers=layers, limit=limit), RequestsReply)
         if request_id is not None and not reply.requests:
             click.echo(
-                f"mfsctl: request {request_id} is not known: no adapter has named it, or it has made room for others; "
-                "see mfsctl status --requests",
+                f"mfsctl: request {request_id} is not known: no adapter has named it, or newer requests have "
+                "replaced it; see mfsctl status --requests",
                 err=True,
             )
             sys.exit(EXIT_REFUSED)

@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
 def policy_options(command: Command) -> Command:
     """Adds `--profile` and `--policy-file`, which every command of the fabric takes."""
     command = click.option(
-        "--policy-file", type=PATH, help="Policy file with your own profiles; the shipped one if left out."
+        "--policy-file", type=PATH, help="Policy file with your own profiles. Default: the shipped one."
     )(command)
     return click.option(
         "--profile",
@@ -78,7 +78,7 @@ def fail_clearly(command: Command) -> Command:
         except (PolicyError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:
-            problem = f"{error}: this installation is not whole: pip install --force-reinstall . in its checkout"
+            problem = f"{error}: this installation is incomplete: run pip install --force-reinstall . in its checkout"
             raise click.ClickException(problem) from error
 
     return run  # type: ignore[return-value]
@@ -211,8 +211,8 @@ Examples:
 """,
 )
 @plan_options
-@click.option("-o", "--output", type=PATH, help="Write the configuration here instead of standard output.")
-@click.option("--json", "as_json", is_flag=True, help="The text and what it cannot express, for machines.")
+@click.option("-o", "--output", type=PATH, help="File to write instead of standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the text, and what it cannot express.")
 @fail_clearly
 def render_command(
     nos: str,
@@ -224,7 +224,7 @@ def render_command(
 ) -> None:
     """Write the configuration of a switch. Nothing is applied.
 
-    What the system cannot express goes to standard error: read it.
+    Read standard error: it lists what the system cannot express.
     """
     rendered = SYSTEMS[nos].render(load_plan(nos, policy, policy_file, ports))
     text = f"{json_text(rendered)}\n" if as_json else rendered.text
@@ -266,7 +266,7 @@ def check(
 ) -> None:
     """Check a configuration against the vendor's schema and the limits of switch silicon.
 
-    Ends with 1 when a check failed. "not checked" says what is missing and where to get it; it is never a
+    Exits with 1 when a check failed. "not checked" says what is missing and where to get it; it is never a
     pass.
     """
     plan, system = load_plan(nos, policy, policy_file, ports), SYSTEMS[nos]
@@ -313,7 +313,7 @@ def diff(
     do_apply: bool,
     as_json: bool,
 ) -> None:
-    """Show what the policy would change on a switch; ends with 1 if there is anything.
+    """Show what the policy would change on a switch; exit with 1 if anything differs.
 
     Only settings that MFS owns are compared. For linux the live ports are read; --apply then loads the
     configuration and compares again. Other systems are never written to: load the rendered file with their

@@ -19,7 +19,7 @@ from mfsd.observe.format import byte_count, duration
     invoke_without_command=True,
     epilog="""\b
 Examples:
-  mfsctl trace                     what waits now, first to go first
+  mfsctl trace                     what waits now, in the order in which it goes
   mfsctl trace --explain 3:17:5    why that task is where it is
   mfsctl trace --explain 3:17 --json
   mfsctl trace record --seconds 5  a picture of everything for 5 seconds
@@ -29,10 +29,12 @@ Examples:
     "--explain",
     "task",
     metavar="TASK",
-    help="Say why a task has its place; CLIENT:SLOT as listed. See also mfsctl explain.",
+    help="Explain why a task, CLIENT:SLOT as listed, has its place. See also mfsctl explain.",
     shell_complete=complete.tasks,
 )
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Most tasks listed.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="List at most this many tasks."
+)
 @output_options
 @daemon_command
 def trace(path: Path, form: Form, task: str | None, limit: int) -> None:

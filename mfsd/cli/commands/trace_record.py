@@ -41,18 +41,18 @@ Examples:
     type=click.Path(path_type=Path),
     metavar="PATH",
     multiple=True,
-    help="A daemon to ask, instead of the one that mfsctl asks; may be repeated.",
+    help="Ask this daemon instead of the one that mfsctl asks; may be repeated.",
 )
 @click.option(
     "--request",
     "request_id",
     type=ID,
     metavar="ID",
-    help="Only this request.",
+    help="Record only this request.",
     shell_complete=complete.requests,
 )
-@click.option("--batch", "batch_id", type=ID, metavar="ID", help="Only this batch and its requests.")
-@click.option("--seconds", type=Seconds(0.1, 3600), help="How long. Default: until Ctrl-C.")
+@click.option("--batch", "batch_id", type=ID, metavar="ID", help="Record only this batch and its requests.")
+@click.option("--seconds", type=Seconds(0.1, 3600), help="How long to record. Default: until Ctrl-C.")
 @click.option(
     "-o",
     "--output",
@@ -63,7 +63,11 @@ Examples:
     help="Where to write.",
 )
 @click.option(
-    "--max-events", type=click.IntRange(1), default=EVENTS_MAX, show_default=True, help="Most events of one daemon."
+    "--max-events",
+    type=click.IntRange(1),
+    default=EVENTS_MAX,
+    show_default=True,
+    help="Most events to record of one daemon.",
 )
 @click.pass_context
 def record(
@@ -75,19 +79,19 @@ def record(
     output: Path,
     max_events: int,
 ) -> None:
-    """Record flows, permits, layers and deadlines for a picture.
+    """Record flows, permits, layers and deadlines as a picture over time.
 
     The file opens in https://ui.perfetto.dev and in chrome://tracing. Nothing
     leaves this host: the page reads the file in your browser. Ctrl-C ends the
-    recording, and what was recorded is written.
+    recording and writes what was recorded.
 
-    Events that found the ring full are counted and named, never waited for.
+    Events that find the ring full are lost; the command says how many.
     """
     from mfsd.observe.perfetto import document
     from mfsd.observe.recording import Recordings
 
     if request_id is not None and batch_id is not None:
-        raise click.UsageError("--request and --batch: give one of them")
+        raise click.UsageError("--request and --batch: give only one of them")
     _try_to_write(output)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with exit_without_daemon():
@@ -111,8 +115,8 @@ def record(
 def merge(files: tuple[Path, ...], output: Path) -> None:
     """Put recordings of several nodes into one file, on one time line.
 
-    Times are laid by each host's real-time clock, so they agree as well as
-    these do: to about a microsecond with PTP, to about a millisecond with NTP.
+    Times are those of each host's real-time clock, so they agree as well as
+    the clocks do: to about a microsecond with PTP, a millisecond with NTP.
     """
     from mfsd.observe.perfetto import NotATrace, merge, read
 
@@ -136,12 +140,17 @@ def merge(files: tuple[Path, ...], output: Path) -> None:
 def _warn(recorded: Recorded) -> None:
     node = recorded.started.node
     if recorded.lost:
-        click.echo(f"mfsctl: {node}: {recorded.lost} events were lost: they came faster than they went", err=True)
+        click.echo(
+            f"mfsctl: {node}: {recorded.lost} events were lost: they came faster than they could be read", err=True
+        )
     if recorded.problem:
         click.echo(f"mfsctl: {node}: {recorded.problem}", err=True)
     if abs(recorded.realtime_drift_ns) > 1_000_000:
         moved = duration(abs(recorded.realtime_drift_ns) / 1e9)
-        click.echo(f"mfsctl: {node}: its clock was set by {moved} meanwhile; times are as at the beginning", err=True)
+        click.echo(
+            f"mfsctl: {node}: its clock was set by {moved} during the recording; times go by the clock at its start",
+            err=True,
+        )
 
 
 def _try_to_write(output: Path) -> None:

@@ -9,8 +9,8 @@ from mfsd.observe.doctor.host import Host
 BROKEN = Kind(
     "doctor.check-failed",
     "unknown",
-    "A check ended with an error of its own; what it examines is not known.",
-    "report it, with the reason",
+    "A check ended with an error of its own, so its subject was not examined.",
+    "report this error with its reason",
 )
 
 

@@ -53,7 +53,7 @@ function show(s) {
   fill("nodes", s.nodes.map(n => [
     cell(n.node), cell(n.connected ? "connected" : `lost for ${time(n.silent_ns / 1e9)}`, n.connected ? "good" : "bad"), cell(n.batches),
     cell(n.lag_ns ? time(n.lag_ns / 1e9) : "-"), cell(percent(n.used)), cell(n.version),
-  ]), s.leads ? "no daemon is connected: name this coordinator to them in [cluster]" : unknown);
+  ]), s.leads ? "no daemon is connected: add this coordinator to [cluster] coordinators of each daemon" : unknown);
   tiers(s);
   ports.update(s.ports);
   if (s.history) history.update(s.history);

@@ -150,7 +150,7 @@ def test_tiers_are_shown_of_all_nodes_and_in_the_wide_form_by_node(capsys: pytes
 def test_status_files_that_cannot_be_read_are_worth_a_look_at_the_log() -> None:
     found = verdict_of(with_tiers(), 1, {}, "", {})
     assert found.verdict == "well"
-    assert ("warn", "b", "2 status files of its engines cannot be read", "the log of its mfsd names them") in {
+    assert ("warn", "b", "2 status files of its engines cannot be read", "see the log of its mfsd") in {
         (p.severity, p.subject, p.reason, p.remedy) for p in found.points
     }
 

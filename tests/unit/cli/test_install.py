@@ -131,7 +131,7 @@ def test_a_foreign_unit_is_left_alone(host: Host, arguments: list[str]) -> None:
     file = host.units / units.DAEMON
     file.write_text("[Service]\nExecStart=/usr/bin/mfsd\n")
     result = host.run(*arguments, code=1)
-    assert f"{file} is not from mfsctl install systemd: move it away" in result.stderr
+    assert f"{file} was not written by mfsctl install systemd: move it away" in result.stderr
     assert file.read_text().startswith("[Service]") and host.asked() == []
 
 
@@ -157,7 +157,7 @@ def test_what_systemctl_says_is_passed_on(host: Host) -> None:
 def test_a_place_that_a_service_does_not_see_is_refused(place: str, setting: str) -> None:
     for name in NAMES:
         assert f"{setting}\n" in units.unit_text(name, units.program()), "the reason is in the unit"
-        with pytest.raises(UnitError, match=f"{place} lies below .*{setting}"):
+        with pytest.raises(UnitError, match=f"{place} is below .*{setting}"):
             units.check_place(name, iter([Path(place)]))
 
 
@@ -167,7 +167,7 @@ def test_a_closed_folder_is_for_the_daemon_alone(tmp_path: Path, monkeypatch: py
     program.parent.mkdir(mode=0o700)
     shutil.copy(units.program(), program)
     units.check_place(units.DAEMON, iter([program]))
-    with pytest.raises(UnitError, match="closed to others"):
+    with pytest.raises(UnitError, match="the coordinator's user may not enter"):
         units.check_place(units.COORDINATOR, iter([program]))
 
 

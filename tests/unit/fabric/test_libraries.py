@@ -80,7 +80,7 @@ def test_where_the_operator_has_set_nccls_class_gin_goes_by_it() -> None:
 def test_systemd_and_kubernetes_get_what_they_read() -> None:
     drop_in = printed("--policy", "paper-k8", "--for", "systemd").splitlines()
     comment, settings = drop_in[: drop_in.index("[Service]")], drop_in[drop_in.index("[Service]") + 1 :]
-    assert all(line.startswith("# ") for line in comment) and "before the unit's own Environment=" in comment[0]
+    assert all(line.startswith("# ") for line in comment) and "override the unit's own Environment=" in comment[0]
     assert f'Environment="MC_IB_TC={24 << 2 | 2}"' in settings and settings[-1].startswith(
         'Environment="MFS_SET_CLASSES=NCCL_IB_TC '
     )

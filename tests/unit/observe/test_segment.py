@@ -84,11 +84,11 @@ def changed(client, name: str, value: int, size: int) -> bytes:
 
 
 def test_what_cannot_be_read_is_said_in_one_line(client) -> None:
-    with pytest.raises(SegmentError, match=rf"of ABI 7\.{lib.MFS_ABI_MINOR}, and this mfsctl of 1\.\d: use the mfsctl"):
+    with pytest.raises(SegmentError, match=rf"of ABI 7\.{lib.MFS_ABI_MINOR}, but this mfsctl of 1\.\d: use the mfsctl"):
         decode_segment(changed(client, "header.major", 7, 2))
     with pytest.raises(SegmentError, match="no segment: magic 0x0, expected 0x"):
         decode_segment(changed(client, "header.magic", 0, 8))
-    with pytest.raises(SegmentError, match="the segment has 64 bytes, and its header alone 256"):
+    with pytest.raises(SegmentError, match="the segment has 64 bytes, but its header alone takes 256"):
         decode_segment(bytes(64))
     with pytest.raises(SegmentError, match="there is no process"):
         read_segments(2**22 + 1)

@@ -82,8 +82,8 @@ def test_what_is_asked_first_is_said_first(browser: Browser, few: str) -> None:
     assert re.fullmatch(r"\d+ of \d+ missed their deadline in the last 5 minutes", browser.text("#summary"))
     points = browser.text("#points")
     assert "will be late whatever is done" in points and "in batch 7" in points
-    assert "served last" in points and "for want of 10.0.0.1/in" in points
-    assert "request 9223372036854775809 at gpu-1" in points
+    assert "served last" in points and "for lack of room at 10.0.0.1/in" in points
+    assert "the latest late request is 9223372036854775809 at gpu-1" in points
     assert "10.0.0.1/in is full: 99 % of it is used, most of it class 6" in points
     assert browser.evaluate("document.querySelector('#ports').getBoundingClientRect().bottom") < HEIGHT, "one screen"
     picture(browser, "page")
@@ -229,7 +229,7 @@ def test_an_idle_cluster_says_what_to_do(browser: Browser) -> None:
         browser.open(url, WIDE, HEIGHT)
         browser.until(SHOWN)
         assert browser.text("#title") == "No daemon is connected"
-        assert "name this coordinator to the daemons in [cluster]" in browser.text("#points")
+        assert "add this coordinator to [cluster] coordinators of each daemon" in browser.text("#points")
         assert rows(browser, "batches") == ["no batch is under way"]
         assert numbers(browser)["in time, last 20 s"] == numbers(browser)["last 5 min"] == "-"
 

@@ -72,7 +72,7 @@ def test_nothing_is_left_where_the_playground_fails() -> None:
 
 
 def test_two_at_once_are_refused() -> None:
-    with own_folder(), pytest.raises(PlaygroundError, match="runs already"), own_folder():
+    with own_folder(), pytest.raises(PlaygroundError, match="already runs"), own_folder():
         pass
 
 

@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     rest = process.stderr.read()
     assert process.wait(30) == 130
-    assert "goes on from there" in rest and "Traceback" not in rest
+    assert "resumes from there" in rest and "Traceback" not in rest
     assert 2 <= len(json.loads(out.read_text())["results"]) < 1999
 
 

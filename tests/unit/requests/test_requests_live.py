@@ -100,11 +100,11 @@ def test_pairs_that_have_ended_are_in_the_file_when_one_is_stopped(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "kept", "then"),
     [
-        ("run", "is kept in the --json file", "goes on from there"),
-        ("capacity", "is kept in the --json file", "goes on from there"),
-        ("live", "are kept in its file", "starts anew and replaces it"),
-        ("replay", "nothing is kept", "starts anew"),
-        ("compare", "nothing is kept", "starts anew"),
+        ("run", "the --json file keeps finished parts", "resumes from there"),
+        ("capacity", "the --json file keeps finished parts", "resumes from there"),
+        ("live", "its file keeps the finished pairs", "starts again and replaces it"),
+        ("replay", "nothing is kept", "starts again"),
+        ("compare", "nothing is kept", "starts again"),
     ],
 )
 def test_a_command_that_is_stopped_says_what_is_kept(

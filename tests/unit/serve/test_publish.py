@@ -283,7 +283,7 @@ def test_mfsctl_says_what_is_missing(folder: Path) -> None:
     assert "no engine publishes" in ctl("status", code=3)
     publisher = Publisher(served(Clock()), lambda kind, text: None)
     assert "no engine has it now" in ctl("explain", "chatcmpl", code=1)
-    assert "2 requests begin so" in ctl("explain", "cmpl", code=1)
+    assert "2 requests begin with this" in ctl("explain", "cmpl", code=1)
     publisher.close()
 
 
@@ -394,5 +394,5 @@ def test_decisions_on_reuse_are_counted_where_they_are_made_and_shown_with_the_e
     publisher.close()
     engine.reuse_counts = lambda: {"fetch": 2, "recompute": 1}
     publisher = Publisher(engine, lambda kind, text: None)
-    assert "vllm-1-0: of reuse that a store has: 2 fetch, 1 recompute" in ctl("status")
+    assert "vllm-1-0: decisions about reuse that a store has: 2 fetch, 1 recompute" in ctl("status")
     publisher.close()

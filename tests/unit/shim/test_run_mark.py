@@ -140,7 +140,7 @@ def test_nvshmems_class_is_left_out_beside_any_port_of_infiniband(tmp_path: Path
     ("options", "what"),
     [
         (["--infiniband"], "needs --policy"),
-        (["--mode", "observe", "--infiniband"], "this is --mode observe"),
+        (["--mode", "observe", "--infiniband"], "not for --mode observe"),
     ],
 )
 def test_service_levels_need_a_policy_and_a_mode_that_sets_them(options: list[str], what: str) -> None:
@@ -205,10 +205,10 @@ def test_it_says_what_it_set_and_warns_of_no_daemon() -> None:
         ),
         (
             ["--mode", "observe", "--policy", "paper-k8"],
-            "--policy: --mode enforce and --mode mark have a use for it; this is --mode obs",
+            "--policy is only for --mode enforce and --mode mark, not for --mode obs",
         ),
         (["--policy-file", "RULES"], "--policy-file: needs --policy"),
-        (["--sizes", "reuse=1mib"], "--sizes: only --mode mark has a use for it; this is --mode enforce"),
+        (["--sizes", "reuse=1mib"], "--sizes is only for --mode mark, not for --mode enforce"),
         (["--mode", "mark", "--policy", "paper-k8", "--rules", "RULES"], "rule[0].action"),
         (["--mode", "mark", "--policy", "mine", "--policy-file", "RULES"], "rule: unknown field"),
     ],
@@ -224,4 +224,4 @@ def test_a_variable_that_is_wrong_is_named() -> None:
     assert done.returncode == 125
     assert done.stderr == ("mfs-run: MFS_MARK: '99' is not a whole number from 0 to 63; unset it and give --policy\n")
     done = run("--mode", "mark", "--sizes", "reuse=1mib", "--", "true", MFS_MARK="dscp=1;stages=background:0")
-    assert "--sizes: needs --policy; without it MFS_MARK is taken as it is" in done.stderr
+    assert "--sizes: needs --policy; without it MFS_MARK is used as it is" in done.stderr

@@ -58,7 +58,7 @@ def test_what_is_not_kept_is_not_run(page: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_it_asks_for_a_file_or_a_page(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["classes"]) == 2 and "name a FILE" in capsys.readouterr().err
+    assert command.main(["classes"]) == 2 and "give a FILE" in capsys.readouterr().err
     assert command.main(["classes", "--page", str(page)]) == 2 and "no JSON beside it" in capsys.readouterr().err
     assert command.main(["classes", "--section", "home"]) == 2 and "--section home" in capsys.readouterr().err
     classes_rows.beside(page).write_text("[]")
@@ -68,7 +68,7 @@ def test_it_asks_for_a_file_or_a_page(page: Path, tmp_path: Path, capsys: pytest
 def test_reads_come_to_rows_that_stay(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "reads.jsonl"
     assert command.main(["classes", str(file), "--reads", "--page", str(page)]) == 2
-    assert "--reads: name a FILE" in capsys.readouterr().err
+    assert "--reads: give a FILE" in capsys.readouterr().err
     before = Data(
         what=What(simulated=True, against="dscp-size", first_seed=741, revisions=["0123456"]),
         rows=[row("dscp-size", 0.8, 0.9), row("mfs", 0.9, 0.9)],

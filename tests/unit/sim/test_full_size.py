@@ -80,7 +80,7 @@ def test_where_static_carries_nothing_there_is_no_ratio() -> None:
         (["--load", "-1"], "--load -1: use numbers above 0, separated by commas"),
         (["--capacity-policy", "edf"], "--capacity-policy edf: use static, nocont, mfs, dscp-size"),
         (["--seeds", "0"], "--seeds 0: use at least 1"),
-        (["--seeds", "2", "--capacity-seeds", "3"], "--capacity-seeds 3: use 1 to 2, those that are run"),
+        (["--seeds", "2", "--capacity-seeds", "3"], "--capacity-seeds 3: use 1 to 2, the seeds that run"),
     ],
 )
 def test_what_cannot_be_run_gets_one_line(

@@ -136,7 +136,7 @@ def test_capacity_is_held_against_the_same_policy_without_moves(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--seeds", "2", "--capacity-seeds", "3"], "--capacity-seeds 3: use 1 to 2, those that are run"),
+        (["--seeds", "2", "--capacity-seeds", "3"], "--capacity-seeds 3: use 1 to 2, the seeds that run"),
         (["--capacity-policy", "fs"], "--capacity-policy fs: use mfs, dscp-size"),
         (["--capacity-setting", "hot"], "--capacity-setting hot: use base, fan-in, egress"),
     ],

@@ -33,4 +33,4 @@ def test_a_column_has_the_means_of_its_seeds_at_the_knee() -> None:
 def test_what_is_no_figure_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "figure-9.json").write_text(json.dumps([1]))
     assert command.main(["paper", str(tmp_path)]) == 2
-    assert "figure-9.json: is not a figure's; make it by python -m bench sim figure" in capsys.readouterr().err
+    assert "figure-9.json: not the file of a figure; make it with python -m bench sim figure" in capsys.readouterr().err

@@ -50,7 +50,7 @@ GIN_POSSIBLE = Kind(
     "bypass.nccl-gin-possible",
     "info",
     "This NCCL chooses by itself whether device-side collectives post from the GPU. Ordinary collectives never do.",
-    "if kernels use NCCL's device API: NCCL_GIN_TYPE=2; otherwise nothing is to be done",
+    "if kernels use NCCL's device API: NCCL_GIN_TYPE=2; otherwise do nothing",
 )
 MORI = Kind(
     "bypass.mori",
@@ -89,7 +89,7 @@ UCX_BY_VERBS = Kind(
     "bypass.ucx-verbs",
     "info",
     "UCX's rc_verbs and ud_verbs post through libibverbs: counted and marked, and held where a rule says so.",
-    'a [[rule]] with library = "libuct_ib" has them held (docs/configuration.md)',
+    'to have them held, add a [[rule]] with library = "libuct_ib" (docs/configuration.md)',
 )
 NIXL = Kind(
     "bypass.nixl-plugin",
@@ -104,15 +104,15 @@ NIXL_ADAPTED = Kind(
 NIXL_UNSCHEDULED = Kind(
     "bypass.nixl-unscheduled",
     "warn",
-    "The process has NIXL loaded, and nothing asks for permits for its transfers: only what UCX posts through "
-    "libibverbs is counted, and held by a rule.",
+    "The process has loaded NIXL, but nothing asks for permits for its transfers: only work requests that UCX posts "
+    "through libibverbs are counted, and held where a rule says so.",
     "start it with MFS_NIXL=1 mfs-run (Python), or with mfs-run --nixl-backend UCX (C++ and Rust)",
 )
 NIXL_POSSIBLE = Kind(
     "bypass.nixl-possible",
     "info",
-    "NIXL is installed, and this environment does not ask for its transfers to be scheduled.",
-    "if they are to be: MFS_NIXL=1 (docs/nixl.md says what it costs); otherwise nothing is to be done",
+    "NIXL is installed, but this environment does not ask for its transfers to be scheduled.",
+    "to have them scheduled: MFS_NIXL=1 (docs/nixl.md says what it costs); otherwise do nothing",
 )
 DIRECT = Kind(
     "bypass.direct-mapped",
@@ -124,23 +124,23 @@ ASYNC = Kind(
     "bypass.gpu-async",
     "info",
     "The GPU driver lets GPU threads write to the NIC (PeerMappingOverride), as IBGDA and GPUDirect Async need.",
-    'nothing, if no program uses them; the driver option is NVreg_RegistryDwords="PeerMappingOverride=1;"',
+    'do nothing if no program uses them; the driver option is NVreg_RegistryDwords="PeerMappingOverride=1;"',
 )
 UNREADABLE = Kind(
     "bypass.unreadable",
     "unknown",
-    "The variables or mapped files of the process may not be read by this user: it may drive the NIC past the shim.",
+    "This user may not read the variables or mapped files of the process, which may drive the NIC past the shim.",
     "run the doctor as root or as the program's user",
 )
 MEASURED = Kind(
     "bypass.measured",
     "warn",
     "The port sends more than a tenth of its rate that no program with the shim on this node has posted.",
-    "start every program with mfs-run, and see the other findings of this check; what peers read from here (RDMA READ) "
-    "is counted, too, and needs nothing",
+    "start every program with mfs-run, and see the other findings of this check; bytes that peers read from here "
+    "(RDMA READ) are counted too, and need no action",
 )
 MEASURED_SHARE = 0.1
-NONE = Kind("bypass.none", "ok", "Nothing was seen that drives the NIC past the shim.")
+NONE = Kind("bypass.none", "ok", "No program was seen that drives the NIC past the shim.")
 NIXL_PLUGIN = "libplugin_MFS.so"
 NIXL_LIBRARY = "/libnixl.so"
 ADAPTER = "/mfsd/_native."

@@ -31,7 +31,7 @@ COARSE = Kind(
 SLOW = Kind(
     "clock.slow-source",
     "warn",
-    "Reading the time goes through slow hardware: every work request that is timed pays for it.",
+    "Reading the time goes through slow hardware, which delays every work request that is timed.",
     "use the TSC: tsc=reliable on the kernel's command line, if the machine's TSC is invariant",
 )
 NAMESPACE = Kind(
@@ -50,7 +50,7 @@ SYNCED = Kind("clock.synchronised", "info", "The wall clock is synchronised; sch
 HIDDEN = Kind(
     "clock.unreadable",
     "unknown",
-    "The time namespace of the process may not be read by this user.",
+    "This user may not read the time namespace of the process.",
     "run the doctor as root or as the program's user",
 )
 SANE = Kind("clock.sane", "ok", "CLOCK_MONOTONIC only goes forward, in steps fine enough, and is cheap to read.")

@@ -49,25 +49,25 @@ UNREACHABLE = Kind(
 NO_STATUS = Kind(
     "coordinator.no-status",
     "fail",
-    "Something accepts connections there and does not speak the coordinators' protocol with this node.",
+    "A program accepts connections there but does not speak the coordinators' protocol with this node.",
     "check the port, and that both ends use TLS or neither does ([cluster] ca, certificate, key)",
 )
 OTHER_VERSION = Kind(
     "coordinator.version",
     "warn",
-    "Coordinator and installation are of different versions. They agree on a protocol, but behaviour may differ.",
+    "Coordinator and installation have different versions. They agree on a protocol, but may behave differently.",
     "upgrade coordinators first, then the nodes",
 )
 NO_LEADER = Kind(
     "coordinator.no-leader",
     "fail",
     "None of the coordinators that answer leads: batches are not ordered.",
-    "mfsctl coordinator status on each; with several coordinators look at etcd",
+    "run mfsctl coordinator status on each; with several coordinators, check etcd",
 )
 NOT_LINKED = Kind(
     "coordinator.not-linked",
     "fail",
-    "The leader does not know this node's daemon as connected: its batches have no place in the order.",
+    "The leader does not see this node's daemon as connected: the node's batches have no place in the order.",
     "see the daemon's log for the reason; [cluster] node must be unique in the cluster",
 )
 LEADS = Kind("coordinator.leads", "ok", "A coordinator leads, and this node reaches it.")

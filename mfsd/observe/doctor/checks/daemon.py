@@ -52,13 +52,14 @@ ABI = Kind(
 SKEW = Kind(
     "daemon.abi-minor",
     "warn",
-    "Programs and daemon are of different minor versions: they are scheduled, without what the older one lacks.",
+    "Programs and daemon have different minor versions: the programs are scheduled, but without what the older side "
+    "lacks.",
     "upgrade mfsd first, then restart the programs with the same version",
 )
 VERSION = Kind(
     "daemon.version",
     "warn",
-    "Daemon and installation are of different versions. They understand each other, but behaviour may differ.",
+    "Daemon and installation have different versions. They understand each other, but may behave differently.",
     "restart mfsd after an upgrade: systemctl restart mfsd",
 )
 OFF = Kind(
@@ -91,9 +92,8 @@ FOREIGN_DSCP = Kind(
 ONE_CPU = Kind(
     "daemon.one-cpu",
     "warn",
-    "The arbiter is a real-time thread, and the thread that writes its heartbeats when they are late may use "
-    "no CPU but the arbiter's: a turn that takes long is taken for the daemon's death, and programs post what they "
-    "hold.",
+    "The arbiter is a real-time thread, and the thread that writes its heartbeats when they are late may use no CPU "
+    "but the arbiter's: programs mistake a long turn for the daemon's death and post what they hold.",
     "name two CPUs in arbiter.cpus, or let mfsd use two, then restart it",
 )
 ANSWERS = Kind("daemon.answers", "ok", "The daemon answers, lets this user attach, and enforces.")

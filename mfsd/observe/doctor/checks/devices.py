@@ -23,7 +23,7 @@ NONE = Kind(
 NODES_MISSING = Kind(
     "devices.nodes-missing",
     "fail",
-    "The kernel has the device, and its file in /dev/infiniband is missing: programs cannot open it.",
+    "The kernel has the device, but its file in /dev/infiniband is missing: programs cannot open it.",
     "in a container: --device /dev/infiniband (Kubernetes: the RDMA device plugin); else: modprobe ib_uverbs",
 )
 NODES_DENIED = Kind(
@@ -50,15 +50,15 @@ GID_CHOICE = Kind(
 INFINIBAND = Kind(
     "devices.infiniband",
     "warn",
-    "The port runs InfiniBand, which has service levels in place of DSCPs, and nothing says which level a class has: "
-    "MFS orders posting, and the network takes all packets for one class.",
+    "The port runs InfiniBand, which has service levels in place of DSCPs, but nothing says which level a class has: "
+    "MFS orders posting, but the network treats all packets as one class.",
     "start programs with mfs-run --policy NAME --infiniband, and have the subnet manager map the levels",
 )
 LEVELS = Kind(
     "devices.infiniband-levels",
     "info",
     "The port runs InfiniBand, and the environment gives each class its service level.",
-    "the subnet manager must map the levels; nothing here can see whether it does",
+    "have the subnet manager map the levels; the doctor cannot see whether it does",
 )
 CONTAINER = Kind(
     "devices.container",

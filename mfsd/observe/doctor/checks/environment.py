@@ -33,33 +33,35 @@ CLASS = Kind(
 CLASS_BYPASSES = Kind(
     "environment.class-unseen",
     "fail",
-    "The library writes this class into queue pairs that MFS does not see. The policy has another for what it moves.",
+    "The library writes this class into queue pairs that MFS does not see. The policy has another class for the data "
+    "it moves.",
     "give the variable the value that mfsctl host env prints",
 )
 CLASS_MISSING = Kind(
     "environment.class-missing",
     "fail",
     "The library posts past MFS, and nothing gives its packets a class: an all-to-all that blocks a layer travels in "
-    "best effort, below the KV that it goes before.",
+    "best effort, below the KV that it should go before.",
     "start the program with mfs-run --policy NAME, or set what mfsctl host env prints",
 )
 CLASS_OVERRIDES = Kind(
     "environment.class-overrides",
     "info",
-    "Two values could count; this one does.",
-    "nothing, if it is the one that you mean",
+    "Two values are set for the same thing; this one takes effect.",
+    "do nothing if it is the value that you want",
 )
 CLASS_DANGEROUS = Kind(
     "environment.class-infiniband",
     "fail",
-    "NVSHMEM's traffic class on a host with a port of InfiniBand: versions of it end the program with an error there.",
+    "NVSHMEM's traffic class is set on a host with a port of InfiniBand: some versions of NVSHMEM end the program "
+    "with an error there.",
     "unset it and set NVSHMEM_IB_SL: mfsctl host env --infiniband",
 )
 LEVEL_MISSING = Kind(
     "environment.level-missing",
     "warn",
-    "The library posts past MFS on a host with a port of InfiniBand, which goes by service levels, and nothing gives "
-    "its packets one: they go in level 0.",
+    "The library posts past MFS on a host with a port of InfiniBand, which has service levels in place of classes, "
+    "and nothing gives its packets a level: they go in level 0.",
     "start the program with mfs-run --policy NAME --infiniband, or set what mfsctl host env --infiniband prints",
 )
 SHIM_OFF = Kind("environment.shim-off", "fail", "The shim does nothing in this environment.", "unset MFS_MODE")
@@ -73,12 +75,12 @@ SHIM_MARKS = Kind(
     "environment.shim-marks",
     "warn",
     "Programs mark their transfers themselves in this environment: no daemon is asked, and nothing waits for a permit.",
-    "as the first step of a roll-out this is right; unset MFS_MODE to have transfers scheduled",
+    "this is right as the first step of a roll-out; unset MFS_MODE to have transfers scheduled",
 )
 MARKS_WRONG = Kind(
     "environment.marks",
     "fail",
-    "The shim marks nothing: what it is to mark cannot be read.",
+    "The shim marks nothing: its marks cannot be read.",
     "start the program with mfs-run --mode mark --policy NAME",
 )
 MARKS_OTHER = Kind(
@@ -97,7 +99,7 @@ NO_VERBS = Kind(
     "environment.no-rdma",
     "warn",
     "The library is set not to use RDMA: its bytes go through sockets, where MFS does not see them.",
-    "unset the variable, if RDMA is to be used",
+    "unset the variable to use RDMA",
 )
 OTHER_VERBS = Kind(
     "environment.other-verbs",
@@ -114,7 +116,7 @@ NET_PLUGIN = Kind(
 UNREADABLE = Kind(
     "environment.unreadable",
     "unknown",
-    "The variables of the process may not be read by this user, so nothing is known of them.",
+    "This user may not read the variables of the process, so they were not examined.",
     "run the doctor as root or as the program's user",
 )
 CLEAR = Kind("environment.clear", "ok", "No variable works against the scheduler.")

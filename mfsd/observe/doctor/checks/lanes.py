@@ -21,30 +21,30 @@ OVERRIDDEN = Kind(
     "lanes.overridden",
     "fail",
     "The variable holds for every engine of a process and goes before their own, so that NIXL's lanes have no effect.",
-    "unset it; one that mfs-run --policy NAME has set is put aside by the adapter",
+    "unset it; the adapter sets aside a value that mfs-run --policy NAME has set",
 )
 OVERRIDDEN_IF_ASKED = Kind(
     "lanes.overridden-if-asked",
     "info",
     "The variable leaves NIXL's lanes without effect. This environment does not ask for lanes.",
-    "if NIXL's transfers are to have lanes (MFS_NIXL=1): unset it; otherwise nothing is to be done",
+    "to give NIXL's transfers lanes (MFS_NIXL=1), unset it; otherwise do nothing",
 )
 NO_LEVELS = Kind(
     "lanes.no-levels",
     "warn",
-    "InfiniBand goes by service levels, and nothing says which one a lane has: the network takes all lanes for one.",
+    "InfiniBand has service levels, but nothing says which level a lane has: the network treats all lanes as one.",
     "start the program with mfs-run --policy NAME --infiniband",
 )
 LEVELS_WRONG = Kind(
     "lanes.levels-wrong",
     "fail",
-    "The service levels of classes cannot be read, so that lanes have none.",
+    "The service levels of classes cannot be read, so lanes have none.",
     "start the program with mfs-run --policy NAME --infiniband, which sets them",
 )
 UNREADABLE = Kind(
     "lanes.unreadable",
     "unknown",
-    "The variables of the process may not be read by this user: what becomes of its lanes is not known.",
+    "This user may not read the variables of the process, so it is not known whether its lanes have an effect.",
     "run the doctor as root or as the program's user",
 )
 CLEAR = Kind("lanes.clear", "ok", "No variable leaves NIXL's lanes without effect.")

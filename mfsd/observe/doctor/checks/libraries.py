@@ -21,12 +21,12 @@ NONE = Kind(
     "libraries.none",
     "info",
     "Neither NCCL nor Mooncake is installed for this Python.",
-    "name the program: mfsctl doctor -- vllm serve ...; its own Python is then examined",
+    "name the program to have its own Python examined: mfsctl doctor -- vllm serve ...",
 )
 STATIC = Kind(
     "libraries.static-verbs",
     "fail",
-    "The library contains a copy of libibverbs and calls it directly; the shim cannot get between.",
+    "The library contains a copy of libibverbs and calls it directly; the shim cannot see these calls.",
     "use a build that links or loads the system's libibverbs (the published NCCL and Mooncake wheels do)",
 )
 UNREACHED = Kind(
@@ -38,16 +38,16 @@ UNREACHED = Kind(
 NOT_LOADED = Kind(
     "libraries.not-loaded",
     "info",
-    "The library cannot be loaded here, so only its file was read; by that the shim would reach it.",
+    "The library cannot be loaded here, so only its file was read; according to the file the shim would reach it.",
     "run the doctor where the program runs (with its GPU driver and its LD_LIBRARY_PATH)",
 )
 CANNOT_TELL = Kind(
     "libraries.unknown",
     "unknown",
-    "What the library binds to could not be found out.",
+    "It could not be found out what the library binds to.",
     "run the doctor with the program's own Python: mfsctl doctor -- COMMAND",
 )
-REACHED = Kind("libraries.reached", "ok", "The shim gets between this library and libibverbs.")
+REACHED = Kind("libraries.reached", "ok", "The shim is between this library and libibverbs.")
 
 
 def run(host: Host) -> Iterator[Finding]:

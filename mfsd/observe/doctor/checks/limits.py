@@ -24,13 +24,13 @@ CAP_IPC_LOCK = 14
 MEMLOCK = Kind(
     "limits.memlock",
     "fail",
-    "So little memory may be locked that RDMA cannot register its buffers (ibv_reg_mr: ENOMEM).",
+    "The limit of locked memory is too low for RDMA to register its buffers (ibv_reg_mr: ENOMEM).",
     "ulimit -l unlimited; systemd: LimitMEMLOCK=infinity; docker: --ulimit memlock=-1",
 )
 MEMLOCK_BOUND = Kind(
     "limits.memlock-bound",
     "warn",
-    "Locked memory is bounded: a large KV cache cannot be registered.",
+    "Locked memory is limited: a large KV cache cannot be registered.",
     "ulimit -l unlimited; systemd: LimitMEMLOCK=infinity; docker: --ulimit memlock=-1",
 )
 SHM = Kind(
@@ -48,19 +48,19 @@ SHM_SMALL = Kind(
 FILES = Kind(
     "limits.files",
     "fail",
-    "So few files may be open that RDMA programs fail with EMFILE.",
+    "The limit of open files is so low that RDMA programs fail with EMFILE.",
     "ulimit -n 65536; systemd: LimitNOFILE=65536",
 )
 FILES_FEW = Kind(
     "limits.files-few",
     "warn",
-    "Few files may be open; every RDMA connection, completion channel and socket needs one.",
+    "The limit of open files is low; every RDMA connection, completion channel and socket needs one.",
     "ulimit -n 65536; systemd: LimitNOFILE=65536",
 )
 DAEMON_FILES = Kind(
     "limits.daemon-files",
     "warn",
-    "The daemon may open too few files for the programs of this node: later ones cannot attach.",
+    "The daemon's limit of open files is too low for the programs of this node: later programs cannot attach.",
     "LimitNOFILE=65536 in mfsd.service",
 )
 UNREADABLE = Kind("limits.unreadable", "unknown", "The limits of the process cannot be read.", "run the doctor as root")

@@ -64,7 +64,7 @@ UNKNOWN = Kind(
 NO_SETTING = Kind(
     "nic.not-supported",
     "info",
-    "The driver shows no such setting; it may have it elsewhere (mlxconfig, debugfs).",
+    "The driver shows no such setting; it may be elsewhere (mlxconfig, debugfs).",
 )
 NO_LINK = Kind(
     "nic.no-interface",
@@ -72,7 +72,7 @@ NO_LINK = Kind(
     "No network interface belongs to the RDMA device, so trust, queues, PFC and MTU cannot be examined.",
     "name it: --dev IF",
 )
-AS_WANTED = Kind("nic.as-wanted", "ok", "Everything that this NIC can be set to is as the policy wants it.")
+AS_WANTED = Kind("nic.as-wanted", "ok", "All settings that this NIC has are as the policy wants them.")
 
 KINDS_BY_SETTING = {"trust": TRUST, "dscp-to-priority": MAP, "ets": ORDER, "qdisc": NO_ORDER, "pfc": PFC, "dcbx": DCBX}
 

@@ -16,8 +16,8 @@ SOFT_ROCE = "libmfs-rdmav"
 UNSCHEDULED = Kind(
     "others.unscheduled",
     "warn",
-    "The program uses RDMA and the shim is not in it; the scheduler sees its bytes only as a slower NIC.",
-    "start it by mfs-run, or keep it off this NIC",
+    "The program uses RDMA without the shim; the scheduler sees its bytes only as a slower NIC.",
+    "start it with mfs-run, or keep it off this NIC",
 )
 HIDDEN = Kind(
     "others.hidden",

@@ -26,7 +26,7 @@ CM_DEFAULT = Kind(
 UNREADABLE = Kind(
     "override.unreadable",
     "unknown",
-    "Whether a host-wide class is set cannot be read.",
+    "It cannot be read whether a host-wide class is set.",
     "run the doctor as root on the host",
 )
 CLEAR = Kind("override.clear", "ok", "No host-wide traffic class overrides the lanes of this device.")

@@ -36,7 +36,7 @@ NO_PERMISSION = Kind(
 TOO_SMALL = Kind(
     "peer.path-mtu",
     "fail",
-    "Small packets arrive and packets of this host's RoCE size do not: RDMA connects and then hangs.",
+    "Small packets arrive, but packets of this host's RoCE size do not: RDMA connects and then hangs.",
     "set the same MTU on every switch port and host of the path",
 )
 BLEACHED = Kind(

@@ -32,7 +32,7 @@ UNSEEN = Kind(
 UNREADABLE = Kind(
     "pfc.lldp-unreadable",
     "unknown",
-    "lldpd runs, and what it heard cannot be read.",
+    "lldpd runs, but its neighbours cannot be read.",
     "run the doctor as root or as a member of lldpd's group",
 )
 AGREES = Kind("pfc.agrees", "ok", "The switch port announces the policy's lossless priorities.")

@@ -25,7 +25,7 @@ MISSING = Kind(
 PROBE = Kind(
     "preload.probe-failed",
     "unknown",
-    "The small program under the shim did not run, so nothing is known of how programs find libibverbs.",
+    "The doctor's small program under the shim did not run, so it is not known how programs find libibverbs.",
     "read the reason; run the doctor with the same user and Python as the program",
 )
 IGNORED = Kind(

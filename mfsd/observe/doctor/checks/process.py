@@ -19,20 +19,20 @@ AT_SECURE = 23
 GONE = Kind(
     "process.gone",
     "unknown",
-    "There is no such process here, so nothing is known of it.",
+    "There is no such process here, so it was not examined.",
     "give the number of a running process, as this PID namespace counts them",
 )
 UNREADABLE = Kind(
     "process.unreadable",
     "unknown",
-    "What the process has mapped may not be read by this user.",
+    "This user may not read what the process has mapped.",
     "run the doctor as root or as the program's user",
 )
 NOT_PRELOADED = Kind(
     "process.not-preloaded",
     "fail",
     "The shim is not in this process: everything it sends is unscheduled.",
-    "start it by mfs-run; if it was, something between cleaned the environment (see program.drops-environment)",
+    "start it with mfs-run; if it was, a program in between cleaned the environment (see program.drops-environment)",
 )
 SECURE = Kind(
     "process.secure",
@@ -60,7 +60,7 @@ COPIES = Kind(
 NOT_ATTACHED = Kind(
     "process.not-attached",
     "fail",
-    "The shim is in the process, and the daemon does not know the process.",
+    "The shim is in the process, but the daemon does not know the process.",
     "it attaches when it opens an RDMA device; if it has one open, compare MFS_SOCKET, see daemon.refusals and its "
     "standard error (lines that start with mfs:)",
 )

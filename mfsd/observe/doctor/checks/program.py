@@ -25,14 +25,14 @@ SECURE = Kind(
 STATIC = Kind(
     "program.static-verbs",
     "fail",
-    "The program contains a copy of libibverbs and calls it directly; the shim cannot get between.",
+    "The program contains a copy of libibverbs and calls it directly; the shim cannot see these calls.",
     "link it with the system's libibverbs",
 )
 SANITIZED = Kind(
     "program.drops-environment",
     "warn",
     "The program starts others and cleans their environment: LD_PRELOAD and MFS_* do not reach them.",
-    "put mfs-run behind it: COMMAND ... mfs-run -- PROGRAM; or keep the variables (sudo --preserve-env)",
+    "put mfs-run after it: COMMAND ... mfs-run -- PROGRAM; or keep the variables (sudo --preserve-env)",
 )
 PRELOADABLE = Kind("program.preloadable", "ok", "The loader honours LD_PRELOAD for this program.")
 CLEANING = (

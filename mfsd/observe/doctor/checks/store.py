@@ -30,8 +30,8 @@ WRONG = Kind(
 LONGER = Kind(
     "store.lease-longer",
     "fail",
-    "Programs believe in a longer lease than the master gives: a read may be held past the quarter of it that is "
-    "safe, and then fails or returns memory that was given to another object.",
+    "Programs assume a longer lease than the master gives: a read may be held past the quarter of the real lease "
+    "that is safe, and then fail or return memory that was given to another object.",
     f"start programs with {VARIABLE} at the master's lease in milliseconds, or raise its --default_kv_lease_ttl",
 )
 SHORT = Kind(
@@ -43,10 +43,10 @@ SHORT = Kind(
 UNREADABLE = Kind(
     "store.unreadable",
     "unknown",
-    "The variables of the process, or the master's settings, may not be read by this user: the lease is not known.",
+    "This user may not read the variables of the process or the master's settings: the lease is not known.",
     "run the doctor as root or as the program's user",
 )
-FITS = Kind("store.fits", "ok", "What a read may be held lies within a quarter of the lease that programs believe in.")
+FITS = Kind("store.fits", "ok", "A read is held for at most a quarter of the lease that programs assume.")
 
 
 def run(host: Host) -> Iterator[Finding]:

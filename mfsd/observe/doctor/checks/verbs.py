@@ -30,41 +30,41 @@ FAILED = Kind(
 NO_PROVIDER = Kind(
     "verbs.no-provider",
     "fail",
-    "The kernel has the device and libibverbs does not find it: no program can use it.",
+    "The kernel has the device but libibverbs does not find it: no program can use it.",
     "apt-get install ibverbs-providers; in a container its rdma-core must know this NIC",
 )
 NOT_OPENED = Kind(
     "verbs.not-opened",
     "fail",
-    "libibverbs finds the device and cannot open it.",
+    "libibverbs finds the device but cannot open it.",
     "read the reason; see devices.nodes-missing and devices.nodes-denied",
 )
 DIFFERS = Kind(
     "verbs.differs",
     "warn",
-    "libibverbs and sysfs say different things of the port; programs go by libibverbs.",
-    "kernel driver and rdma-core of one release; mfsd plans with nic.NAME.rate if it is set",
+    "libibverbs and sysfs disagree about the port; programs go by libibverbs.",
+    "use kernel driver and rdma-core of one release; mfsd plans with nic.NAME.rate if it is set",
 )
 AGREES = Kind("verbs.agrees", "ok", "pyverbs was used: libibverbs opens the device and says what sysfs says.")
 NOT_MOVED = Kind(
     "verbs.not-moved",
     "fail",
     "A queue pair of the port cannot write to itself, so programs cannot use the port.",
-    "read the reason; limits.memlock and the port's state are the usual ones",
+    "read the reason; limits.memlock and the port's state are the usual causes",
 )
 MOVED = Kind("verbs.moved", "ok", "A queue pair of the port was made, connected to itself, and its write arrived.")
 DSCP_SEEN = Kind("verbs.dscp-seen", "ok", "Packets of that message were seen with the DSCP of the highest class.")
 DSCP_OTHER = Kind(
     "verbs.dscp-other",
     "fail",
-    "Packets of that message were seen, and none with the DSCP that the queue pair was given.",
+    "Packets of that message were seen, but none with the DSCP that the queue pair was given.",
     "see override.*: a setting of the NIC replaces the traffic class",
 )
 DSCP_UNSEEN = Kind(
     "verbs.dscp-unseen",
     "info",
-    "Whether the DSCP is on the wire was not seen: NICs turn such a message around inside.",
-    "mfsctl doctor --peer ADDR, with mfsctl fabric serve at the other end",
+    "It was not seen whether the DSCP is on the wire: NICs turn such a message around inside.",
+    "run mfsctl doctor --peer ADDR, with mfsctl fabric serve at the other end",
 )
 
 

@@ -210,7 +210,7 @@ def test_the_model_never_replaces_the_requests(tmp_path: Path) -> None:
     link.symlink_to(requests)
     for out in (requests, link):
         result = CliRunner().invoke(main, ["learn", "--requests", str(requests), "--out", str(out)])
-        assert result.exit_code == 1 and "which it would replace" in result.output
+        assert result.exit_code == 1 and "would replace the file of --requests" in result.output
         assert requests.read_text() == text
 
 
