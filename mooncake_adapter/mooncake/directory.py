@@ -8,6 +8,7 @@ without an adapter does not answer; transfers to it go as without MFS.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Callable
@@ -20,6 +21,8 @@ LINE_BYTES_MAX = 512
 TIMEOUT_S = 1.0
 PAUSE_S = 0.1
 """Pause before accept() is tried again after it failed for want of a file descriptor."""
+RETRY_S = 1.0
+"""Pause before a port that another process had is tried again. Peers without an answer ask less often."""
 
 
 class Question(msgspec.Struct):
@@ -90,27 +93,58 @@ def ask(host: str, rpc_port: int, wire_class: int) -> LanePorts | None:
 
 
 class Directory:
-    """Answers for one engine until it is closed. Raises OSError if the port is taken."""
+    """Answers for one engine until it is closed. While another process has the port it waits for the port to become
+    free. Raises OSError if the host's address cannot be used."""
 
     def __init__(self, host: str, rpc_port: int, lane: Callable[[int], LanePorts | None]) -> None:
         """``lane`` returns the ports for a class, or None while its lane is not open."""
         self._engine, self._lane = rpc_port, lane
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._address = host, port_of(rpc_port)
         self._closed = threading.Event()
-        self._listener = socket.create_server((host, port_of(rpc_port)), family=family)
+        self._lock = threading.Lock()
+        self._listener = self._listen()
         self._thread = threading.Thread(target=self._serve, name="mfs-lanes", daemon=True)
         self._thread.start()
 
+    @property
+    def taken(self) -> bool:
+        """Whether another process still has the port."""
+        return self._listener is None
+
     def close(self) -> None:
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._listener.close()
+        with self._lock:
+            self._closed.set()
+            listener = self._listener
+        if listener is not None:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            listener.close()
+
+    def _listen(self) -> socket.socket | None:
+        """Returns None while another process has the port."""
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        try:
+            return socket.create_server(self._address, family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
+
+    def _wait_for_port(self) -> socket.socket | None:
+        """Returns None when the directory is closed before the port is free."""
+        while not self._closed.wait(RETRY_S):
+            with self._lock, contextlib.suppress(OSError):
+                if not self._closed.is_set():
+                    self._listener = self._listen()
+            if self._listener is not None:
+                break
+        return self._listener
 
     def _serve(self) -> None:
-        while True:
+        listener = self._listener or self._wait_for_port()
+        while listener is not None:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError:
                 if self._closed.wait(PAUSE_S):
                     return

@@ -21,7 +21,7 @@ import msgspec
 
 from mfsd.client.shim import ForeignShimError, Shim
 from mooncake_adapter.mooncake import marking
-from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, own_host, split
+from mooncake_adapter.mooncake.directory import Directory, LanePorts, ask, join, own_host, port_of, split
 from mooncake_adapter.session import Session
 from mooncake_adapter.warn_once import WarnOnce
 
@@ -103,6 +103,13 @@ class Lanes:
         try:
             self._directory = Directory(host, ports.rpc_port, self._answer)
             weakref.finalize(engine, self._directory.close)
+            if self._directory.taken:
+                self._once.warn(
+                    "directory",
+                    "another process has port %d, where the lane directory of this engine belongs; peers send to it "
+                    "unmarked until the port is free",
+                    port_of(ports.rpc_port),
+                )
         except OSError as error:
             self._once.warn(
                 "directory",

@@ -176,6 +176,31 @@ def test_the_directory_answers_for_its_engine_only(listed: int) -> None:
     assert directory.ask("127.0.0.1", listed, 4) is None
 
 
+def test_a_directory_whose_port_is_taken_answers_once_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "RETRY_S", 0.01)
+    engine = unlisted()
+    with socket.create_server(("127.0.0.1", directory.port_of(engine))):
+        server = Directory("127.0.0.1", engine, {3: LanePorts(15001)}.get)
+        assert server.taken
+    eventually(lambda: not server.taken, "the port")
+    assert directory.ask("127.0.0.1", engine, 3) == LanePorts(15001)
+    server.close()
+
+
+def test_a_directory_is_closed_while_its_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "RETRY_S", 0.01)
+    engine = unlisted()
+    before = {thread for thread in threading.enumerate() if thread.name == "mfs-lanes"}
+    with socket.create_server(("127.0.0.1", directory.port_of(engine))):
+        server = Directory("127.0.0.1", engine, {3: LanePorts(15001)}.get)
+        (waits,) = {thread for thread in threading.enumerate() if thread.name == "mfs-lanes"} - before
+        server.close()
+        waits.join(timeout=60)
+        assert not waits.is_alive()
+    with pytest.raises(OSError, match="refused"):
+        directory.ask("127.0.0.1", engine, 3)
+
+
 @pytest.mark.parametrize("line", [b"\n", b"{}\n", b"\xff" * 4096, b'{"mfs_lanes": "x"}\n', b""])
 def test_the_directory_survives_strangers(line: bytes, listed: int) -> None:
     with socket.create_connection(("127.0.0.1", directory.port_of(listed))) as connection:
