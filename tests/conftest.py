@@ -29,8 +29,9 @@ ALONE = {
     "fault/test_soak.py",
     *("integration/test_playground.py", "integration/test_testbed.py", "integration/test_link_benches.py"),
     *("integration/test_fabric_separation.py", "integration/test_fabric_probe.py"),
+    "integration/test_busy_arbiter.py",
 }
-"""Files whose programs fill links: they get the machine to themselves."""
+"""Files whose programs fill links or keep a core: they get the machine to themselves."""
 LONGEST = [
     *("integration/test_afternoon.py", "integration/test_soft_roce_wheels.py", "integration/test_nixl_stopped.py"),
     *("fault/test_coordinator_fails.py", "integration/test_coordinator_page.py", "integration/test_doctor.py"),
