@@ -1,5 +1,7 @@
-"""Heartbeats while a real-time arbiter keeps its core (`arbiter_thread.c`). Nothing runs beside it: where other programs
-keep the second core busy, the kernel may take longer than such a turn to move the other thread there."""
+"""Heartbeats while a real-time arbiter keeps its core (`arbiter_thread.c`).
+
+Nothing runs beside this test: where other programs keep the second core busy, the kernel may take longer than such a
+turn to move the other thread there."""
 
 from __future__ import annotations
 
