@@ -8,39 +8,80 @@ Reuse has the deadline of its own request.
 
 from __future__ import annotations
 
+from heapq import heapify, heapreplace
+
 from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow
 
 
+class Link:
+    """The coflows on one link that have no place yet, by deadline and by work; both orders are made when first asked
+    for, since most links never are the busiest one."""
+
+    def __init__(self) -> None:
+        self.load_s = 0.0
+        self.users: dict[Flow, float] = {}
+        """Coflow -> seconds of work here."""
+        self._by_deadline: list[Flow] | None = None
+        self._by_work: list[Flow] | None = None
+
+    def latest(self, time_left: dict[Flow, float]) -> Flow:
+        if self._by_deadline is None:
+            self._by_deadline = sorted(self.users, key=lambda f: (time_left[f], f.sequence))
+        return self._last(self._by_deadline)
+
+    def largest(self) -> Flow:
+        if self._by_work is None:
+            self._by_work = sorted(self.users, key=lambda f: (self.users[f], f.sequence))
+        return self._last(self._by_work)
+
+    def _last(self, ordered: list[Flow]) -> Flow:
+        while ordered[-1] not in self.users:
+            ordered.pop()
+        return ordered[-1]
+
+    def remove(self, flow: Flow) -> None:
+        self.load_s -= self.users.pop(flow)
+
+
 def admit(demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> tuple[list[Flow], list[Flow]]:
     """Returns (accepted in order, rejected), given seconds of work per link and until each deadline."""
-    load: dict[int, float] = {}
-    users: dict[int, list[Flow]] = {}
-    for flow, links in demands.items():
-        for link, seconds in links.items():
-            load[link] = load.get(link, 0.0) + seconds
-            users.setdefault(link, []).append(flow)
+    links: dict[int, Link] = {}
+    for flow, work in demands.items():
+        for number, seconds in work.items():
+            link = links.setdefault(number, Link())
+            link.load_s += seconds
+            link.users[flow] = seconds
+    busiest = [(-link.load_s, number) for number, link in links.items()]
+    heapify(busiest)
     left = dict.fromkeys(demands)
     accepted: list[Flow] = []
     rejected: list[Flow] = []
     while left:
-        link = max(load, key=lambda k: (load[k], -k))
-        there = [f for f in users[link] if f in left]
-        if not there:
+        number = _top(busiest, links)
+        link = links[number]
+        if not link.users:
             accepted.extend(sorted(left, key=lambda f: -time_left[f]))
             break
-        last = max(there, key=lambda f: (time_left[f], f.sequence))
-        if load[link] > time_left[last] and len(there) > 1:
-            last = max(there, key=lambda f: (demands[f][link], f.sequence))
-            rejected.append(last)
-        elif load[link] > time_left[last]:
-            rejected.append(last)
-        else:
+        last = link.latest(time_left)
+        if link.load_s <= time_left[last]:
             accepted.append(last)
+        else:
+            last = link.largest()
+            rejected.append(last)
         del left[last]
-        for k, seconds in demands[last].items():
-            load[k] -= seconds
+        for other in demands[last]:
+            links[other].remove(last)
     return accepted[::-1], rejected
+
+
+def _top(busiest: list[tuple[float, int]], links: dict[int, Link]) -> int:
+    """Returns the busiest link. Loads only fall, so an entry that is too high is corrected when it gets to the top."""
+    while True:
+        load, number = busiest[0]
+        if load == -links[number].load_s:
+            return number
+        heapreplace(busiest, (-links[number].load_s, number))
 
 
 @register("dcoflow")
