@@ -37,7 +37,7 @@ from mfsd.playground.sandbox import SandboxError, run_sandboxed
 
 EXAMPLES = """
 examples:
-  python -m bench testbed                                              # all modes, one seed, about seven minutes
+  python -m bench testbed                                              # all modes, one seed, about eight minutes
   python -m bench testbed --modes fifo,mfs --duration 30 --seed 1,2,3 --workload agent
   python -m bench testbed --modes fifo,dscp-size,static,mfs --duration 60 --seed 1,2,3,4,5 --json out/testbed.json
   python -m bench testbed --fetch loaded --modes fifo,dscp,mfs,mfs+fit,mfs+fit+slo    # requests beside the network

@@ -113,7 +113,8 @@ class Daemons:
         lines = []
         for name, value in (self._mode.policy or {}).items():
             key = by_attribute[name]
-            written = str(DurationNs(value)) if isinstance(key.default, DurationNs) else value
+            is_duration = isinstance(key.default, DurationNs)
+            written = str(DurationNs(round(value * self._scale.time))) if is_duration else value
             lines.append(f"{key.name} = {_toml(written)}")
         return "\n".join(["[policy]", *lines, ""])
 

@@ -193,6 +193,8 @@ class Leg:
             command.append("--scheduled")
         if not mode.apart:
             command.append("--one-lane")
+        if mode.loads_alone:
+            command.append("--loads-alone")
         if self.scenario.signals == "nccl":
             command.append("--nccl-signals")
         if index < PREFILL_HOSTS:

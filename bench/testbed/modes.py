@@ -10,6 +10,7 @@ import msgspec
 from bench.sim.cluster import ConfigError
 from bench.sim.serve import SCHEDULERS
 from mfsd.policy.marks import divided
+from mfsd.policy.types import NS_PER_S
 
 CLASSES = 8
 BY_SIZE = divided(CLASSES, background=False)
@@ -23,7 +24,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     collective_class: int = 0
     p2d_class: int = CLASSES - 1
     policy: dict[str, Any] | None = None
-    """The [policy] table of the daemons; None: no daemon."""
+    """The [policy] table of the daemons, durations in the cluster's time; None: no daemon."""
     coordinator: bool = False
     by_size: bool = False
     """Whether the sender also marks a transfer by its size, without a daemon."""
@@ -31,6 +32,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     """Which queued requests a unit computes together: one of SCHEDULERS."""
     reuse: str = "always"
     """Whether reused KV is fetched or computed again: one of REUSE."""
+    loads_alone: bool = False
+    """Whether a load whose request queues is announced as a batch of one, so that variant `paper` ranks it by deadline."""
     by_backlog: bool = False
     """Whether a request's decode worker is chosen as it arrives, by what the workers' ports owe."""
     apart: bool = True
@@ -71,7 +74,15 @@ MODES = {
         ),
         Mode(
             name="paper",
-            says="the paper's rule, with coordinator",
+            says="the paper's rule calibrated as in the simulator, with coordinator",
+            collective_class=1,
+            policy={"variant": "paper", "threshold_top": 1.0, "load_time_constant_ns": NS_PER_S},
+            coordinator=True,
+            loads_alone=True,
+        ),
+        Mode(
+            name="paper-defaults",
+            says="the paper's rule with the daemon's defaults, with coordinator",
             collective_class=1,
             policy={"variant": "paper"},
             coordinator=True,

@@ -49,13 +49,15 @@ def meanings(mode: Mode) -> dict[int, str]:
         between = dict.fromkeys(range(2, CLASSES - 1), "KV; the higher the class, the later it is needed")
         return {0: "KV pushes that are nearly late", 1: "collectives and the most urgent KV", **between, 7: "given up"}
     if mode.scheduled:
-        fetches = {2: "fetches for this layer", 3: "for the next layer", 4: "for the one after", 5: "for later layers"}
         return {
-            0: "KV pushes that are nearly late",
-            1: "collectives",
-            **fetches,
-            6: "KV pushes",
-            7: "what cannot be in time, and background",
+            0: "collectives",
+            1: "KV fetches that are short or for this layer, and KV pushes that are nearly late",
+            2: "KV fetches that are longer or for the next layer",
+            3: "KV fetches that are long or for later layers",
+            4: "KV pushes that are due next",
+            5: "KV pushes that are due soon, and the longest KV fetches",
+            6: "KV pushes that are due later",
+            7: "what is pruned, and background",
         }
     if mode.by_size:
         loads = dict.fromkeys(mode.lanes(1), "KV fetches; the smaller, the higher the class")

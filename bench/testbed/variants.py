@@ -1,7 +1,8 @@
 """python -m bench.testbed.variants FILE [--page]: other fabrics and other collectives, with real bytes.
 
-A fabric without classes (`--no-lanes`), and collectives that are signaled as NCCL signals them (`--signals nccl`).
-Before both runs the cluster of docs/testbed.md as it is, on the same seeds and the same machine. Rate and requests are
+A fabric without classes (`--no-lanes`), collectives that are signaled as NCCL signals them (`--signals nccl`), and the
+paper's rule as the simulator calibrates it. Before them runs the cluster of docs/testbed.md as it is, on the same seeds
+and the same machine. Rate and requests are
 those of docs/testbed-plan.json. FILE keeps every leg; a run that was stopped goes on. --page writes the tables between
 the page's marks, with the simulator's figures of the same seeds where it models the fabric. Run it on a machine with
 nothing else to do.
@@ -35,6 +36,7 @@ TITLES = {
     "as it is": "The cluster of the tables above",
     "no-lanes": "A fabric without classes",
     "nccl": "Collectives signaled as NCCL's",
+    "paper": "The paper's rule, calibrated and with the daemon's defaults",
 }
 DOES_NOT_SIGNAL = "the simulator has no work requests: what it says is the same as above"
 
@@ -48,6 +50,7 @@ def cases(duration_s: float = DURATION_S, workload: str = "conversation") -> dic
         "as it is": Case(base, "fifo,dscp-size,static,mfs"),
         "no-lanes": Case(msgspec.structs.replace(base, lanes=False), "fifo,static,mfs"),
         "nccl": Case(msgspec.structs.replace(base, signals="nccl"), "fifo,dscp-size,mfs"),
+        "paper": Case(base, "fifo,paper-defaults,paper,mfs"),
     }
 
 

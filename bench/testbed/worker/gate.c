@@ -20,6 +20,7 @@
 
 #include <mfs/api.h>
 
+#define LOAD_BATCHES (1ull << 40) /* above the numbers of batches */
 enum { LOOK_NS = 20 * 1000 * 1000, WAIT_NS = 100 * 1000 * 1000 };
 #define ATTACH_NS 30000000000ull
 
@@ -217,7 +218,7 @@ void gate_submit(struct message *message)
 		.request_id = request->number + 1,
 		.deadline_ns = request->deadline_ns,
 		.batch = request->announced && request->announced->client == client ? request->announced->slot : MFS_NONE_U32,
-		.layer = (uint16_t)message->layer,
+		.layer = (uint16_t)(request->loads && settings.loads_alone ? LOAD_LAYER : message->layer),
 		.stage = (uint8_t)message->stage,
 		.nic = (uint8_t)nic,
 		.role = MFS_ROLE_KV,
@@ -321,6 +322,22 @@ static void announcement_release(struct announcement *announced)
 	free(announced);
 }
 
+static struct announcement *announce(struct mfs_client *client, const struct mfs_batch_info *info, unsigned users)
+{
+	const int slot = mfs_client_batch_begin_with(client, info);
+	struct announcement *announced;
+
+	if (slot < 0)
+		return NULL; /* then its messages carry no batch */
+	announced = malloc(sizeof(*announced));
+	if (!announced) {
+		mfs_client_batch_end(client, (uint32_t)slot);
+		return NULL;
+	}
+	*announced = (struct announcement){ .client = client, .slot = (uint32_t)slot, .users = users };
+	return announced;
+}
+
 static struct mfs_demand_info demand(enum stage stage, unsigned peer, uint64_t bytes, enum mfs_direction direction)
 {
 	struct mfs_demand_info info = { .bytes = bytes, .stage = (uint8_t)stage, .nic = (uint8_t)nic,
@@ -335,9 +352,7 @@ void gate_batch_begin(struct batch *batch)
 	static struct mfs_request_info requests[REQUESTS_MAX];
 	static struct mfs_demand_info demands[2 * REQUESTS_MAX];
 	struct mfs_client *client;
-	struct mfs_batch_info telling;
-	struct announcement *announced;
-	int slot;
+	struct mfs_batch_info info;
 
 	if (!settings.scheduled || !(client = session_now()))
 		return;
@@ -357,7 +372,7 @@ void gate_batch_begin(struct batch *batch)
 			demands[used++] = demand(STAGE_P2D, request->decode, request->push_bytes * batch->layers, MFS_DIRECTION_OUT);
 		requests[i].demands_count = (uint32_t)(&demands[used] - requests[i].demands);
 	}
-	telling = (struct mfs_batch_info){
+	info = (struct mfs_batch_info){
 		.batch_id = batch->number,
 		.layers = batch->layers,
 		.deadline_ns = batch->deadline_ns,
@@ -365,13 +380,9 @@ void gate_batch_begin(struct batch *batch)
 		.requests = requests,
 		.requests_count = batch->requests,
 	};
-	slot = mfs_client_batch_begin_with(client, &telling);
-	if (slot < 0 || !(announced = malloc(sizeof(*announced))))
-		return; /* then its messages carry no batch */
-	*announced = (struct announcement){ .client = client, .slot = (uint32_t)slot, .users = batch->requests + 1 };
-	batch->announced = announced;
+	batch->announced = announce(client, &info, batch->requests + 1);
 	for (uint32_t i = 0; i < batch->requests; i++)
-		batch->request[i]->announced = announced;
+		batch->request[i]->announced = batch->announced;
 }
 
 void gate_batch_layer(struct batch *batch)
@@ -397,6 +408,24 @@ void gate_request_end(struct request *request)
 
 /* ---- requests that queue ---------------------------------------------------------------------------------------- */
 
+/* Announces a load as a batch of one, so that it has a rank by its request's deadline. To the daemon
+ * all its messages are of LOAD_LAYER, behind every layer of the batches that run. */
+static void load_announce_alone(struct mfs_client *client, struct request *request, const struct mfs_request_info *load)
+{
+	struct mfs_request_info alone = *load;
+	const struct mfs_batch_info info = {
+		.batch_id = LOAD_BATCHES + request->number,
+		.layers = LOAD_LAYER + 1,
+		.deadline_ns = alone.deadline_ns,
+		.requests = &alone,
+		.requests_count = 1,
+	};
+
+	alone.flags = 0;
+	alone.rank = 0;
+	request->announced = announce(client, &info, 1);
+}
+
 /* From now on what the request loads counts at the owner's port, as the coordinator adds it up. */
 void gate_load_begin(struct request *request, uint64_t deadline_ns, uint32_t rank, uint64_t bytes)
 {
@@ -417,6 +446,10 @@ void gate_load_begin(struct request *request, uint64_t deadline_ns, uint32_t ran
 		.demands = &load,
 		.demands_count = 1,
 	};
+	if (settings.loads_alone) {
+		load_announce_alone(client, request, &info);
+		return;
+	}
 	slot = mfs_client_request_begin(client, &info, MFS_NONE_U32);
 	if (slot < 0)
 		return; /* its messages still go in order, but other nodes' ports do not know of them */

@@ -98,7 +98,8 @@ int main(int argc, char **argv)
 		{ "name", 1, 0, 'n' },	   { "index", 1, 0, 'i' },   { "device", 1, 0, 'd' }, { "control", 1, 0, 'c' },
 		{ "dscp", 1, 0, 'q' },	   { "link", 1, 0, 'l' },    { "pool", 1, 0, 'p' },   { "rank", 1, 0, 'r' },
 		{ "message", 1, 0, 'm' },  { "classes", 1, 0, 'k' }, { "scheduled", 0, 0, 's' },
-		{ "one-lane", 0, 0, 'o' }, { "nccl-signals", 0, 0, 'g' }, { 0 },
+		{ "one-lane", 0, 0, 'o' }, { "nccl-signals", 0, 0, 'g' }, { "loads-alone", 0, 0, 'a' },
+		{ 0 },
 	};
 	for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (c) {
@@ -118,6 +119,7 @@ int main(int argc, char **argv)
 		case 'k': numbers(optarg, settings.fixed_class, 4); break;
 		case 's': settings.scheduled = true; break;
 		case 'o': settings.one_lane = true; break;
+		case 'a': settings.loads_alone = true; break;
 		case 'g': settings.nccl_signals = true; break;
 		default: return 64;
 		}

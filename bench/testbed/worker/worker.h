@@ -29,6 +29,7 @@ enum {
 	SLOTS = 8, /* messages that may be on their way on one queue pair, and receives posted for them */
 	REQUESTS_MAX = 256, /* requests of one batch */
 	LAYERS_MAX = 128,
+	LOAD_LAYER = 1024, /* of loads that are batches of one: above all layers */
 	POOL_BLOCKS = 128, /* hot blocks of the pool, of one message each */
 };
 
@@ -107,6 +108,7 @@ struct settings {
 	bool scheduled; /* ask MFS for permits */
 	/* messages go in the fixed class of their stage, whatever class is permitted: nothing is kept apart */
 	bool one_lane;
+	bool loads_alone; /* announce a load whose request queues as a batch of one */
 	bool nccl_signals; /* signal the work requests of collectives as NCCL does: see verbs.c */
 	int control_fd;
 };

@@ -50,7 +50,7 @@ def both(workload: str, mode: str) -> tuple[list[dict[str, Any]], list[dict[str,
 def test_measured_and_simulated_are_close(workload: str, mode: str) -> None:
     measured, expected = both(workload, mode)
     assert [r["seed"] for r in measured] and len(measured) == len(expected)
-    paper = mode == "paper"
+    paper = mode == "paper-defaults"
     for figure, (shorter, longer) in (PAPER_APART_MOST if paper else APART_MOST).items():
         here, there = over_seeds(measured, mode, figure).mean, over_seeds(expected, mode, figure).mean
         assert -shorter <= here / there - 1 <= longer, f"{figure}: measured {here:.3f} s, simulated {there:.3f} s"

@@ -255,7 +255,7 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: parse_rate("300"), "--link 300: write a number and kbit"),
         (lambda: Scale(link_bits_per_s=1e3), "--link 0.001mbit: use 1mbit"),
         (lambda: Scale(time=0), "--time-scale 0: use"),
-        (lambda: parse_modes("fifo,fast"), "'fast' is none of fifo, dscp, dscp-size, static, paper, mfs"),
+        (lambda: parse_modes("fifo,fast"), "'fast' is none of fifo, dscp, dscp-size, static, paper, paper-defaults, mfs"),
         (lambda: parse_seeds("1,two"), "--seed 1,two: use whole numbers"),
         (lambda: Scenario(rate=0), "--rate 0: must be above 0"),
         (lambda: Scenario(duration_s=float("nan")), "--duration nan"),
@@ -266,7 +266,7 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: Scenario(fetch="late"), "--fetch late: use one of batch, loaded"),
         (
             lambda: parse_modes("mfs+slow"),
-            "'mfs+slow' is none of fifo, dscp, dscp-size, static, paper, mfs, alone or with",
+            "'mfs+slow' is none of fifo, dscp, dscp-size, static, paper, paper-defaults, mfs, alone or with",
         ),
         (lambda: parse_modes("mfs", scheduler="best"), "--scheduler best: use one of fcfs, edf"),
         (lambda: parse_modes("mfs", reuse="never"), "--reuse never: use one of always, slo, cost"),
