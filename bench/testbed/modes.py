@@ -33,7 +33,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     reuse: str = "always"
     """Whether reused KV is fetched or computed again: one of REUSE."""
     loads_alone: bool = False
-    """Whether a load whose request queues is announced as a batch of one, so that variant `paper` ranks it by deadline."""
+    """Whether loads of queued requests are announced as batches of one, so that variant `paper` ranks them."""
     by_backlog: bool = False
     """Whether a request's decode worker is chosen as it arrives, by what the workers' ports owe."""
     apart: bool = True

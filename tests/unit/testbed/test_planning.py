@@ -255,7 +255,10 @@ def test_rates_are_read(text: str, bits: float) -> None:
         (lambda: parse_rate("300"), "--link 300: write a number and kbit"),
         (lambda: Scale(link_bits_per_s=1e3), "--link 0.001mbit: use 1mbit"),
         (lambda: Scale(time=0), "--time-scale 0: use"),
-        (lambda: parse_modes("fifo,fast"), "'fast' is none of fifo, dscp, dscp-size, static, paper, paper-defaults, mfs"),
+        (
+            lambda: parse_modes("fifo,fast"),
+            "'fast' is none of fifo, dscp, dscp-size, static, paper, paper-defaults, mfs",
+        ),
         (lambda: parse_seeds("1,two"), "--seed 1,two: use whole numbers"),
         (lambda: Scenario(rate=0), "--rate 0: must be above 0"),
         (lambda: Scenario(duration_s=float("nan")), "--duration nan"),
