@@ -26,8 +26,10 @@ from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Election
 from mfsd.coordinator.etcd import Etcd
 from mfsd.coordinator.process import GC_THRESHOLDS
-from mfsd.coordinator.service import Service, Session, new_server
+from mfsd.coordinator.server import new_server
+from mfsd.coordinator.service import Service
 from mfsd.coordinator.settings import Settings
+from mfsd.coordinator.stream import Session
 from mfsd.coordinator.turns import PAUSE_S
 from mfsd.node.link_interface import BatchSummary, Identity
 from mfsd.node.link_state import LinkState

@@ -52,7 +52,7 @@ def serve(options: Options, config: Config) -> int:
     """Runs until a signal; returns the process's exit code."""
     try:
         from mfsd.coordinator.process import run
-        from mfsd.coordinator.service import CannotListen
+        from mfsd.coordinator.server import CannotListen
     except ImportError as error:
         click.echo(f"mfsd: --coordinator needs grpcio and protobuf ({error}): pip install grpcio protobuf", err=True)
         return EXIT_CANNOT_START

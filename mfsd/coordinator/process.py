@@ -12,7 +12,8 @@ from typing import Protocol
 from mfsd.coordinator.election import Alone, Election, Electorate, Logger
 from mfsd.coordinator.etcd import Etcd
 from mfsd.coordinator.following import follow
-from mfsd.coordinator.service import Service, new_server
+from mfsd.coordinator.server import new_server
+from mfsd.coordinator.service import Service
 from mfsd.coordinator.settings import Settings
 from mfsd.proto.certificates import Certificates
 

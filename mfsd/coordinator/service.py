@@ -1,4 +1,4 @@
-"""The gRPC service: streams of daemons on one side, the cluster's state on the other.
+"""The service: streams of daemons on one side, the cluster's state on the other.
 
 Everything runs on one asyncio loop, so an event is handled completely before the next one. A stream's writer takes what
 the state has for its daemon when the stream is ready; changes in between are merged.
@@ -20,25 +20,14 @@ from mfsd.coordinator import messages
 from mfsd.coordinator.cluster import Cluster
 from mfsd.coordinator.election import Electorate, Logger, Role
 from mfsd.coordinator.history import History
-from mfsd.coordinator.identity import identity_problem
 from mfsd.coordinator.ports import PortsExhausted
-from mfsd.coordinator.promises import PromisesOf
 from mfsd.coordinator.relay import NotAsked, Questions
 from mfsd.coordinator.settings import Settings
+from mfsd.coordinator.stream import Context, Refused, Session, check_ports, read_hello
 from mfsd.coordinator.turns import Turns
 from mfsd.proto import mfs_pb2 as pb
-from mfsd.proto.certificates import Certificates, server_credentials
-from mfsd.proto.wire import (
-    CHANNEL_OPTIONS,
-    NAME_LENGTH_MAX,
-    PROTOCOL,
-    PROTOCOL_OLDEST,
-    SERVICE,
-    TlsFiles,
-    is_name,
-)
+from mfsd.proto.wire import PROTOCOL
 
-HELLO_S = 5.0
 SILENT_HEARTBEATS = 3
 SILENT_MIN_NS = 1_000_000_000
 """A daemon that is silent for this many heartbeats, and for this long, counts as lost."""
@@ -48,53 +37,6 @@ PROMISES_SHARE = 0.05
 """Promises are sent at most every PROMISES_S, and take at most this share of the time."""
 REMEMBER_S = 5.0
 """Interval of the samples for the history."""
-
-Context = grpc.aio.ServicerContext[pb.FromNode, bytes]
-
-
-class Refused(Exception):
-    """Ends the stream with this reason."""
-
-    def __init__(self, code: pb.Refusal.Code, reason: str) -> None:
-        self.code = code
-        super().__init__(reason)
-
-
-class Session:
-    """One daemon's stream."""
-
-    def __init__(self, hello: pb.Hello, address: str, context: Context) -> None:
-        self.hello = hello
-        self.node = hello.node
-        self.address = address
-        self.context = context
-        self.ports: list[int] = []
-        """The stream's port numbers -> the cluster's."""
-        self.wake = asyncio.Event()
-        self.control: list[pb.ToNode] = []
-        """Messages to be sent before any order."""
-        self.welcomed_term = 0
-        """0: standing by."""
-        self.reader: asyncio.Task[None] | None = None
-        self.waits_for_it = False
-        """Whether the reader waits for the next message, so that none is being processed."""
-        self.unanswered = 0
-        """Heartbeats that have become due since its last message."""
-        self.received_ns = 0
-        self.lag_ns = 0
-        self.epoch_applied = 0
-        self.epoch_sent = 0
-        """Epoch of the last order that was written."""
-        self.refused: Refused | None = None
-        self.promises = PromisesOf()
-
-    def send(self, message: pb.ToNode) -> None:
-        self.control.append(message)
-        self.wake.set()
-
-    def end(self, code: pb.Refusal.Code, reason: str) -> None:
-        self.refused = Refused(code, reason)
-        self.wake.set()
 
 
 class Service:
@@ -182,7 +124,7 @@ class Service:
         session: Session | None = None
         tasks: list[asyncio.Task[None]] = []
         try:
-            session = await self._hello(context)
+            session = await read_hello(context, self.settings.tls is not None)
             self._add(session)
             session.reader = asyncio.create_task(self._read(session))
             tasks = [session.reader, asyncio.create_task(self._write(session))]
@@ -204,34 +146,6 @@ class Service:
             finally:  # the call may be cancelled during this wait
                 if session is not None:
                     self._remove(session)
-
-    async def _hello(self, context: Context) -> Session:
-        try:
-            message = await asyncio.wait_for(context.read(), HELLO_S)
-        except (asyncio.TimeoutError, TimeoutError) as error:
-            raise Refused(pb.Refusal.HELLO, f"no hello message within {HELLO_S:g} s") from error
-        if not isinstance(message, pb.FromNode) or message.WhichOneof("kind") != "hello":
-            raise Refused(pb.Refusal.HELLO, "the first message must be a hello message")
-        hello = message.hello
-        if hello.protocol < PROTOCOL_OLDEST or hello.protocol_oldest > PROTOCOL:
-            raise Refused(
-                pb.Refusal.PROTOCOL,
-                f"mfsd {hello.version} speaks protocols {hello.protocol_oldest} to {hello.protocol}, this coordinator "
-                f"speaks {PROTOCOL_OLDEST} to {PROTOCOL}: upgrade the older of the two",
-            )
-        if not (1 <= len(hello.node) <= 253 and hello.node.isprintable()):
-            raise Refused(
-                pb.Refusal.HELLO,
-                "the node name is empty, longer than 253 characters, or has unprintable characters: set [cluster] node",
-            )
-        if not is_name(hello.version):
-            raise Refused(pb.Refusal.HELLO, "the version in the hello message is invalid: is the client an mfsd?")
-        if self.settings.tls is not None:
-            problem = identity_problem(hello.node, context.auth_context())
-            if problem is not None:
-                raise Refused(pb.Refusal.HELLO, problem)
-        _check_ports(hello.ports, 0)  # now, because an error in one stream must not surface in a change of roles
-        return Session(hello, context.peer(), context)
 
     def _add(self, session: Session) -> None:
         before = self.sessions.get(session.node)
@@ -320,7 +234,7 @@ class Service:
         """Applies one report that arrived at that time, one event in each step."""
         yield
         now_ns = self._clock_ns()
-        _check_ports(report.ports, len(session.ports))
+        check_ports(report.ports, len(session.ports))
         try:
             self._number_ports(session, report.ports)
         except PortsExhausted as error:
@@ -570,52 +484,3 @@ class Service:
         """Sends the daemons elsewhere."""
         for session in self.sessions.values():
             session.end(pb.Refusal.STOPPING, "this coordinator is shutting down")
-
-
-def _check_ports(ports: messages.Ports, first: int) -> None:
-    """Raises Refused if the ports do not count up from `first` or have no valid name."""
-    for number, port in enumerate(ports, first):
-        if port.number != number:
-            raise Refused(pb.Refusal.HELLO, "port numbers must count up from 0: is the client an mfsd?")
-        if not is_name(port.name):
-            raise Refused(pb.Refusal.HELLO, f"a port name may have at most {NAME_LENGTH_MAX} characters, all printable")
-
-
-class CannotListen(Exception):
-    """``str()`` gives the address and the remedy."""
-
-
-def new_server(service: Service, listen: str, tls: TlsFiles | None, log: Logger) -> tuple[grpc.aio.Server, int]:
-    """Returns a server, not started, and the port that it is bound to. Raises CannotListen or TlsError."""
-    server = grpc.aio.server(options=(*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)))
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Link": grpc.stream_stream_rpc_method_handler(service.link, request_deserializer=pb.FromNode.FromString),
-        "Status": grpc.unary_unary_rpc_method_handler(
-            service.status,
-            request_deserializer=pb.StatusRequest.FromString,
-            response_serializer=pb.StatusReply.SerializeToString,
-        ),
-        "Ask": grpc.unary_stream_rpc_method_handler(
-            service.ask,
-            request_deserializer=pb.AskRequest.FromString,
-            response_serializer=pb.AskReply.SerializeToString,
-        ),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    try:
-        if tls is not None:
-            port = server.add_secure_port(listen, server_credentials(Certificates(tls, log)))
-        else:
-            port = server.add_insecure_port(listen)
-            log.warning(
-                "nodes-not-authenticated",
-                listen=listen,
-                problem="any client that can reach this port can report as any node and replace its daemon",
-                remedy="set ca, certificate and key in [coordinator], or restrict the port to a management network",
-            )
-    except RuntimeError as error:
-        raise CannotListen(
-            f"cannot listen on {listen}: another process may use the port, or the address may not be this host's; "
-            "choose another one with --listen"
-        ) from error
-    return server, port
