@@ -14,7 +14,7 @@ from bench.testbed.scenario import WORKLOADS, Scenario
 from mfsd.policy.types import Stage
 
 
-def test_the_record_is_of_seeds_that_are_never_run_and_of_every_mode_of_its_day(tmp_path: Path) -> None:
+def test_the_record_is_of_seeds_that_are_never_run_and_of_every_mode(tmp_path: Path) -> None:
     plan = load_plan()
     assert plan.planning_seeds == list(PLANNING_SEEDS) and plan.run_seeds == list(range(1, 11))
     assert not set(plan.planning_seeds) & set(plan.run_seeds)
