@@ -14,74 +14,80 @@ from bench.sim.policies import Policy, pack, register
 from bench.sim.states import Flow
 
 
-class Link:
-    """The coflows on one link that have no place yet, by deadline and by work; both orders are made when first asked
-    for, since most links never are the busiest one."""
+class Links:
+    """The work on every link of the coflows that have no place yet. The coflows of a link are sorted when it is first
+    asked for them, since most links never are the busiest one."""
 
-    def __init__(self) -> None:
-        self.load_s = 0.0
-        self.users: dict[Flow, float] = {}
-        """Coflow -> seconds of work here."""
-        self._by_deadline: list[Flow] | None = None
-        self._by_work: list[Flow] | None = None
+    def __init__(self, demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> None:
+        self.demands, self._time_left = demands, time_left
+        self.left = dict.fromkeys(demands)
+        self.load: dict[int, float] = {}
+        users: dict[int, list[Flow]] = {}
+        for flow, work in demands.items():
+            for link, seconds in work.items():
+                if link in users:
+                    self.load[link] += seconds
+                    users[link].append(flow)
+                else:
+                    self.load[link] = seconds
+                    users[link] = [flow]
+        self._users = users
+        self._by_deadline: dict[int, list[Flow]] = {}
+        self._by_work: dict[int, list[Flow]] = {}
+        self._busiest = [(-load, link) for link, load in self.load.items()]
+        heapify(self._busiest)
 
-    def latest(self, time_left: dict[Flow, float]) -> Flow:
-        if self._by_deadline is None:
-            self._by_deadline = sorted(self.users, key=lambda f: (time_left[f], f.sequence))
-        return self._last(self._by_deadline)
+    def busiest(self) -> int:
+        """Loads only fall, so an entry that is too high is corrected when it gets to the top."""
+        heap, load = self._busiest, self.load
+        while heap[0][0] != -load[heap[0][1]]:
+            heapreplace(heap, (-load[heap[0][1]], heap[0][1]))
+        return heap[0][1]
 
-    def largest(self) -> Flow:
-        if self._by_work is None:
-            self._by_work = sorted(self.users, key=lambda f: (self.users[f], f.sequence))
-        return self._last(self._by_work)
+    def latest(self, link: int) -> Flow | None:
+        """Returns the coflow with the latest deadline; None if the link has no coflows left."""
+        if link not in self._by_deadline:
+            time_left = self._time_left
+            self._by_deadline[link] = sorted(self._users[link], key=lambda f: (time_left[f], f.sequence))
+        return self._last(self._by_deadline[link])
 
-    def _last(self, ordered: list[Flow]) -> Flow:
-        while ordered[-1] not in self.users:
+    def largest(self, link: int) -> Flow | None:
+        """Returns the coflow with the most work there."""
+        if link not in self._by_work:
+            demands = self.demands
+            self._by_work[link] = sorted(self._users[link], key=lambda f: (demands[f][link], f.sequence))
+        return self._last(self._by_work[link])
+
+    def _last(self, ordered: list[Flow]) -> Flow | None:
+        while ordered and ordered[-1] not in self.left:
             ordered.pop()
-        return ordered[-1]
+        return ordered[-1] if ordered else None
 
     def remove(self, flow: Flow) -> None:
-        self.load_s -= self.users.pop(flow)
+        del self.left[flow]
+        load = self.load
+        for link, seconds in self.demands[flow].items():
+            load[link] -= seconds
 
 
 def admit(demands: dict[Flow, dict[int, float]], time_left: dict[Flow, float]) -> tuple[list[Flow], list[Flow]]:
     """Returns (accepted in order, rejected), given seconds of work per link and until each deadline."""
-    links: dict[int, Link] = {}
-    for flow, work in demands.items():
-        for number, seconds in work.items():
-            link = links.setdefault(number, Link())
-            link.load_s += seconds
-            link.users[flow] = seconds
-    busiest = [(-link.load_s, number) for number, link in links.items()]
-    heapify(busiest)
-    left = dict.fromkeys(demands)
+    links = Links(demands, time_left)
     accepted: list[Flow] = []
     rejected: list[Flow] = []
-    while left:
-        number = _top(busiest, links)
-        link = links[number]
-        if not link.users:
-            accepted.extend(sorted(left, key=lambda f: -time_left[f]))
+    while links.left:
+        link = links.busiest()
+        last = links.latest(link)
+        if last is None:
+            accepted.extend(sorted(links.left, key=lambda f: -time_left[f]))
             break
-        last = link.latest(time_left)
-        if link.load_s <= time_left[last]:
+        if links.load[link] <= time_left[last]:
             accepted.append(last)
         else:
-            last = link.largest()
+            last = links.largest(link) or last
             rejected.append(last)
-        del left[last]
-        for other in demands[last]:
-            links[other].remove(last)
+        links.remove(last)
     return accepted[::-1], rejected
-
-
-def _top(busiest: list[tuple[float, int]], links: dict[int, Link]) -> int:
-    """Returns the busiest link. Loads only fall, so an entry that is too high is corrected when it gets to the top."""
-    while True:
-        load, number = busiest[0]
-        if load == -links[number].load_s:
-            return number
-        heapreplace(busiest, (-links[number].load_s, number))
 
 
 @register("dcoflow")
@@ -91,6 +97,7 @@ class DCoflow(Policy):
     def __init__(self, simulation) -> None:  # type: ignore[no-untyped-def]
         super().__init__(simulation)
         self.rejected: set[Flow] = set()
+        self.links: dict[Flow, list[tuple[int, float, float]]] = {}
 
     def order(self, flow: Flow) -> int:
         if flow.state is None:
@@ -103,6 +110,14 @@ class DCoflow(Policy):
 
     def flow_ended(self, flow: Flow) -> None:
         self.rejected.discard(flow)
+        self.links.pop(flow, None)
+
+    def _links(self, flow: Flow) -> list[tuple[int, float, float]]:
+        """Returns the flow's links, its share of each, and their capacities."""
+        if flow not in self.links:
+            capacities = self.simulation.cluster.topology.capacities
+            self.links[flow] = [(k, share, capacities[k]) for k, share in flow.path.shares.items()]
+        return self.links[flow]
 
     def tick(self) -> None:
         simulation = self.simulation
@@ -113,12 +128,11 @@ class DCoflow(Policy):
             )
         for unit in range(len(simulation.queues)):
             present.extend(simulation.queued_reuse(unit))
-        capacities = simulation.cluster.topology.capacities
         demands, time_left = {}, {}
         for flow in present:
             left = simulation.network.remaining(flow)
             if left > 0 and flow.state is not None:
-                demands[flow] = {k: left * share / capacities[k] for k, share in flow.path.shares.items()}
+                demands[flow] = {k: left * share / capacity for k, share, capacity in self._links(flow)}
                 time_left[flow] = flow.state.request.deadline_s - simulation.now
         self.rejected = set(admit(demands, time_left)[1])
         for flow in present:
