@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from mfsd.cli.ctl import main
 from mfsd.serve.learn import model as models
-from mfsd.serve.learn.features import FEATURES, CallInfo, calls_of, vector
+from mfsd.serve.learn.features import FEATURES, CallInfo, Sessions, calls_of, vector
 from mfsd.serve.learn.model import Model, ModelError, Predictor, calibrated, read, write
 from mfsd.serve.learn.prior import UNKNOWN_TOKENS, Prior
 from mfsd.serve.learn.rows import RequestRow, RowsError, checked, read_rows
@@ -230,6 +230,18 @@ def test_features_know_only_what_came_before() -> None:
     assert calls[2].new_tokens == max(0, rows[2].input_length - rows[0].input_length - rows[0].output_length)
     numbers = vector(calls[0]._replace(role="unknown"), ("planner", "writer"))
     assert len(numbers) == len(FEATURES) and numbers[0] != numbers[0], "a role that was not learned is missing"
+
+
+def test_sessions_that_ended_a_call_the_longest_ago_are_forgotten() -> None:
+    sessions = Sessions(most=2)
+    rows = {name: RequestRow(session_id=name, timestamp=0, input_length=9, output_length=5) for name in "abc"}
+    for name in "aabac":
+        sessions.ended(rows[name])
+    assert [sessions.call(rows[name]).position for name in "abc"] == [3, 0, 1]
+    assert sessions.call(rows["b"]).previous_output_tokens is None
+    for number in range(100):
+        sessions.ended(msgspec.structs.replace(rows["a"], role=str(number)))
+    assert sessions.call(rows["a"]).position == 103 and len(sessions) == 2
 
 
 def test_calibration_is_linear_between_points_and_flat_beyond() -> None:
