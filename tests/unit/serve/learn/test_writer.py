@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import resource
 import stat
 import threading
@@ -98,9 +99,15 @@ def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, content: bytes)
     assert str(path) in warning and "does not hold recorded requests" in warning and path.read_bytes() == content
 
 
-def test_a_full_disk_is_reported_once_and_leaves_whole_rows() -> None:
-    (warning,) = written(Path("/dev/full"), [row(1)])
-    assert warning.startswith("/dev/full: No space left on device; ")
+def test_a_full_disk_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "WRITE_S", 0.001)
+    warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
+    writer = RowWriter(Path("/dev/full"), warnings.put)
+    writer.add(row(1))
+    assert warnings.get(timeout=60).startswith("/dev/full: No space left on device; ")
+    writer.add(row(2))
+    writer.close()
+    assert warnings.empty()
 
 
 @pytest.fixture
@@ -114,7 +121,8 @@ def small_files() -> Iterator[int]:
 
 
 def test_rows_that_fit_only_in_part_are_left_out(tmp_path: Path, small_files: int) -> None:
-    path, warnings = tmp_path / "requests.jsonl", []
+    path = tmp_path / "requests.jsonl"
+    warnings: list[str] = []
     line = msgspec.json.encode(row(1)) + b"\n"
     path.write_bytes(line * (small_files // len(line)))
     size = path.stat().st_size
