@@ -52,7 +52,7 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + 'api_key_file = "/nowhere/key"\n', "replicas[0].api_key_file is /nowhere/key: No such file"),
         (ONE + 'api_key_file = "/dev/null"\n', "use a file that contains only the key"),
         (ONE + '[predict]\nmodel = "/nowhere/m"\n', "predict.model: /nowhere/m: No such file or directory; learn one"),
-        (ONE + '[predict]\nmodel = "/etc/hostname"\n', "predict.model: /etc/hostname: no model of output lengths"),
+        (ONE + '[predict]\nmodel = "/etc/passwd"\n', "predict.model: /etc/passwd: no model of output lengths"),
         (ONE + '[predict]\nrecord = "a\\u0000b"\n', "record has a zero byte"),
         (ONE + '[predict]\nmodels = "m"\n', "`models`; did you mean model?"),
         (ONE + "[residency]\nidle_s = nan\n", "idle_s is nan"),
