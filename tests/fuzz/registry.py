@@ -28,6 +28,7 @@ TARGETS: dict[str, Target] = {
     "daemon-link": Target(lambda: cluster.TO_NODE, cluster.link, 1000),
     "daemon-connection": Target(connection.conversations, connection.received, 1000),
     "endpoint-picker": Target(lambda: gateway.STREAMS, gateway.picker, 400),
+    "answers": Target(lambda: gateway.ANSWERS, gateway.answers, 2000),
     "environment": Target(lambda: shim.GOOD, shim.environment, 100),
     "configuration": Target(lambda: files.CONFIGURATIONS, files.configuration, 400),
     "engine-status": Target(lambda: files.STATUSES, files.engine_status, 1000),

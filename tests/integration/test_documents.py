@@ -7,6 +7,7 @@ GPU. What another test runs with more care is named here, so that no command is 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shlex
@@ -70,7 +71,7 @@ def shell(line: str, expected: set[int]) -> None:
 
 
 def furnish(folder: Path) -> None:
-    """Loopback, the pages' host names, the programs, the stand-ins, and the pages' file."""
+    """Loopback, the pages' host names, the programs, the stand-ins, the pages' files, and requests to learn from."""
     ip("link", "set", "dev", "lo", "up")
     hosts = folder / "hosts"
     hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in ("localhost", *NAMES)))
@@ -84,6 +85,11 @@ def furnish(folder: Path) -> None:
     os.environ["RUNTIME"] = str(folder)
     (folder / "mfsd.toml").write_text("")
     (folder / "gateway.toml").write_text('[[replicas]]\nurl = "http://127.0.0.1:8001"\n')
+    rows = (
+        {"session_id": number // 4, "timestamp": number, "input_length": 100 * number, "output_length": number % 90}
+        for number in range(400)
+    )
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.chdir(folder)
 
 

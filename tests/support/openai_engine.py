@@ -56,7 +56,7 @@ class Engine:
     async def whole(self, seen: dict[str, Any]) -> web.Response:
         await self.hold(seen, 0)
         body = seen["body"]
-        fields: dict[str, Any] = {"object": "text_completion", "choices": [{"index": 0, "text": "a b"}]}
+        fields: dict[str, Any] = {"object": "text_completion", "choices": [choice(body)], **usage(body)}
         asked = body.get("kv_transfer_params") or {}
         if asked.get("do_remote_decode") and "transfer_id" not in asked:
             fields["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": "P", "remote_port": 1}
@@ -69,6 +69,8 @@ class Engine:
             await self.hold(seen, number)
             event = {"object": "text_completion", "choices": [{"index": 0, "text": f"t{number} "}]}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        if (seen["body"].get("stream_options") or {}).get("include_usage"):
+            await response.write(b"data: " + json.dumps({"choices": [], **usage(seen["body"])}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
 
@@ -96,6 +98,19 @@ class Engine:
         values = {"num_requests_running": running, "num_requests_waiting": 0, "kv_cache_usage_perc": 0.25}
         cache = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="512"} 1.0\n'
         return web.Response(text=cache + "".join(f"vllm:{name}{labels} {value}\n" for name, value in values.items()))
+
+
+def choice(body: dict[str, Any]) -> dict[str, Any]:
+    """Of a whole answer. `calls` in the request: it calls a tool."""
+    if "messages" not in body:
+        return {"index": 0, "text": "a b"}
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}] if body.get("calls") else []
+    return {"index": 0, "message": {"role": "assistant", "content": "a b", "tool_calls": calls}}
+
+
+def usage(body: dict[str, Any]) -> dict[str, Any]:
+    """As if the answer had as many tokens as `tokens` in the request says; nothing where the request has none."""
+    return {"usage": {"prompt_tokens": 3, "completion_tokens": body["tokens"]}} if "tokens" in body else {}
 
 
 def serve(engine: Engine, port: int) -> None:

@@ -26,6 +26,7 @@ Each line of the requests is a JSON object with session_id, timestamp (s),
 input_length and output_length (tokens), and where known role,
 tools (how many the call may use), after_tool, tool_call (true or false) and
 group (sessions that belong together). Requests of a session are in order of time.
+A gateway records them, and predicts with the model ([predict] of its configuration).
 Training needs the extra "learn": pip install 'mfsd[learn]'.
 """,
 )

@@ -74,6 +74,8 @@ def application(settings: GatewaySettings, log: Log, made: list[Gateway]) -> App
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await gateway().residents.close()
+                if (predictions := gateway().predictions) is not None:
+                    predictions.close()
 
     async def models(_: Request) -> Response:
         data = [_model(name, card) for name, card in gateway().replicas.models().items()]

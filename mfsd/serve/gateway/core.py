@@ -14,11 +14,12 @@ from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.metrics import Metrics
 from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.poll import Log, Poller
+from mfsd.serve.gateway.predict import Predictions
 from mfsd.serve.gateway.reconnect import Reconnect
 from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.residents import Residents
 from mfsd.serve.gateway.responses import Responses
-from mfsd.serve.gateway.settings import GatewaySettings
+from mfsd.serve.gateway.settings import GatewaySettings, Predict
 from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 from mfsd.serve.gateway.upstream import Upstream
 from mfsd.serve.history import Programs
@@ -44,6 +45,7 @@ class Gateway:
         self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
         self.admission.starts = self.residents.wanted
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
+        self.predictions = Predictions(settings.predict, self.metrics, log) if settings.predict != Predict() else None
         self.reconnect = Reconnect(log, self.down, self.admission.wake)
         self.ongoing: set[Ongoing] = set()
         """Requests whose answer is not complete yet."""

@@ -13,7 +13,9 @@ from mfsd.serve.gateway import pd
 from mfsd.serve.gateway.admission import NoPlace
 from mfsd.serve.gateway.answer import Refused
 from mfsd.serve.gateway.core import Gateway
+from mfsd.serve.gateway.predict import Asked, Predictions
 from mfsd.serve.gateway.prompt import Prompt, prompt_of
+from mfsd.serve.gateway.usage import AnswerReader
 from mfsd.serve.gateway.xargs import Headers, words_of, written
 from mfsd.serve.promise import Wanted, Words
 from mfsd.serve.settings import NO_TIER
@@ -89,7 +91,7 @@ def encoded(body: dict[str, Any]) -> bytes:
 
 
 class Exchange:
-    __slots__ = ("began_s", "body", "call", "headers", "path", "prompt", "request_id", "wanted", "words")
+    __slots__ = ("asked", "began_s", "body", "call", "headers", "path", "prompt", "request_id", "wanted", "words")
 
     def __init__(self, path: str, headers: Headers, body: dict[str, Any]) -> None:
         self.path, self.headers, self.body = path, headers, body
@@ -98,6 +100,8 @@ class Exchange:
         self.call = Call()
         self.prompt = Prompt(0, 0)
         self.wanted, self.words = Wanted(), Words()
+        self.asked: Asked | None = None
+        """What predictions know of it; None: it is none of theirs."""
 
     def read(self, gateway: Gateway) -> None:
         """Reads the words of the request."""
@@ -125,6 +129,25 @@ class Exchange:
             deadline_ns=None if wanted.ttft_s is None else now_ns + int(wanted.ttft_s * 1e9),
             kv_bytes=self.prompt.tokens * gateway.settings.kv.bytes_per_token,
         )
+        if gateway.predictions is not None:
+            self._predict(gateway.predictions)
+
+    def _predict(self, predictions: Predictions) -> None:
+        wanted, call = self.wanted, self.call
+        self.asked = predictions.asked(self.path, self.body, wanted, call.program, call.prompt_tokens, self.request_id)
+        if self.asked is not None and self.asked.predicted_tokens is not None:
+            self.wanted = wanted._replace(expected_output_tokens=self.asked.predicted_tokens)
+
+    def answer_reader(self, stream: bool) -> AnswerReader | None:
+        """Returns what reads the answer; None if it needs no reader."""
+        return AnswerReader(self.path, stream) if self.asked is not None else None
+
+    def answered(self, gateway: Gateway, reader: AnswerReader | None) -> None:
+        """Handles the end of a complete answer."""
+        if reader is None or self.asked is None or gateway.predictions is None:
+            return
+        if (produced := reader.end()) is not None:
+            gateway.predictions.ended(self.asked, produced)
 
     def for_engine(self, body: dict[str, Any], waited_s: float) -> bytes:
         """Returns the body for the engine, with the words. NotUsable."""

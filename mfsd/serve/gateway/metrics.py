@@ -7,6 +7,7 @@ import contextlib
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 ANSWER_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+ERROR_BUCKETS_TOKENS = (4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16_384)
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
 
 
@@ -61,6 +62,7 @@ class Metrics:
         self.duration = _answer_times(
             "duration", "From a request's arrival to the end of its answer, or until the client leaves.", registry
         )
+        self.prediction_error = _prediction_error(registry)
         self.ready = Gauge(
             "mfs_gateway_ready", "Whether a replica answers, or is one that requests start.", registry=registry
         )
@@ -96,3 +98,13 @@ class Metrics:
 
 def _answer_times(name: str, text: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(f"mfs_gateway_{name}_seconds", text, ("tier",), buckets=ANSWER_BUCKETS_S, registry=registry)
+
+
+def _prediction_error(registry: CollectorRegistry) -> Histogram:
+    return Histogram(
+        "mfs_gateway_prediction_error_tokens",
+        "How far expected lengths of answers were off: by the learned model, and by the mean that engines keep.",
+        ("by",),
+        buckets=ERROR_BUCKETS_TOKENS,
+        registry=registry,
+    )

@@ -29,6 +29,7 @@ from mfsd.serve.gateway.ongoing import Ongoing
 from mfsd.serve.gateway.prompt import Prompt
 from mfsd.serve.gateway.settings import ExtProc
 from mfsd.serve.gateway.turn import Turn
+from mfsd.serve.gateway.usage import AnswerReader
 from mfsd.serve.gateway.xargs import written
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -70,6 +71,7 @@ class _Request:
         self._events = False
         self._exchange: Exchange | None = None
         self._turn: Turn | None = None
+        self._reader: AnswerReader | None = None
         self._outcome = ""
         self._ongoing = Ongoing()
 
@@ -289,6 +291,8 @@ class _Request:
             if (status := headers.get(b":status", b"")).isdigit() and len(status) == 3:
                 turn.answered(int(status))
         self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self._exchange is not None and headers.get(b":status") == b"200":
+            self._reader = self._exchange.answer_reader(self._events)
         if found.end_of_stream:
             self._complete()
         elif self._out == pb.NONE:  # no more messages come until the stream ends
@@ -307,6 +311,8 @@ class _Request:
         if self._turn is not None:
             self._turn.first_byte(learn=self._events)
             self._turn.replica.seen()
+            if self._reader is not None:
+                self._reader.part(part.body)
         if part.end_of_stream:
             self._complete()
         if self._out == pb.FULL_DUPLEX_STREAMED:
@@ -321,6 +327,8 @@ class _Request:
             self._turn.first_byte()
             self._turn.end(self._outcome == "failed")
             self._turn = None
+            if self._exchange is not None:
+                self._exchange.answered(self._gateway, self._reader)
             self._outcome = self._outcome or "answered"
 
     def _over(self) -> None:

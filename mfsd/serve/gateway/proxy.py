@@ -175,7 +175,7 @@ class Proxy:
             return await self._failed(answer, error)
         failed = True
         try:
-            await self._relay(gateway, answer, turn)
+            await self._relay(gateway, exchange, answer, turn)
             failed = False
         except FAILED as error:
             return await self._failed(answer, error)
@@ -190,14 +190,19 @@ class Proxy:
         await answer.failed(engine_lost(in_a_line(error)))
         return "failed"
 
-    async def _relay(self, gateway: Gateway, answer: Answer, turn: Turn) -> None:
+    async def _relay(self, gateway: Gateway, exchange: Exchange, answer: Answer, turn: Turn) -> None:
         response = turn.response
         assert response is not None
         headers = headers_back(response, turn.replica)
         keeps = self._path == responses.PATH and response.status == 200
-        if response.content_type != "text/event-stream":
+        streams = response.content_type == "text/event-stream"
+        reader = exchange.answer_reader(streams) if response.status == 200 else None
+        if not streams:
             turn.first_byte()
             content = await content_of(response, turn.replica)
+            if reader is not None:
+                reader.part(content)
+                exchange.answered(gateway, reader)
             if keeps:
                 gateway.responses.learn(content, turn.replica.name)
             await answer.whole(response.status, headers, content)
@@ -208,7 +213,10 @@ class Proxy:
             turn.replica.seen()
             if keeps:
                 keeps = not gateway.responses.learn_stream(events, turn.replica.name)
+            if reader is not None:
+                reader.part(events)
             await answer.part(events)
+        exchange.answered(gateway, reader)
         await answer.end()
 
     # ---- prefill and decode apart ------------------------------------------------------------------------------------

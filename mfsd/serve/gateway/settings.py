@@ -13,6 +13,8 @@ import msgspec
 
 from mfsd.policy.route import QueueOrder, Role, RouteConfig, Router
 from mfsd.proto.wire import TlsFiles, address_problem
+from mfsd.serve.learn.model import ModelError, Predictor
+from mfsd.serve.learn.model import read as read_model
 from mfsd.serve.settings import NO_TIER, Settings, SettingsError, Tier, check_tiers, explained
 
 REQUESTS_MAX: Final = 256
@@ -64,6 +66,13 @@ def _check_key(number: int, replica: ReplicaSettings) -> None:
         key_in(Path(replica.api_key_file))
     except ValueError as error:
         raise ValueError(f"replicas[{number}].api_key_file is {error}") from None
+
+
+def _check_model(path: str) -> None:
+    try:
+        Predictor(read_model(Path(path)))
+    except ModelError as error:
+        raise ValueError(f"predict.model: {error}") from None
 
 
 class Connector(str, Enum):
@@ -263,6 +272,23 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _host_and_port(self.listen)
 
 
+class Predict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long answers will be, learned from requests that have ended."""
+
+    model: str = ""
+    """File that `mfsctl learn` wrote. Requests that do not name `expected_output_tokens` get it from there, never more
+    than their own limit; needs LightGBM (`mfsd[learn]`). Empty: none is predicted."""
+    record: str = ""
+    """File to which each request that has ended is added, for `mfsctl learn --requests`: lengths, role and tool use,
+    no text. At 64 MiB it becomes FILE.1 in place of the one before. Each gateway needs its own. Empty: none is
+    recorded."""
+
+    def __post_init__(self) -> None:
+        for field in ("model", "record"):
+            if "\0" in getattr(self, field):
+                raise ValueError(f"{field} has a zero byte: use the path of a file")
+
+
 class ExtProc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An endpoint picker for a proxy (Envoy, a Kubernetes gateway), beside `listen`."""
 
@@ -311,6 +337,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disaggregation: Disaggregation = Disaggregation()
     residency: Residency = Residency()
     metrics: Metrics = Metrics()
+    predict: Predict = Predict()
     ext_proc: ExtProc = ExtProc()
     default: Tier = Tier()
     """What requests without a tier are promised: `ttft_ms`, `tbt_ms`, `ttlt_ms`, `importance`."""
@@ -393,6 +420,8 @@ def read_file(path: Path) -> GatewaySettings:
         for number, replica in enumerate(settings.replicas):
             if replica.api_key_file:
                 _check_key(number, replica)
+        if settings.predict.model:
+            _check_model(settings.predict.model)
         return settings
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name a file that this process may read") from None

@@ -33,6 +33,7 @@ HOP: Final = frozenset(
 NOT_SENT_ON: Final = HOP | {b"host", b"expect", b"accept-encoding", *HEADERS, *OBJECTIVES}
 """Headers that are not passed on. The words of requests go in the body, made safe (`xargs`)."""
 NOT_SENT_BACK: Final = HOP | {b"server", b"date"}
+EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n")
 
 
 def in_a_line(error: BaseException) -> str:
@@ -185,16 +186,16 @@ async def whole_events(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     rest = b""
     async for chunk in answer.content.iter_any():
         rest += chunk
-        if end := _events_end(rest):
+        if end := events_end(rest):
             yield rest[:end]
             rest = rest[end:]
     if rest:
         yield rest
 
 
-def _events_end(text: bytes) -> int:
+def events_end(text: bytes) -> int:
     """Returns the end of the last whole event; 0 if there is none."""
-    return max((at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := text.rfind(mark)) >= 0), default=0)
+    return max((at + len(mark) for mark in EVENT_ENDS if (at := text.rfind(mark)) >= 0), default=0)
 
 
 def headers_back(answer: aiohttp.ClientResponse, replica: LiveReplica) -> list[tuple[bytes, bytes]]:

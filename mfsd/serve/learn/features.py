@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ FEATURES: Final = (
 CATEGORICAL: Final = ("role",)
 TOOL_PROBABILITY: Final = "tool_probability"
 """The additional feature of the regressors of lengths: the result of the classifier."""
+SESSIONS_MAX: Final = 65_536
 
 
 def features_hash() -> str:
@@ -61,11 +63,18 @@ def _or_missing(value: float | None) -> float:
 
 
 class Sessions:
-    """Turns requests, in order of time, into calls: counts positions and remembers the previous calls."""
+    """Turns requests, in order of time, into calls: counts positions and remembers the previous calls.
 
-    def __init__(self) -> None:
-        self._positions: dict[int | str, int] = {}
-        self._before: dict[tuple[int | str, str], tuple[int, RequestRow]] = {}
+    It remembers so many sessions, and so many roles of all sessions together; those that ended a call the longest ago
+    are forgotten and begin anew."""
+
+    def __init__(self, most: int = SESSIONS_MAX) -> None:
+        self._most = most
+        self._positions: OrderedDict[int | str, int] = OrderedDict()
+        self._before: OrderedDict[tuple[int | str, str], tuple[int, RequestRow]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return max(len(self._positions), len(self._before))
 
     def call(self, row: RequestRow) -> CallInfo:
         """Returns the call of a row, without the row's own answer. `ended` makes the answer known to later calls."""
@@ -85,9 +94,12 @@ class Sessions:
         )
 
     def ended(self, row: RequestRow) -> None:
-        self._positions[row.session_id] = self._positions.get(row.session_id, 0) + 1
-        count, _ = self._before.get((row.session_id, row.role), (0, None))
+        self._positions[row.session_id] = self._positions.pop(row.session_id, 0) + 1
+        count, _ = self._before.pop((row.session_id, row.role), (0, row))
         self._before[row.session_id, row.role] = (count + 1, row)
+        for table in (self._positions, self._before):
+            if len(table) > self._most:
+                table.popitem(last=False)
 
 
 def calls_of(rows: Iterable[RequestRow]) -> list[CallInfo]:

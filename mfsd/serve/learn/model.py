@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,9 @@ import msgspec
 
 from mfsd.policy.serve import LengthBounds
 from mfsd.policy.serve.conformal import SHORTEST_TOKENS
-from mfsd.serve.learn.features import CallInfo, features_hash, vector
+from mfsd.serve.learn.features import FEATURES, CallInfo, features_hash, vector
 from mfsd.serve.learn.prior import UNKNOWN_TOOL
+from mfsd.serve.learn.trees import Trees, TreesError
 
 FORMAT: Final = "mfs-output-lengths"
 VERSION: Final = 1
@@ -85,15 +87,16 @@ class Predictor:
         except ImportError as error:
             raise ModelError(f"a learned model needs {error.name}: pip install 'mfsd[learn]'") from error
         try:
-            self._intent = lightgbm.Booster(model_str=model.intent) if model.intent else None
-            self._lengths: dict[str, Any] = {
-                role: lightgbm.Booster(model_str=text) for role, text in model.lengths.items()
-            }
-        except lightgbm.basic.LightGBMError as error:
+            self._intent = Trees(lightgbm, model.intent, len(FEATURES)) if model.intent else None
+            self._lengths = {role: Trees(lightgbm, text, len(FEATURES) + 1) for role, text in model.lengths.items()}
+        except TreesError as error:
             raise ModelError(f"LightGBM cannot read the trees: {error}; learn the model again") from error
 
     def predict(self, call: CallInfo) -> Prediction:
-        return self.predict_all([call])[0]
+        row = vector(call, self._model.roles)
+        score = self._intent.one(row) if self._intent is not None and call.tools else UNKNOWN_TOOL
+        tools = calibrated(self._model.calibration, score) if call.tools else 0.0
+        return Prediction(tools, _tokens(self._lengths[self._regressor(call)].one((*row, tools))))
 
     def predict_all(self, calls: Sequence[CallInfo]) -> list[Prediction]:
         np = self._numpy
@@ -101,13 +104,13 @@ class Predictor:
         table = np.column_stack([self._table(calls), tools])
         tokens = [0.0] * len(calls)
         for role, rows in self._by_regressor(calls).items():
-            for row, logarithm in zip(rows, self._lengths[role].predict(table[rows]), strict=True):
-                tokens[row] = min(OUTPUT_MAX, max(1.0, float(np.expm1(min(float(logarithm), 20.0)))))
+            for row, logarithm in zip(rows, self._lengths[role].all(table[rows]), strict=True):
+                tokens[row] = _tokens(float(logarithm))
         return [Prediction(p, t) for p, t in zip(tools, tokens, strict=True)]
 
     def tool_probabilities(self, calls: Sequence[CallInfo]) -> list[float]:
         """Returns the probability of tool use (Eq 1); 0 without tools."""
-        scores = self._intent.predict(self._table(calls)) if self._intent is not None else [UNKNOWN_TOOL] * len(calls)
+        scores = self._intent.all(self._table(calls)) if self._intent is not None else [UNKNOWN_TOOL] * len(calls)
         return [
             calibrated(self._model.calibration, float(score)) if call.tools else 0.0
             for call, score in zip(calls, scores, strict=True)
@@ -127,8 +130,15 @@ class Predictor:
     def _by_regressor(self, calls: Sequence[CallInfo]) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
         for number, call in enumerate(calls):
-            rows.setdefault(call.role if call.role in self._lengths else "", []).append(number)
+            rows.setdefault(self._regressor(call), []).append(number)
         return rows
+
+    def _regressor(self, call: CallInfo) -> str:
+        return call.role if call.role in self._lengths else ""
+
+
+def _tokens(logarithm: float) -> float:
+    return min(OUTPUT_MAX, max(1.0, math.expm1(min(logarithm, 20.0))))
 
 
 def write(path: Path, model: Model) -> None:

@@ -1,4 +1,5 @@
-"""What proxies send to the gateway's endpoint picker: any sequence of messages on one request's stream."""
+"""What proxies send to the gateway's endpoint picker: any sequence of messages on one request's stream. And the answers
+of engines, where the gateway reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from pathlib import Path
 from mfsd.proto import ext_proc_pb2 as pb
 from mfsd.serve.gateway import picked
 from mfsd.serve.gateway.picker import Picker
+from mfsd.serve.gateway.responses import PATH as RESPONSES
 from mfsd.serve.gateway.settings import Admission, GatewaySettings, ReplicaSettings
+from mfsd.serve.gateway.usage import CHAT, COMPLETIONS, TOKENS_MAX, AnswerReader
 from mfsd.serve.settings import Tier
 from tests.fuzz.inputs import BETWEEN, messages
 from tests.fuzz.targets.cluster import Runner
@@ -91,3 +94,31 @@ async def _tell_picker(data: bytes) -> None:
 def picker(_folder: Path) -> Iterator[Check]:
     with Runner() as runner:
         yield lambda data: runner.run(_tell_picker(data))
+
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ANSWERS = (
+    json.dumps({"choices": [{"text": "a"}], "usage": USAGE}).encode(),
+    json.dumps({"choices": [{"message": {"content": None, "tool_calls": [CALL]}}], "usage": USAGE}).encode(),
+    json.dumps({"output": [{"type": "function_call"}], "usage": {"input_tokens": 3, "output_tokens": 4}}).encode(),
+    b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}\n\n'
+    b'data: {"choices":[],"usage":{"completion_tokens":4}}\n\ndata: [DONE]\n\n',
+    b'event: response.completed\ndata: {"response":{"output":[],"usage":{"output_tokens":4}}}\r\n\r\n',
+)
+
+
+@contextlib.contextmanager
+def answers(_folder: Path) -> Iterator[Check]:
+    """An answer has a length within bounds, or none."""
+
+    def check(data: bytes) -> None:
+        for path in (COMPLETIONS, CHAT, RESPONSES):
+            for stream in (False, True):
+                reader = AnswerReader(path, stream)
+                for at in range(0, len(data), 100):
+                    reader.part(data[at : at + 100])
+                produced = reader.end()
+                assert produced is None or 0 <= produced.tokens <= TOKENS_MAX
+
+    yield check

@@ -40,6 +40,7 @@ LEFT_OUT = {
     "mfs_gateway_ext_proc_streams": "for endpoint pickers alone; mfs_gateway_picked_total is on a panel",
     "mfs_gateway_overhead_seconds": "measured by `python -m bench micro gateway`",
     "mfs_gateway_port_owed_bytes": "ports have panels of their own",
+    "mfs_gateway_prediction_error_tokens": "for gateways with a learned model; tells whether it is worth having",
     "mfs_gateway_programs": "says nothing of load",
     "mfs_gateway_unusable_words_total": "a client's mistake; each kind is logged once",
     "mfs_nic_utilization_ratio": "mfs_nic_carried_bytes_total over mfs_nic_rate_bytes_per_second says it over any time",

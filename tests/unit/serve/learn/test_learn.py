@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from mfsd.cli.ctl import main
 from mfsd.serve.learn import model as models
-from mfsd.serve.learn.features import FEATURES, CallInfo, calls_of, vector
+from mfsd.serve.learn import trees
+from mfsd.serve.learn.features import FEATURES, CallInfo, Sessions, calls_of, vector
 from mfsd.serve.learn.model import Model, ModelError, Predictor, calibrated, read, write
 from mfsd.serve.learn.prior import UNKNOWN_TOKENS, Prior
 from mfsd.serve.learn.rows import RequestRow, RowsError, checked, read_rows
@@ -79,6 +80,39 @@ def test_it_predicts_what_structure_says(learned: tuple[Path, Path, dict[str, ob
     assert predictor.predict_all([tool, text]) == [predictor.predict(tool), predictor.predict(text)]
     limit = 1e9
     assert predictor.predict(tool).output_tokens < predictor.bounds(0.1).bound(1000, 60, limit) < limit
+
+
+def test_one_call_has_the_score_that_it_has_among_many(
+    learned: tuple[Path, Path, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where LightGBM's Python has no such call."""
+    chance, model = random.Random(7), read(learned[1])
+    calls = [
+        CallInfo(
+            role=chance.choice(("planner", "writer", "unknown", "")),
+            position=chance.randrange(20),
+            invocation=chance.randrange(10),
+            tools=chance.randrange(4),
+            prompt_tokens=chance.randrange(5000),
+            new_tokens=chance.randrange(5000),
+            after_tool=chance.choice((None, True, False)),
+            previous_tool_call=chance.choice((None, True, False)),
+            previous_output_tokens=chance.choice((None, chance.randrange(2000))),
+        )
+        for _ in range(500)
+    ]
+    predictor = Predictor(model)
+    together = predictor.predict_all(calls)
+    assert len(set(together)) > 50 and [predictor.predict(call) for call in calls] == together
+    monkeypatch.setattr(trees, "_library_of", lambda _: None)
+    without = Predictor(model)
+    assert [without.predict(call) for call in calls[:50]] == together[:50]
+
+
+def test_trees_of_other_features_are_refused(learned: tuple[Path, Path, dict[str, object]]) -> None:
+    model = read(learned[1])
+    with pytest.raises(ModelError, match="they have 10 features, not 9; learn the model again"):
+        Predictor(msgspec.structs.replace(model, intent=model.lengths[""]))
 
 
 def test_the_same_rows_give_the_same_file(learned: tuple[Path, Path, dict[str, object]], tmp_path: Path) -> None:
@@ -230,6 +264,18 @@ def test_features_know_only_what_came_before() -> None:
     assert calls[2].new_tokens == max(0, rows[2].input_length - rows[0].input_length - rows[0].output_length)
     numbers = vector(calls[0]._replace(role="unknown"), ("planner", "writer"))
     assert len(numbers) == len(FEATURES) and numbers[0] != numbers[0], "a role that was not learned is missing"
+
+
+def test_sessions_that_ended_a_call_the_longest_ago_are_forgotten() -> None:
+    sessions = Sessions(most=2)
+    rows = {name: RequestRow(session_id=name, timestamp=0, input_length=9, output_length=5) for name in "abc"}
+    for name in "aabac":
+        sessions.ended(rows[name])
+    assert [sessions.call(rows[name]).position for name in "abc"] == [3, 0, 1]
+    assert sessions.call(rows["b"]).previous_output_tokens is None
+    for number in range(100):
+        sessions.ended(msgspec.structs.replace(rows["a"], role=str(number)))
+    assert sessions.call(rows["a"]).position == 103 and len(sessions) == 2
 
 
 def test_calibration_is_linear_between_points_and_flat_beyond() -> None:
