@@ -152,7 +152,7 @@ def serve(engine: Engine, port: int) -> None:
         app.router.add_post(path, engine.to_sleep)
     for path in ("/wake_up", "/resume_memory_occupation"):
         app.router.add_post(path, engine.wake)
-    for path, page in (("/is_sleeping", engine.is_sleeping), ("/get_server_info", engine.server_info)):
+    for path, page in (("/is_sleeping", engine.is_sleeping), ("/server_info", engine.server_info)):
         app.router.add_get(path, page)
     app.router.add_get("/asked_asleep", engine.asked_asleep)
     for path, page in (("/seen", engine.seen), ("/v1/models", engine.models), ("/metrics", engine.metrics)):

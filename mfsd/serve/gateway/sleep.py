@@ -22,8 +22,8 @@ VLLM_SLEEP: Final = "/sleep?level=1&mode=wait"
 them."""
 SGLANG_NEEDS: Final = ("enable_memory_saver", "enable_weights_cpu_backup")
 """Without the second one SGLang wakes with weights that are not its model's, and answers."""
-SGLANG_INFO: Final = ("/get_server_info", "/server_info")
-"""Older and newer versions."""
+SGLANG_INFO: Final = ("/server_info", "/get_server_info")
+"""Of newer and older versions."""
 MISSING: Final = {
     Sleep.VLLM: "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment",
     Sleep.SGLANG: "use a version of SGLang that has it",
