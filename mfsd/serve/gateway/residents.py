@@ -116,7 +116,7 @@ class Residents:
 
         for replica in self._own.values():
             if replica.stage is Stage.RUNS and not replica.healthy and replica.name not in self._lives:
-                self._foreign.look(replica)
+                self._foreign.check(replica)
         self._short_s = {name: since_s for name, since_s in self._short_s.items() if name in self._asked}
         self._asked.clear()
         self._hold(now_s)
@@ -243,7 +243,7 @@ class Residents:
         self._wake()
 
     async def _done(self, life: Life, what: str, call: Callable[[LiveReplica, float], Awaitable[None]]) -> bool:
-        """Puts an engine to sleep or wakes it; returns whether it does. One that fails is stopped, since nobody knows
+        """Puts an engine to sleep or wakes it; returns whether it does. One that fails is stopped, since nothing says
         what it has left."""
         try:
             if not life.over:
