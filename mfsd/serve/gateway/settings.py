@@ -156,6 +156,11 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"sleep is {self.sleep.value!r}: the gateway puts only its own engines to sleep; add command"
             )
+        if self.role is not Role.BOTH:
+            raise ValueError(
+                f"sleep is {self.sleep.value!r}: an engine of role {self.role.value} has registered its KV memory with "
+                "NICs, and sleeping would unmap it; leave it out"
+            )
         if not self.weights_bytes:
             raise ValueError(
                 "weights_bytes is 0: an engine that sleeps has its weights in host memory; give their size"

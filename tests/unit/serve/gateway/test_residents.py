@@ -134,6 +134,8 @@ def test_who_fails_to_fall_asleep_is_stopped_before_the_other_one_wakes() -> Non
             await made.serves("b")
             made.wants("a")
             await calls.end("b sleeps", CannotSleep("not now"))
+            await until(lambda: "a wakes" in calls.open)
+            assert made.stages() == "wakes stopped", "its process is gone"
             await calls.end("a wakes")
             await until(lambda: made.stages() == "runs stopped")
             assert made.counted("b", "failed") == made.counted("b", "stopped") == 1

@@ -51,6 +51,10 @@ OWN = ONE + 'models = ["m"]\ncommand = ["vllm"]\n'
         (ONE + 'models = ["m"]\ncommand = ["vllm"]\neach_address = true\n', "command belongs to one engine"),
         (ONE + 'models = ["m"]\ncommand = ["vllm"]\n[residency]\nmemory_bytes = 5\n', "replicas[0].memory_bytes is 0"),
         (ONE + 'sleep = "vllm"\nweights_bytes = 5\n', "the gateway puts only its own engines to sleep"),
+        (
+            OWN + 'role = "decode"\nsleep = "vllm"\nweights_bytes = 5\n',
+            "an engine of role decode has registered its KV memory",
+        ),
         (OWN + 'sleep = "vllm"\n', "weights_bytes is 0: an engine that sleeps has its weights in host memory"),
         (OWN + "sleeping_bytes = 5\n", "sleeping_bytes is 5: it is for engines that sleep, so set sleep, too"),
         (
