@@ -70,7 +70,7 @@ def test_host_memory_for_one_is_kept_by_the_one_that_has_slept(tmp_path: Path) -
         assert (len(one.pids()), len(two.pids())) == (1, 2)
 
 
-def test_the_one_that_has_slept_the_longest_stops_where_host_memory_is_full(tmp_path: Path) -> None:
+def test_the_sleeping_one_used_the_longest_ago_stops_where_host_memory_is_full(tmp_path: Path) -> None:
     made = engines(tmp_path, "one", "two", "three")
     with gateway(tmp_path, config(made)) as front:
         for model in ("one", "two", "three"):

@@ -281,8 +281,8 @@ class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That they share: the one that was used the longest ago, and has no requests, sleeps or stops for one that is
     wanted. 0: they do not for each other."""
     host_memory_bytes: int = 0
-    """Host memory for the weights of engines that sleep. Where it is full, the one that has slept the longest stops
-    for the next one."""
+    """Host memory for the weights of engines that sleep. Where it is full, the one of them that was used the longest
+    ago stops for the next one."""
     idle_s: float = 0.0
     """An engine sleeps, or stops if it cannot sleep, after so long without a request; 0: never for that."""
     start_max_s: float = 900.0
