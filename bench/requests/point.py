@@ -164,7 +164,9 @@ def node(point: Point, rule: Rule) -> NodeConfig | None:
         raise UsageError(f"{given}: each model has one engine, so the router {router} has no choice; use 0, or none")
     weights = round(settings.weights_gb * 1e9) or WEIGHTS_BYTES[settings.cost]
     speeds = TierSpeeds(start_s=settings.start_s)
-    return NodeConfig(running=replicas(point), weights_bytes=weights, speeds=speeds)
+    return NodeConfig(
+        running=replicas(point), weights_bytes=weights, speeds=speeds, host_bytes=round(settings.host_gb * 1e9)
+    )
 
 
 def _plain(point: Point, rule: Rule, given: str) -> None:

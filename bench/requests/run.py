@@ -40,9 +40,9 @@ A row holds: policy seed qps requests; violations (shares of late requests: all,
 prompts); ttft_s tbt_s ttlt_s (mean p50 p90 p99); goodput_qps; relegated paused evicted; chunk_tokens; step_error (mape:
 mean error of the estimated step times, over: share of steps that took longer); plan_us; kv; cpu_s; with prefill=
 also moves (calls whose KV moved, room_s and ports_s that it took to find room and to move), with models= also models
-(loads of engines, loading_s in all, waited_s of requests for them). Programs and agents add latency_s, per_token_s and
-hit_rate, agents also turn_ttft_s (of turns after the first); drift adds goodput_rate esg ttft_ok tpot_ok mismatch cv
-recovery switches.
+(loads and wakes of engines, loading_s in all, waited_s of requests for them). Programs and agents add latency_s,
+per_token_s and hit_rate, agents also turn_ttft_s (of turns after the first); drift adds goodput_rate esg ttft_ok
+tpot_ok mismatch cv recovery switches.
 Workflows have slo interactive_delay_s latency_s activations preemptions overruns accounting_errors overcommit.
 To resume a stopped run, give the same command again with the same --json FILE.
 """

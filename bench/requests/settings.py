@@ -94,6 +94,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Weights of each model, which its engine reads from disk at 3 GB/s; 0: those of the cost."""
     start_s: float = 20.0
     """Additional time until an engine serves."""
+    host_gb: float = 0.0
+    """Host memory for weights of engines that sleep in place of being stopped, which wake by it at 20 GB/s; 0: none
+    sleeps."""
     router: str = ROUND_ROBIN
     """Which replica gets a request: in turn, or by a router of mfsd.policy.route."""
     router_load: Load = Load.REQUESTS
@@ -143,6 +146,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("phase_s", 1, _DAY_S), ("nodes", 1, 1000), ("remote_nodes", 0, 999), ("batch_share", 0, 1),
     ("slo_scale", 0.01, 100), ("replicas", 0, 1000), ("prefill", 0, 999), ("kv_rate_gbit", 0.001, 100_000),
     ("models", 0, 1000), ("model_skew", 0, 10), ("weights_gb", 0, 10_000), ("start_s", 0, _DAY_S),
+    ("host_gb", 0, 100_000),
     ("slots", 0, 1 << 16),
     ("kv_tokens", 0, 1 << 40), ("store_tokens_per_s", 1, 1e9), ("belief_scale", 0.05, 20), ("belief_noise", 0, 1),
     ("step_noise", 0, 1), ("system_tokens", 0, 1 << 20), ("locality_tokens", 0, 1 << 30),

@@ -156,8 +156,7 @@ def _type_at(struct: type[msgspec.Struct], path: str) -> msgspec.inspect.Type | 
     """Returns the type at a path of msgspec, such as `$.tiers[...].ttft_ms`; None if there is none."""
     at: msgspec.inspect.Type | None = msgspec.inspect.type_info(struct)
     for name, entry in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path):
-        if isinstance(at, msgspec.inspect.UnionType):
-            at = next((kind for kind in at.types if not isinstance(kind, msgspec.inspect.NoneType)), None)
+        at = _not_none(at)
         if name and isinstance(at, msgspec.inspect.StructType):
             at = next((field.type for field in at.fields if field.encode_name == name), None)
         elif entry and isinstance(at, msgspec.inspect.ListType):
@@ -166,4 +165,11 @@ def _type_at(struct: type[msgspec.Struct], path: str) -> msgspec.inspect.Type | 
             at = at.value_type
         else:
             return None
+    return _not_none(at)
+
+
+def _not_none(at: msgspec.inspect.Type | None) -> msgspec.inspect.Type | None:
+    """Returns the type of a value that may be left out."""
+    if isinstance(at, msgspec.inspect.UnionType):
+        return next((kind for kind in at.types if not isinstance(kind, msgspec.inspect.NoneType)), None)
     return at

@@ -166,6 +166,49 @@ def test_a_model_gives_its_memory_to_another_one_and_is_loaded_again(tmp_path: P
     print(json.dumps({"loaded_mib": round(loaded_mib), "freed_mib": freed_mib, "other_mib": round(other_mib)}))
 
 
+class Sleepers(Residents):
+    """Engines that sleep in place of being stopped; there is host memory for both."""
+
+    def table(self, name: str) -> str:
+        more = {"sleep": "vllm", "weights_bytes": 40, "sleeping_bytes": 20}
+        return super().table(name) + "".join(f"{key} = {json.dumps(value)}\n" for key, value in more.items())
+
+    def command(self, name: str) -> list[str]:
+        return ["env", "VLLM_SERVER_DEV_MODE=1", *super().command(name)]
+
+    def asleep(self, name: str) -> bool:
+        """As the engine itself says."""
+        return json.loads(Front(self.ports[name]).get("/is_sleeping")) == {"is_sleeping": True}
+
+
+def test_a_model_sleeps_while_another_one_runs_and_wakes(tmp_path: Path, other_model: Path) -> None:
+    """By vLLM's own /sleep and /wake_up. On a CPU they pause its scheduler and clear its cache, and free no memory:
+    tests/gpu/test_sleep.py has that."""
+    engines, one = (Engine("a"), Engine("c", "other", other_model)), prompt(100, 3)
+    config = "[residency]\nmemory_bytes = 100\nhost_memory_bytes = 80\n"
+    with running(Sleepers(tmp_path, engines, config)) as made, ThreadPoolExecutor(2) as pool:
+        assert isinstance(made, Sleepers)
+        port = made.gateway_port
+        tokens, _ = asked(port, "tiny", one)
+        first = threading.Semaphore(0)
+        stream = pool.submit(made.stream, 1, "busy", first)
+        first.acquire()
+        other, replica = pool.submit(asked, port, "other", one).result()
+        assert stream.result().end == "done", "who has requests is not put to sleep"
+        assert (other != tokens, replica) == (True, "c")
+        assert made.stages() == {"a": "sleeps", "c": "runs"} and made.asleep("a") and not made.asleep("c")
+        assert asked(port, "tiny", one) == (tokens, "a"), "as before"
+        assert made.stages() == {"a": "runs", "c": "sleeps"} and not made.asleep("a") and made.asleep("c")
+        assert asked(port, "other", one) == (other, "c")
+        metrics = made.shown("/metrics")
+        assert made.memory_mib("a") and made.memory_mib("c")
+    assert not made.memory_mib("a") and not made.memory_mib("c"), "the sleeping one ends with the gateway, too"
+    for name, slept, woken in (("a", 2, 1), ("c", 1, 1)):
+        for change, count in (("started", 1), ("slept", slept), ("woken", woken)):
+            assert f'engine_changes_total{{change="{change}",replica="{name}"}} {count}.0' in metrics
+    assert "failed" not in metrics.partition("engine_changes_total{")[2].partition("# HELP")[0]
+
+
 # ---- three replicas, two models --------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,10 @@ class Engine:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.released = asyncio.Event()
-        self.fails = False
+        self.fails = self.hangs = self.asleep = False
+        self.while_asleep: list[str] = []
+        """Paths that were asked for while it slept."""
+        self.keeps_weights = "forgetful" not in sys.argv
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         """Answers a request. `hold` in it: after so many tokens, nothing more is sent until /release."""
@@ -85,6 +88,32 @@ class Engine:
         self.released = asyncio.Event()
         return web.Response()
 
+    async def to_sleep(self, request: web.Request) -> web.Response:
+        """As vLLM and SGLang are put to sleep."""
+        while self.hangs:
+            await asyncio.sleep(1.0)
+        self.asleep = True
+        return web.Response(status=500 if self.fails else 200)
+
+    async def wake(self, _: web.Request) -> web.Response:
+        if not self.fails:
+            self.asleep = False
+        return web.Response(status=500 if self.fails else 200)
+
+    async def is_sleeping(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": self.asleep})
+
+    async def server_info(self, _: web.Request) -> web.Response:
+        """As SGLang's."""
+        return web.json_response({"enable_memory_saver": True, "enable_weights_cpu_backup": self.keeps_weights})
+
+    async def asked_asleep(self, _: web.Request) -> web.Response:
+        return web.json_response(self.while_asleep)
+
+    async def hang(self, _: web.Request) -> web.Response:
+        self.hangs = True
+        return web.Response()
+
     async def fail(self, request: web.Request) -> web.Response:
         self.fails = request.match_info["how"] == "on"
         return web.Response()
@@ -113,16 +142,34 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
     return {"usage": {"prompt_tokens": 3, "completion_tokens": body["tokens"]}} if "tokens" in body else {}
 
 
+ASLEEP_TOO = ("/wake_up", "/resume_memory_occupation", "/is_sleeping", "/asked_asleep", "/seen", "/fail/on")
+"""What an engine may be asked while it sleeps."""
+
+
 def serve(engine: Engine, port: int) -> None:
+    @web.middleware
+    async def notes(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+        if engine.asleep and request.path not in ASLEEP_TOO:
+            engine.while_asleep.append(request.path)
+        return await handler(request)
+
     async def started(_: web.Application) -> None:
         engine.running = asyncio.create_task(engine.run())
 
-    app = web.Application()
+    app = web.Application(middlewares=[notes])
     app.on_startup.append(started)
     for path in ("/v1/completions", "/v1/chat/completions"):
         app.router.add_post(path, engine.complete)
     app.router.add_post("/release", engine.release)
     app.router.add_post("/fail/{how}", engine.fail)
+    app.router.add_post("/hang", engine.hang)
+    for path in ("/sleep", "/release_memory_occupation"):
+        app.router.add_post(path, engine.to_sleep)
+    for path in ("/wake_up", "/resume_memory_occupation"):
+        app.router.add_post(path, engine.wake)
+    for path, page in (("/is_sleeping", engine.is_sleeping), ("/server_info", engine.server_info)):
+        app.router.add_get(path, page)
+    app.router.add_get("/asked_asleep", engine.asked_asleep)
     for path, page in (("/seen", engine.seen), ("/v1/models", engine.models), ("/metrics", engine.metrics)):
         app.router.add_get(path, page)
     web.run_app(app, host="127.0.0.1", port=port, print=lambda *_: None, handler_cancellation=True)
@@ -152,6 +199,15 @@ class StandIn:
     def fail(self, fails: bool) -> None:
         """Sets whether, from now on, each request fails at once."""
         self._post(f"/fail/{'on' if fails else 'off'}")
+
+    def hang(self) -> None:
+        """From now on it does not fall asleep, and answers nothing to who asks it to."""
+        self._post("/hang")
+
+    def asked_asleep(self) -> list[str]:
+        """What it was asked for while it slept."""
+        found: list[str] = json.load(urllib.request.urlopen(self.url + "/asked_asleep", timeout=10))
+        return found
 
     def _post(self, path: str) -> None:
         urllib.request.urlopen(urllib.request.Request(self.url + path, method="POST"), timeout=10)

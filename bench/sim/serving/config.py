@@ -83,11 +83,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of each model, read when its engine is started."""
     speeds: TierSpeeds = TierSpeeds()
     """The node's speeds: what a start takes in addition, and how fast weights are read from disk."""
+    host_bytes: int = 0
+    """Host memory for the weights of engines that sleep; 0: they are stopped."""
 
     def __post_init__(self) -> None:
         for name in ("running", "weights_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: use 1 or more")
+        if self.host_bytes < 0:
+            raise ValueError(f"host_bytes is {self.host_bytes}: use 0 or more")
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):

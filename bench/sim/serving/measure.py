@@ -118,13 +118,14 @@ def moves(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def models(outcome: Outcome, records: Sequence[Record]) -> dict[str, Any]:
-    """Measures engines that are started for their models: how often, how long that took in all, how long calls
-    waited."""
-    loads = sum(t.loads for t in outcome.replicas)
+    """Measures engines that are started and woken for their models: how often, how long that took in all, how long
+    calls waited."""
+    loads, wakes = (sum(getattr(t, name) for t in outcome.replicas) for name in ("loads", "wakes"))
     if not loads:
         return {}
     waited = spread(r.waited_s for r in records)
-    return {"models": {"loads": loads, "loading_s": sum(t.loading_s for t in outcome.replicas), "waited_s": waited}}
+    loading_s = sum(t.loading_s for t in outcome.replicas)
+    return {"models": {"loads": loads, "wakes": wakes, "loading_s": loading_s, "waited_s": waited}}
 
 
 def engines(outcome: Outcome) -> dict[str, Any]:

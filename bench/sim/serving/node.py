@@ -1,8 +1,8 @@
-"""Engines of several models on one node that has memory for some of them: an engine is started when a call wants its
-model, and the least recently used one gives way.
+"""Engines of several models on one node that has memory for some of them: an engine is started, or woken, when a call
+wants its model, and the least recently used one gives way. It sleeps if there is host memory for its weights.
 
-The rules are the gateway's (mfsd.serve.gateway.residents): `Residency` without host memory to sleep in, and `held_for`.
-An engine with calls is never stopped, but gets no new ones once another engine has waited for its memory.
+The rules are the gateway's (mfsd.serve.gateway.residents): `Residency` and `held_for`. An engine with calls never gives
+way, but gets no new ones once another engine has waited for its memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.sim.serving.config import NodeConfig
 from bench.sim.serving.live import Live
 from bench.sim.serving.replica import Replica
 from bench.sim.serving.work import Call
-from mfsd.policy.workflow import ModelProfile, Residence, Residency, Runs, activation_s, held_for
+from mfsd.policy.workflow import ModelProfile, Move, Residence, Residency, Runs, activation_s, held_for
 
 HOLD_CHECK = -1
 """Passed to `due` if no engine has been loaded."""
@@ -26,6 +26,7 @@ DISK_BYTES = 1 << 62
 
 class Stage(Enum):
     STOPPED = 0
+    """Or asleep."""
     STARTS = 1
     RUNS = 2
 
@@ -66,9 +67,15 @@ class Node:
             prefill_s_per_token=0.0,
             decode_s_per_token=0.0,
         )
-        self._load_s = activation_s(profile, Residence.DISK, config.speeds)
+        self._loads_s = {of: activation_s(profile, of, config.speeds) for of in (Residence.DISK, Residence.SLEEPING)}
+        """How long it takes to start an engine, and to wake one."""
+        self._copy_s = config.weights_bytes / config.speeds.host_bytes_per_s
+        """How long it takes to fall asleep."""
+        self._free_s = 0.0
+        """When all that fall asleep do sleep."""
         models = dict.fromkeys(self._by_name, profile)
-        self._memory = Residency(models, config.running * self._bytes, 0, DISK_BYTES, on_disk=models)
+        gpu_bytes, host_bytes = config.running * self._bytes, config.host_bytes
+        self._memory = Residency(models, gpu_bytes, host_bytes, DISK_BYTES, on_disk=models, processes=True)
         self._short_s: dict[str, float] = {}
         """Wanted engines for which there is no memory: since when."""
         self._wake_set = False
@@ -120,7 +127,7 @@ class Node:
             self._give(engine, live, now_s)
 
     def _make_run(self, engine: _Engine, now_s: float) -> None:
-        """Starts the engine, or waits if those that could give way have calls."""
+        """Starts or wakes the engine, or waits if those that could give way have calls."""
         on = [one for one in self._engines if one.stage is not Stage.STOPPED]
         for one in sorted(on, key=lambda one: one.used_s):
             self._memory.used(one.name)
@@ -132,17 +139,32 @@ class Node:
                 self._wake(now_s + HOLD_CHECK_S, HOLD_CHECK)
             return
         self._short_s.pop(engine.name, None)
-        gone = [self._by_name[move.model] for move in moves if move.target is not Residence.RUNNING]
-        for one in gone:
-            one.stage, one.held = Stage.STOPPED, False
-            one.replica.memory.forget()
-        engine.stage, engine.served_s = Stage.STARTS, math.inf
-        engine.replica.totals.loads += 1
-        engine.replica.totals.loading_s += self._load_s
-        self._wake(now_s + self._load_s, engine.replica.number)
+        gone = self._give_way(moves, now_s)
+        self._load(engine, moves[-1].source, now_s)
         for one in gone:
             if one.waiting:  # it was held
                 self._make_run(one, now_s)
+
+    def _give_way(self, moves: Sequence[Move], now_s: float) -> list[_Engine]:
+        """Puts engines to sleep and stops others; returns those that ran."""
+        ran = [self._by_name[move.model] for move in moves if move.source is Residence.RUNNING]
+        for one in ran:
+            one.stage, one.held = Stage.STOPPED, False
+            one.replica.memory.forget()
+        targets = {move.model: move.target for move in moves}
+        if Residence.SLEEPING in targets.values():
+            self._free_s = max(self._free_s, now_s + self._copy_s)
+        return ran
+
+    def _load(self, engine: _Engine, source: Residence, now_s: float) -> None:
+        engine.stage, engine.served_s = Stage.STARTS, math.inf
+        totals, load_s = engine.replica.totals, self._loads_s[source]
+        if source is Residence.SLEEPING:
+            totals.wakes += 1
+        else:
+            totals.loads += 1
+        totals.loading_s += load_s
+        self._wake(max(now_s, self._free_s) + load_s, engine.replica.number)
 
     def _hold_for_waiting(self, now_s: float) -> set[int]:
         running = [
@@ -150,9 +172,9 @@ class Node:
             for one in self._engines
             if one.stage is not Stage.STOPPED
         ]
-        wants, held = self._bytes - self._memory.headroom_bytes(0), set[str]()
-        for since_s in self._short_s.values():
-            held.update(held_for(wants, since_s, running, now_s))
+        held = set[str]()
+        for name, since_s in self._short_s.items():
+            held.update(held_for(self._memory.lacks_bytes(name), since_s, running, now_s))
         seen: set[int] = set()
         for engine in self._engines:
             engine.held = engine.name in held

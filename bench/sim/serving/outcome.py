@@ -75,8 +75,11 @@ class StepTotals(msgspec.Struct, kw_only=True):
     ahead_tokens: int = 0
     """Tokens read before their turn arrived."""
     loads: int = 0
-    """How often its engine was started, and how long that took in all."""
+    """How often its engine was started."""
+    wakes: int = 0
+    """How often it was woken."""
     loading_s: float = 0.0
+    """How long both took in all."""
     policies: tuple[str, ...] = ()
     """In the order in which they were used."""
     chunk_sizes: dict[int, int] = {}

@@ -17,12 +17,14 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     prefill_fixed_s: float
     prefill_s_per_token: float
     decode_s_per_token: float
+    pool_bytes: int = 0
+    """KV memory that its engine takes as it starts and gives up only to sleep. 0: the node's KV has no owner."""
 
     def __post_init__(self) -> None:
         for name in ("weights_bytes", "kv_bytes_per_token"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: use 1 or more")
-        for name in ("context_bytes", "prefill_fixed_s", "prefill_s_per_token", "decode_s_per_token"):
+        for name in ("context_bytes", "prefill_fixed_s", "prefill_s_per_token", "decode_s_per_token", "pool_bytes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: use 0 or more")
 

@@ -2,6 +2,8 @@
 
 Weights cascade. What gives way on the GPU goes to host memory, from there to disk. What finds no room on disk is
 dropped, since remote storage has every model. Each tier gives up what was used the longest ago.
+
+Where models are processes of live engines there is no CPU state: an engine runs, sleeps, or its process has ended.
 """
 
 from __future__ import annotations
@@ -75,18 +77,24 @@ class Move(NamedTuple):
 class Residency:
     """The models of one node.
 
-    Weights, contexts and KV share `gpu_bytes`. The caller says how much of it KV has.
+    Weights, contexts and KV share `gpu_bytes`. The caller says how much of it KV has, beside the pools of engines.
     """
 
     def __init__(
         self, models: Mapping[str, ModelProfile], gpu_bytes: int, host_bytes: int, disk_bytes: int,
-        on_disk: Collection[str] = (),
+        on_disk: Collection[str] = (), processes: bool = False, sleepless: Collection[str] = (),
     ) -> None:  # fmt: skip
+        """processes: models are processes of engines. One that gives up its context ends, and nothing of it stays in
+        host memory. One that has slept keeps its weights' place there until it ends: engines pin that memory, and
+        neither vLLM nor SGLang returns it as they wake. sleepless: models that go from the GPU to disk."""
         self._models = dict(models)
         self.gpu_bytes, self.host_bytes, self.disk_bytes = gpu_bytes, host_bytes, disk_bytes
         self._state: OrderedDict[str, Residence] = OrderedDict((name, Residence.REMOTE) for name in models)
         """Least recently used first."""
         self._on_disk: set[str] = set()
+        self._processes, self._sleepless = processes, frozenset(sleepless)
+        self._pinned: set[str] = set()
+        """Models whose weights have a place in host memory in any state."""
         for name in on_disk:
             if self.disk_used_bytes + models[name].weights_bytes > disk_bytes:
                 raise ValueError(f"on_disk has {name}: disk_bytes, {disk_bytes}, does not hold it")
@@ -103,11 +111,11 @@ class Residency:
 
     @property
     def gpu_used_bytes(self) -> int:
-        """M_res without KV: weights and contexts of running models, contexts of sleeping ones."""
+        """M_res: weights, contexts and pools of running models, contexts of sleeping ones."""
         used = 0
         for name, state in self._state.items():
             if state is Residence.RUNNING:
-                used += self._models[name].weights_bytes + self._models[name].context_bytes
+                used += self._running_bytes(name)
             elif state is Residence.SLEEPING:
                 used += self._models[name].context_bytes
         return used
@@ -115,7 +123,8 @@ class Residency:
     @property
     def host_used_bytes(self) -> int:
         held = (Residence.SLEEPING, Residence.CPU)
-        return sum(self._models[name].weights_bytes for name, state in self._state.items() if state in held)
+        there = (name for name, state in self._state.items() if state in held or name in self._pinned)
+        return sum(self._models[name].weights_bytes for name in there)
 
     @property
     def disk_used_bytes(self) -> int:
@@ -124,6 +133,13 @@ class Residency:
     def headroom_bytes(self, kv_used_bytes: int) -> int:
         """R_head = M_total - M_res - M_kv."""
         return self.gpu_bytes - self.gpu_used_bytes - kv_used_bytes
+
+    def lacks_bytes(self, model: str) -> int:
+        """What the model lacks of GPU memory to run, even without the contexts of all others that sleep; 0 or less:
+        nothing. No KV is counted."""
+        asleep = [name for name, state in self._state.items() if state is Residence.SLEEPING]
+        needs = 0 if self._state[model] is Residence.RUNNING else self._running_bytes(model)
+        return needs - self.headroom_bytes(0) - sum(self._models[name].context_bytes for name in asleep)
 
     def used(self, model: str) -> None:
         """Records that a stage of the model runs, so that it gives way last."""
@@ -134,14 +150,14 @@ class Residency:
 
         `busy` models are not moved. Returns None, and changes nothing, if that is impossible.
         """
-        before, disk = OrderedDict(self._state), set(self._on_disk)
+        before, disk, pinned = OrderedDict(self._state), set(self._on_disk), set(self._pinned)
         moves: list[Move] = []
         busy = {*busy, model}
         source = self._state[model]
         if source is not Residence.RUNNING:
             self._state[model] = Residence.RUNNING
         if not self._make_room(kv_bytes, busy, moves):
-            self._state, self._on_disk = before, disk
+            self._state, self._on_disk, self._pinned = before, disk, pinned
             return None
         if source is not Residence.RUNNING:
             moves.append(Move(model, source, Residence.RUNNING, self._models[model].weights_bytes))
@@ -164,8 +180,21 @@ class Residency:
         """Level 2: a sleeping model also gives up its context's memory."""
         if self._state[model] is not Residence.SLEEPING:
             return []
+        if self._processes:
+            return self.stop(model)
         self._state[model] = Residence.CPU
         return [Move(model, Residence.SLEEPING, Residence.CPU, 0)]
+
+    def stop(self, model: str) -> list[Move]:
+        """Level 3: a model gives up all of its memory."""
+        moves: list[Move] = []
+        if self._state[model] not in (Residence.DISK, Residence.REMOTE):
+            self._to_disk(model, moves)
+        return moves
+
+    def _running_bytes(self, model: str) -> int:
+        profile = self._models[model]
+        return profile.weights_bytes + profile.context_bytes + profile.pool_bytes
 
     def _make_room(self, kv_bytes: int, busy: set[str], moves: list[Move]) -> bool:
         """Puts running models to sleep first, then evicts contexts of sleeping ones."""
@@ -181,16 +210,23 @@ class Residency:
 
     def _to_host(self, model: str, target: Residence, moves: list[Move]) -> None:
         """Moves a model from the GPU to host memory, or below if host memory cannot hold it."""
-        size = self._models[model].weights_bytes
+        size = 0 if model in self._pinned else self._models[model].weights_bytes
+        if model in self._sleepless or size > self._host_bytes_most():
+            self._to_disk(model, moves)
+            return
         for victim in [n for n, s in self._state.items() if s in (Residence.SLEEPING, Residence.CPU)]:
             if self.host_used_bytes + size <= self.host_bytes:
                 break
             self._to_disk(victim, moves)
-        if self.host_used_bytes + size <= self.host_bytes:
-            moves.append(Move(model, self._state[model], target, size))
-            self._state[model] = target
-        else:
-            self._to_disk(model, moves)
+        moves.append(Move(model, self._state[model], target, self._models[model].weights_bytes))
+        self._state[model] = target
+        if self._processes:
+            self._pinned.add(model)
+
+    def _host_bytes_most(self) -> int:
+        """Host memory that is free once nothing sleeps."""
+        running = (name for name in self._pinned if self._state[name] is Residence.RUNNING)
+        return self.host_bytes - sum(self._models[name].weights_bytes for name in running)
 
     def _to_disk(self, model: str, moves: list[Move]) -> None:
         """Moves a model to disk if it fits or is there already, else drops it. Its context goes as well."""
@@ -203,3 +239,4 @@ class Residency:
         else:
             moves.append(Move(model, source, Residence.REMOTE, 0))
         self._state[model] = Residence.DISK if model in self._on_disk else Residence.REMOTE
+        self._pinned.discard(model)

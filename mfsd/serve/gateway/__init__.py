@@ -2,6 +2,7 @@
 docs/gateway.md.
 
 mfsd.policy.route decides which replica gets a call. Read in this order: settings, prompt, xargs, prefixes,
-replicas, upstream, ports, poll, reconnect, admission, answer, ongoing, responses, core, exchange, turn, pd, front,
-proxy (HTTP), kept, picked, picker (a proxy asks), app.
+replicas, upstream, ports, poll, reconnect, admission, backend, life, sleep, foreign, residents (engines that the
+gateway starts), answer, ongoing, responses, core, exchange, turn, pd, front, proxy (HTTP), kept, picked, picker (a
+proxy asks), app.
 """

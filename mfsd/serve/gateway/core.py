@@ -20,6 +20,7 @@ from mfsd.serve.gateway.replicas import LiveReplica, ReplicaSet
 from mfsd.serve.gateway.residents import Residents
 from mfsd.serve.gateway.responses import Responses
 from mfsd.serve.gateway.settings import GatewaySettings, Predict
+from mfsd.serve.gateway.sleep import Sleeper
 from mfsd.serve.gateway.status import GatewayStatus, ReplicaStatus
 from mfsd.serve.gateway.upstream import Upstream
 from mfsd.serve.history import Programs
@@ -42,9 +43,10 @@ class Gateway:
         self.upstream = Upstream(session)
         self.responses = Responses()
         self.metrics = Metrics()
-        self.residents = Residents(settings, self.replicas, log, self.metrics, self.admission.wake)
-        self.admission.starts = self.residents.wanted
         self.poller = Poller(self.replicas, settings.state, session, log, self.metrics.forget)
+        sleeper = Sleeper(session, self.poller.quiet)
+        self.residents = Residents(settings, self.replicas, log, self.metrics, sleeper, self.admission.wake)
+        self.admission.starts = self.residents.wanted
         self.predictions = Predictions(settings.predict, self.metrics, log) if settings.predict != Predict() else None
         self.reconnect = Reconnect(log, self.down, self.admission.wake)
         self.ongoing: set[Ongoing] = set()

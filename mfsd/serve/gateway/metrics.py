@@ -39,7 +39,8 @@ class Metrics:
         )
         self.engines = Counter(
             "mfs_gateway_engine_changes",
-            "Processes of engines that have a command, by change: started, stopped, ended (by themselves), failed.",
+            "Processes of engines that have a command, by change: started, slept, woken, stopped, ended (by "
+            "themselves), failed (to start, to sleep, to wake).",
             ("replica", "change"),
             registry=registry,
         )

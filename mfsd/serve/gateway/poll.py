@@ -10,7 +10,6 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -20,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mfsd.proto.resolve import resolve
 from mfsd.serve.gateway.ports import LINES, SILENT_S, WATCH, PortRows, incoming
 from mfsd.serve.gateway.replicas import Card, LiveReplica, ReplicaSet, Stage
-from mfsd.serve.gateway.settings import State, key_in
+from mfsd.serve.gateway.settings import State, key_headers
 from mfsd.serve.gateway.upstream import in_a_line, own_problem, refused
 
 TIMEOUT_S: Final = 2.0
@@ -187,6 +186,11 @@ class Poller:
             self._forget(replica.name)
         await asyncio.gather(*(self.replica(replica) for replica in new))
 
+    async def quiet(self, replica: LiveReplica) -> None:
+        """Waits until no query of the replica is under way. Later ones ask nothing of a replica that is away."""
+        if (task := self._asked.get(replica)) is not None:
+            await asyncio.wait({task})
+
     async def replica(self, replica: LiveReplica) -> None:
         await self._one_at_a_time(replica, partial(self._ask, replica))
 
@@ -234,12 +238,11 @@ class Poller:
         self._no_socket_s = now_s
 
     def _get(self, replica: LiveReplica, path: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        headers, file = {}, replica.settings.api_key_file
-        if file:
-            try:
-                headers = {"authorization": f"Bearer {key_in(Path(file))}"}
-            except ValueError as error:
-                self._doubt(replica, f"api_key_file is {error}")
+        headers = {}
+        try:
+            headers = key_headers(replica.settings)
+        except ValueError as error:
+            self._doubt(replica, str(error))
         return self._session.get(replica.url + path, timeout=self._timeout, headers=headers)
 
     def _doubt(self, replica: LiveReplica, problem: str) -> None:

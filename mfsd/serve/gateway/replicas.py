@@ -31,6 +31,9 @@ class Stage(str, Enum):
     RUNS = "runs"
     """It runs, or another program starts and stops it."""
     STARTS = "starts"
+    SLEEPS = "sleeps"
+    """It falls asleep, or is asleep."""
+    WAKES = "wakes"
     STOPS = "stops"
     STOPPED = "stopped"
 
@@ -173,11 +176,11 @@ class LiveReplica:
     @property
     def away(self) -> bool:
         """Whether its process is not supposed to answer."""
-        return self.stage in (Stage.STOPS, Stage.STOPPED)
+        return self.stage not in (Stage.RUNS, Stage.STARTS)
 
     def up(self) -> bool:
         """Marks it healthy; returns whether that is a change."""
-        if self.away:  # it has answered just before its process was stopped
+        if self.away:  # it has answered just before it was stopped or put to sleep
             return False
         self.stage = Stage.RUNS
         news, self.healthy, self.problem = not self.healthy, True, ""

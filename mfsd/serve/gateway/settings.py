@@ -63,9 +63,9 @@ def _check_picked(number: int, replica: ReplicaSettings) -> None:
 
 def _check_key(number: int, replica: ReplicaSettings) -> None:
     try:
-        key_in(Path(replica.api_key_file))
+        key_headers(replica)
     except ValueError as error:
-        raise ValueError(f"replicas[{number}].api_key_file is {error}") from None
+        raise ValueError(f"replicas[{number}].{error}") from None
 
 
 def _check_model(path: str) -> None:
@@ -82,6 +82,15 @@ class Connector(str, Enum):
     """What the prefill instance answered goes to the decode instance."""
     MOONCAKE = "mooncake"
     """Both are given one transfer's name, and the decode instance where the prefill instance is."""
+
+
+class Sleep(str, Enum):
+    """By whose API an engine is put to sleep and woken."""
+
+    VLLM = "vllm"
+    """`/sleep` and `/wake_up`."""
+    SGLANG = "sglang"
+    """`/release_memory_occupation` and `/resume_memory_occupation`."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +128,15 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     it runs while requests want it, by `[residency]`. Empty: another program sees to it."""
     memory_bytes: int = 0
     """That an engine with a `command` takes of `residency.memory_bytes`."""
+    sleep: Sleep | None = None
+    """How an engine with a `command` sleeps in place of being stopped: vllm (`--enable-sleep-mode`, and
+    `VLLM_SERVER_DEV_MODE=1` in its environment) or sglang (`--enable-memory-saver` and `--enable-weights-cpu-backup`).
+    Unset: it does not."""
+    weights_bytes: int = 0
+    """That its weights take of `residency.host_memory_bytes` from its first sleep to its end, those of all its
+    accelerators together."""
+    sleeping_bytes: int = 0
+    """That it keeps of `memory_bytes` while it sleeps: its context and graphs."""
 
     def __post_init__(self) -> None:
         _check_url("url", self.url)
@@ -131,6 +149,36 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if self.each_address and getattr(self, field):
                 raise ValueError(f"{field} belongs to one engine: leave it out with each_address = true")
         self._check_command()
+        self._check_sleep()
+
+    def _check_sleep(self) -> None:
+        for field in ("weights_bytes", "sleeping_bytes"):
+            value = getattr(self, field)
+            _check_count(field, value, 0, BYTES_MAX * 64)
+            if value and self.sleep is None:
+                raise ValueError(
+                    f"{field} is {value}: it is for engines that sleep, so set sleep, too, or leave it out"
+                )
+        if self.sleep is None:
+            return
+        if not self.command:
+            raise ValueError(
+                f"sleep is {self.sleep.value!r}: the gateway puts only its own engines to sleep; add command"
+            )
+        if self.role is not Role.BOTH:
+            raise ValueError(
+                f"sleep is {self.sleep.value!r}: an engine of role {self.role.value} has registered its KV memory with "
+                "NICs, and sleeping would unmap it; leave it out"
+            )
+        if not self.weights_bytes:
+            raise ValueError(
+                "weights_bytes is 0: an engine that sleeps has its weights in host memory; give their size"
+            )
+        if 0 < self.memory_bytes < self.weights_bytes + self.sleeping_bytes:
+            raise ValueError(
+                f"memory_bytes is {self.memory_bytes}: use at least weights_bytes and sleeping_bytes, which are "
+                f"{self.weights_bytes + self.sleeping_bytes} together"
+            )
 
     def _check_command(self) -> None:
         _check_count("memory_bytes", self.memory_bytes, 0, BYTES_MAX * 64)
@@ -239,19 +287,25 @@ class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When engines that have a `command` run."""
 
     memory_bytes: int = 0
-    """That they share: the one that was used the longest ago, and has no requests, stops for one that is wanted. 0:
-    they do not stop for each other."""
+    """That they share: the one that was used the longest ago, and has no requests, sleeps or stops for one that is
+    wanted. 0: they do not for each other."""
+    host_memory_bytes: int = 0
+    """Host memory for the weights of engines that sleep. Where it is full, the one of them that was used the longest
+    ago stops for the next one."""
     idle_s: float = 0.0
-    """An engine stops after so long without a request; 0: never for that."""
+    """An engine sleeps, or stops if it cannot sleep, after so long without a request; 0: never for that."""
     start_max_s: float = 900.0
     """One that does not answer so long after its start is stopped. Its requests wait so much longer than
     `admission.wait_max_s`."""
     stop_max_s: float = 30.0
     """One that has not ended so long after SIGTERM is killed."""
+    sleep_max_s: float = 120.0
+    """One that takes longer to fall asleep, or to wake, is stopped; requests start it anew."""
 
     def __post_init__(self) -> None:
-        _check_count("memory_bytes", self.memory_bytes, 0, BYTES_MAX * 64)
-        for field, least in (("idle_s", 0.0), ("start_max_s", 0.1), ("stop_max_s", 0.0)):
+        for field in ("memory_bytes", "host_memory_bytes"):
+            _check_count(field, getattr(self, field), 0, BYTES_MAX * 64)
+        for field, least in (("idle_s", 0.0), ("start_max_s", 0.1), ("stop_max_s", 0.0), ("sleep_max_s", 0.1)):
             if not least <= getattr(self, field) <= 86_400:
                 raise ValueError(f"{field} is {getattr(self, field)}: use seconds from {least:g} to 86400")
 
@@ -384,6 +438,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"replicas[{number}].memory_bytes is {replica.memory_bytes}: use 1 to residency.memory_bytes, {most}"
             )
+        host = self.residency.host_memory_bytes
+        if replica.sleep is not None and replica.weights_bytes > host:
+            raise ValueError(
+                f"residency.host_memory_bytes is {host}: use at least replicas[{number}].weights_bytes, "
+                f"{replica.weights_bytes}, so that it can sleep, or leave out its sleep"
+            )
 
     @property
     def host_and_port(self) -> tuple[str, int]:
@@ -413,13 +473,22 @@ def key_in(file: Path) -> str:
     return key
 
 
+def key_headers(replica: ReplicaSettings) -> dict[str, str]:
+    """Returns the headers with which the gateway itself asks an engine. ValueError."""
+    if not replica.api_key_file:
+        return {}
+    try:
+        return {"authorization": f"Bearer {key_in(Path(replica.api_key_file))}"}
+    except ValueError as error:
+        raise ValueError(f"api_key_file is {error}") from None
+
+
 def read_file(path: Path) -> GatewaySettings:
     """SettingsError."""
     try:
         settings = msgspec.toml.decode(path.read_bytes(), type=GatewaySettings)
         for number, replica in enumerate(settings.replicas):
-            if replica.api_key_file:
-                _check_key(number, replica)
+            _check_key(number, replica)
         if settings.predict.model:
             _check_model(settings.predict.model)
         return settings

@@ -24,7 +24,7 @@ EXTRA = {
     "mfsd/serve/learn/measure.py": {"sklearn"},
     **{
         f"mfsd/serve/gateway/{name}.py": GATEWAY
-        for name in ("app", "core", "errors", "front", "pages", "poll", "turn", "upstream")
+        for name in ("app", "core", "errors", "front", "pages", "poll", "sleep", "turn", "upstream")
     },
     "mfsd/fabric/schema.py": {"pyavd", "nvueschema", "junoscfg"},  # mfsd[switch-check]; "not checked" without
     "mfsd/proto/generate.py": {"grpc_tools"},  # to change a message

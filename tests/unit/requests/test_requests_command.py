@@ -97,7 +97,9 @@ def test_models_share_a_node_where_it_is_asked_for() -> None:
         settings = Settings(replicas=2, **given)  # type: ignore[arg-type]
         return points.run(Point(policy="fit", qps=1.0, seconds=120.0, settings=settings))
 
-    one, few, many = measured(), measured(models=2), measured(models=4)
+    one, few, many, asleep = measured(), measured(models=2), measured(models=4), measured(models=4, host_gb=64)
+    assert asleep["models"]["loads"] == 4 and asleep["models"]["wakes"] > 4 and many["models"]["wakes"] == 0
+    assert asleep["models"]["waited_s"]["mean"] < many["models"]["waited_s"]["mean"]
     assert "models" not in one and few["models"]["loads"] == 2 < many["models"]["loads"]
     assert many["models"]["loading_s"] / many["models"]["loads"] == pytest.approx(20 + 16 / 20 + 16 / 3)
     assert one["requests"] == few["requests"] == many["requests"] and many["unfinished"] == 0
@@ -192,6 +194,7 @@ def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
         (["run", "--what", "workflows", "--set", "prefill=1"], ["prefill=1", "workflows", "use 0"]),
         (["run", "--set", "models=-1"], ["models is -1", "0 to 1000"]),
         (["run", "--set", "weights_gb=-1"], ["weights_gb is -1", "0 to"]),
+        (["run", "--set", "host_gb=-1"], ["host_gb is -1", "0 to"]),
         (
             ["run", "--set", "models=3", "--set", "replicas=2", "--set", "prefill=1"],
             ["models=3", "prefill=1", "one of"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,12 @@ def model(name: str, weights: int = 100, context: int = 10) -> ModelProfile:
 
 def models(*weights: int) -> dict[str, ModelProfile]:
     return {f"m{i}": model(f"m{i}", w) for i, w in enumerate(weights)}
+
+
+def engines_of(count: int, host: int, gpu: int, sleepless: tuple[str, ...] = ()) -> Residency:
+    """A node of live engines: weights of 100, contexts of 10 and pools of 40."""
+    profiles = {f"m{i}": msgspec.structs.replace(model(f"m{i}"), pool_bytes=40) for i in range(count)}
+    return Residency(profiles, gpu, host, 1000, on_disk=profiles, processes=True, sleepless=sleepless)
 
 
 # Configuration and costs
@@ -154,10 +161,11 @@ def test_contexts_go_once_no_running_model_is_left_to_sleep() -> None:
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 80), st.integers(0, 63)), max_size=30),
 )  # fmt: skip
 @settings(max_examples=120, deadline=None)
+@pytest.mark.parametrize("processes", [False, True])
 def test_no_tier_is_ever_overfull(
-    weights: list[int], gpu: int, host: int, disk: int, calls: list[tuple[int, int, int]]
+    processes: bool, weights: list[int], gpu: int, host: int, disk: int, calls: list[tuple[int, int, int]]
 ) -> None:
-    node = Residency(models(*weights), gpu, host, disk)
+    node = Residency(models(*weights), gpu, host, disk, processes=processes)
     names = list(node.states)
     for index, kv, busy_bits in calls:
         name = names[index % len(names)]
@@ -169,9 +177,55 @@ def test_no_tier_is_ever_overfull(
             continue
         assert node.gpu_used_bytes + kv <= gpu
         assert node.host_used_bytes <= host and node.disk_used_bytes <= disk
+        assert not (processes and Residence.CPU in node.states.values())
         assert node.state(name) is Residence.RUNNING and list(node.states)[-1] == name
         after = node.states
         assert all(after[n] is s for n, s in before.items() if n in busy and n != name and s is Residence.RUNNING)
+
+
+def test_a_live_engine_gives_up_its_pool_to_sleep_and_keeps_its_place_in_host_memory() -> None:
+    node = engines_of(2, host=100, gpu=160)
+    node.activate("m0", 0)
+    assert node.gpu_used_bytes == 150 and node.lacks_bytes("m1") == 140
+    assert node.activate("m1", 0) == [("m0", Residence.RUNNING, Residence.SLEEPING, 100),
+                                      ("m1", Residence.DISK, Residence.RUNNING, 100)]  # fmt: skip
+    assert (node.gpu_used_bytes, node.host_used_bytes) == (160, 100)
+    assert node.lacks_bytes("m0") == 140, "its own context is there"
+    assert node.activate("m0", 0) is not None, "the other one finds no host memory, since this one pins it"
+    assert node.states == {"m1": Residence.DISK, "m0": Residence.RUNNING} and node.host_used_bytes == 100
+    node.activate("m1", 0)
+    assert node.states == {"m0": Residence.SLEEPING, "m1": Residence.RUNNING}
+    assert [move.target for move in node.stop("m0")] == [Residence.DISK] and node.host_used_bytes == 0
+    assert node.stop("m0") == []
+
+
+def test_of_live_engines_the_one_that_slept_the_longest_ends_for_the_next_one() -> None:
+    node = engines_of(3, host=100, gpu=170)
+    for name in ("m0", "m1"):
+        node.activate(name, 0)
+    moves = node.activate("m2", 0)
+    assert moves is not None and [(move.model, move.target) for move in moves] == [
+        ("m0", Residence.DISK), ("m1", Residence.SLEEPING), ("m2", Residence.RUNNING),
+    ]  # fmt: skip
+
+
+def test_a_live_engine_ends_where_its_context_is_needed_or_it_cannot_sleep() -> None:
+    tight = engines_of(2, host=100, gpu=155)
+    tight.activate("m0", 0)
+    tight.activate("m1", 0)
+    assert tight.states == {"m0": Residence.DISK, "m1": Residence.RUNNING} and tight.host_used_bytes == 0
+    node = engines_of(3, host=100, gpu=170, sleepless=("m1",))
+    for name in ("m0", "m1", "m2"):
+        node.activate(name, 0)
+    assert node.states == {"m0": Residence.SLEEPING, "m1": Residence.DISK, "m2": Residence.RUNNING}
+    assert [move.target for move in node.sleep("m2")] == [Residence.DISK, Residence.SLEEPING]
+
+
+def test_what_cannot_fit_in_host_memory_displaces_nothing_there() -> None:
+    node = Residency(models(50, 200, 50), gpu_bytes=230, host_bytes=100, disk_bytes=1000)
+    for name in ("m0", "m1", "m2"):
+        node.activate(name, 0)
+    assert node.states == {"m0": Residence.SLEEPING, "m1": Residence.DISK, "m2": Residence.RUNNING}
 
 
 def test_loads_are_background_flows_due_when_the_stage_wants_to_start() -> None:

@@ -10,6 +10,7 @@ from mfsd.serve.gateway.settings import read_file
 from mfsd.serve.settings import SettingsError
 
 ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
+OWN = ONE + 'models = ["m"]\ncommand = ["vllm"]\n'
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,23 @@ ONE = '[[replicas]]\nurl = "http://10.0.0.1:8000"\n'
         (ONE + 'models = ["m"]\ncommand = [""]\n', "command has an empty word"),
         (ONE + 'models = ["m"]\ncommand = ["vllm"]\neach_address = true\n', "command belongs to one engine"),
         (ONE + 'models = ["m"]\ncommand = ["vllm"]\n[residency]\nmemory_bytes = 5\n', "replicas[0].memory_bytes is 0"),
+        (ONE + 'sleep = "vllm"\nweights_bytes = 5\n', "the gateway puts only its own engines to sleep"),
+        (
+            OWN + 'role = "decode"\nsleep = "vllm"\nweights_bytes = 5\n',
+            "an engine of role decode has registered its KV memory",
+        ),
+        (OWN + 'sleep = "vllm"\n', "weights_bytes is 0: an engine that sleeps has its weights in host memory"),
+        (OWN + "sleeping_bytes = 5\n", "sleeping_bytes is 5: it is for engines that sleep, so set sleep, too"),
+        (
+            OWN + 'sleep = "vllm"\nweights_bytes = 5\nsleeping_bytes = 4\nmemory_bytes = 8\n',
+            "memory_bytes is 8: use at least weights_bytes and sleeping_bytes, which are 9 together",
+        ),
+        (
+            OWN + 'sleep = "vllm"\nweights_bytes = 5\n[residency]\nhost_memory_bytes = 4\n',
+            "residency.host_memory_bytes is 4: use at least replicas[0].weights_bytes, 5",
+        ),
+        (OWN + 'sleep = "deep"\n', "'deep': use vllm, sglang"),
+        (ONE + "[residency]\nsleep_max_s = 0\n", "sleep_max_s is 0"),
         (ONE + 'api_key_file = "/nowhere/key"\n', "replicas[0].api_key_file is /nowhere/key: No such file"),
         (ONE + 'api_key_file = "/dev/null"\n', "use a file that contains only the key"),
         (ONE + '[predict]\nmodel = "/nowhere/m"\n', "predict.model: /nowhere/m: No such file or directory; learn one"),

@@ -52,6 +52,26 @@ def test_two_models_take_turns_by_hand() -> None:
     assert row(outcome)["models"]["loads"] == 3 and row(outcome)["models"]["loading_s"] == pytest.approx(30)
 
 
+def test_engines_that_sleep_take_turns_by_hand() -> None:
+    """A second to fall asleep, 1.5 to wake. The second one waits for the first one to sleep, from 10.2 to 11.2 s, and
+    starts. At 21.35 s it has no calls and the first one is wanted, which wakes when the second one sleeps: at 22.35 s.
+    """
+    speeds = msgspec.structs.replace(NODE.speeds, wake_s=0.5)
+    node = msgspec.structs.replace(NODE, speeds=speeds, host_bytes=12_000)
+    work = [call(0, 0.0), call(1, 1.0, 50), call(0, 12.0), call(1, 40.0, 50)]
+    outcome = served(work, 2, node)
+    assert firsts(outcome) == pytest.approx([10.2, 21.35, 24.05, 42.65])
+    assert [(t.loads, t.wakes) for t in outcome.replicas] == [(1, 1), (1, 1)]
+    assert row(outcome)["models"]["loading_s"] == pytest.approx(20 + 3)
+
+
+def test_host_memory_for_one_is_the_first_sleepers() -> None:
+    """It keeps it as it wakes, so that the other one is stopped."""
+    work = [call(n % 2, 30.0 * n, 50) for n in range(6)]
+    outcome = served(work, 2, msgspec.structs.replace(NODE, host_bytes=6_000))
+    assert [(t.loads, t.wakes) for t in outcome.replicas] == [(1, 2), (3, 0)]
+
+
 def test_the_one_used_the_longest_ago_gives_way() -> None:
     """Two fit. The third one takes the place of the first, though that was loaded last."""
     two = msgspec.structs.replace(NODE, running=2)
@@ -139,3 +159,5 @@ def test_what_cannot_be_served_is_refused() -> None:
         simulate(PLAIN, [call(0, 0.0)], replicas=2, node=NODE, apart=Apart(prefill=1))
     with pytest.raises(ValueError, match="running is 0: use 1 or more"):
         NodeConfig(running=0)
+    with pytest.raises(ValueError, match="host_bytes is -1: use 0 or more"):
+        NodeConfig(running=1, host_bytes=-1)

@@ -55,7 +55,7 @@ def digest(outcome: Outcome) -> str:
         assert record.pop("waited_s") == 0
     for totals in written["replicas"]:  # younger than the digests; without a store nothing is read
         assert (totals.pop("fetched_tokens"), totals.pop("ahead_tokens")) == (0, 0)
-        assert (totals.pop("loads"), totals.pop("loading_s")) == (0, 0)
+        assert (totals.pop("loads"), totals.pop("wakes"), totals.pop("loading_s")) == (0, 0, 0)
     return hashlib.sha256(msgspec.json.encode(written)).hexdigest()[:16]
 
 
