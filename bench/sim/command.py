@@ -36,6 +36,7 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "routers": "bench.sim.router_study",
     "bypass": "bench.sim.bypass_study",
     "moves": "bench.sim.moves_study",
+    "activations": "bench.sim.activations_study",
     "full-size": "bench.sim.full_size",
     "paper": "bench.sim.paper_page",
 }

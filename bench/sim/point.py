@@ -67,7 +67,9 @@ def described(point: Point) -> dict[str, Any]:
         del content["config"]["max_hold_s"]
     if not point.config.reads:
         del content["config"]["reads"]
-    if not point.config.moves_share:
+    if point.config.unit_models is None:
+        del content["config"]["unit_models"]
+    if not point.config.moves_share and point.config.unit_models is None:
         for name in ("moves_share", "moves_gb_per_nic", "moves_due", "moves_as"):
             del content["config"][name]
     return content
@@ -168,6 +170,10 @@ def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -
     """Returns the prepared point under its policy."""
     router = None
     if point.reuse.router != ReuseConfig().router:
+        if point.config.unit_models:
+            raise ConfigError(
+                f"--router {point.reuse.router}: with unit_models use locality, which knows models"
+            )
         router = functools.partial(OnlineRouter, config=point.reuse, rows=_rows(point, cluster), seed=point.seed)
     scheduler = serve.scheduler(point.scheduler, cluster)
     return Simulation(cluster, requests, policies.find(point.policy), scheduler, point.reuse, router)
@@ -230,6 +236,11 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
     result["lost"] = lost(states)
     if simulation.moves is not None:
         result["moves"] = simulation.moves.measure(begin, end)
+    if simulation.activations is not None:
+        result["activations"] = {
+            **simulation.activations.measure(begin, end),
+            "collectives": collective_slowdown(simulation, begin, end),
+        }
     parts = simulation.cluster.parts
     if len(parts) > 1:
         result["models"] = {}
@@ -240,6 +251,15 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
                 "requests": len(own), "slo_attainment": figures["slo_attainment"], "ttft_s": figures["ttft_s"]
             }  # fmt: skip
     return result
+
+
+def collective_slowdown(simulation: Simulation, begin_s: float, end_s: float) -> float:
+    """Returns what collectives took over what they take alone. Later activations make other batches, so that times are
+    of other collectives; this is of the network alone."""
+    both = zip(simulation.collective_s, simulation.collective_alone_s, strict=True)
+    within = [(took, alone) for (posted, took), alone in both if begin_s <= posted <= end_s]
+    alone = sum(alone for _, alone in within)
+    return round(sum(took for took, _ in within) / alone, 6) if alone else 1.0
 
 
 def lost(states: Sequence[State]) -> dict[str, float]:
