@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench.sim import generators, policies, serve
+from bench.sim import controller, drift, generators, policies, serve
 from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
 from bench.sim.generators import HISTORY
@@ -44,7 +44,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 def under(point: Point, name: str) -> Point:
     """Returns the point under a policy, or under POLICY+SCHEDULER."""
     policy, plus, scheduler = name.rpartition("+")
-    if plus and scheduler in serve.SCHEDULERS:
+    if plus and (scheduler in serve.SCHEDULERS or scheduler in controller.NAMES):
         return msgspec.structs.replace(point, policy=policy, scheduler=scheduler)
     return msgspec.structs.replace(point, policy=name)
 
@@ -80,6 +80,8 @@ def workload_rows(point: Point, workload: str, count: int, total_rate: float, nu
     fills the caches."""
     burst = point.config.burst
     seed = point.seed + 1_000_003 * number
+    if workload in drift.NAMES:
+        return drift.rows(workload, count, total_rate, seed, burst)
     if workload in generators.NAMES:
         if point.arrivals == "trace":
             raise ConfigError(
@@ -168,15 +170,26 @@ def _rows(point: Point, cluster: Cluster) -> list[list[Row]]:
 
 def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -> Simulation:
     """Returns the prepared point under its policy."""
+    return controlled(point, cluster, requests)[0]
+
+
+def controlled(
+    point: Point, cluster: Cluster, requests: Sequence[Request]
+) -> tuple[Simulation, controller.Controllers | None]:
+    """Returns the prepared point under its policy, and who switches the order of its batches, if anybody does."""
     router = None
     if point.reuse.router != ReuseConfig().router:
         if point.config.unit_models:
-            raise ConfigError(
-                f"--router {point.reuse.router}: with unit_models use locality, which knows models"
-            )
+            raise ConfigError(f"--router {point.reuse.router}: with unit_models use locality, which knows models")
         router = functools.partial(OnlineRouter, config=point.reuse, rows=_rows(point, cluster), seed=point.seed)
-    scheduler = serve.scheduler(point.scheduler, cluster)
-    return Simulation(cluster, requests, policies.find(point.policy), scheduler, point.reuse, router)
+    policy = policies.find(point.policy)
+    if point.scheduler not in controller.NAMES:
+        scheduler = serve.scheduler(point.scheduler, cluster)
+        return Simulation(cluster, requests, policy, scheduler, point.reuse, router), None
+    config = controller.config_of(point.scheduler)
+    planner = serve.Planner(cluster, serve.config_of(config.pool[0].value), switches=True)
+    simulation = Simulation(cluster, requests, policy, planner, point.reuse, router)
+    return simulation, controller.Controllers(simulation, planner, config)
 
 
 def limit_of(cluster: Cluster, requests: Sequence[Request]) -> float:
@@ -195,11 +208,13 @@ def run(point: Point) -> dict[str, Any]:
             f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
             f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
-    simulation = simulation_of(point, cluster, requests)
+    simulation, controllers = controlled(point, cluster, requests)
     simulation.run()
     result = measure(simulation, point.warmup)
     if simulation.reuse is not None:
         result["reuse"] = simulation.reuse.counts()
+    if controllers is not None:
+        result["control"] = {"switches": controllers.switches, "orders": controllers.orders()}
     return {
         "policy": point.policy,
         "scheduler": point.scheduler,
