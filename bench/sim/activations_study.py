@@ -25,6 +25,7 @@ from bench.sim.unit_models import UnitModels
 POLICIES = ("mfs", "dscp-size")
 SETTINGS = "base,fan-in,egress"
 MODELS = UnitModels(count=16, running=2)
+AGAINST = ", as load against as background"
 BEGIN, END = "<!-- begin of generated table: activations -->", "<!-- end of generated table: activations -->"
 
 
@@ -93,12 +94,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for policy in POLICIES:
             host = results.of_seeds(with_models(point, "host", "background"), policy, seeds)
             found = {f"`{policy}`, weights in host memory": cost(host, host)}
-            for mark in MARKS:
-                mine = results.of_seeds(with_models(point, "units", mark), policy, seeds)
+            marked = {mark: results.of_seeds(with_models(point, "units", mark), policy, seeds) for mark in MARKS}
+            for mark, mine in marked.items():
                 found[f"`{policy}`, over the network as {mark}"] = cost(mine, host)
+            found[f"`{policy}`{AGAINST}"] = cost(marked["load"], marked["background"])
             for label, one in found.items():
                 rows.setdefault(label, {})[setting] = msgspec.to_builtins(one)
-                print(f"{setting}, {label}: {cell(one)}", flush=True)
+                print(f"{setting}, {label}: {cell(one, label)}", flush=True)
     what = {
         "simulated": True, "load": options.load, "requests": options.requests, "warmup": options.requests // 3,
         "gpus": settings.GPUS, "seeds": list(seeds), "models": msgspec.to_builtins(MODELS),
@@ -107,7 +109,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"what": what, "rows": rows}
 
 
-def cell(found: Cost) -> str:
+def cell(found: Cost, label: str) -> str:
     def of(value: float, half: float | None, digits: int, sign: str = "") -> str:
         return f"{value:{sign}.{digits}f}" + ("" if half is None else f"±{half:.{digits}f}")
 
@@ -117,11 +119,13 @@ def cell(found: Cost) -> str:
             f"{found.attainment:.1f} % {1e3 * found.ttft_s:.0f} ms; x{found.collectives:.3f}; "
             f"{found.activations:.0f} of {found.activation_s:.2f} s; {waited}"
         )
-    return (
+    compared = (
         f"{of(found.gain, found.gain_half, 1, '+')} x{found.ttft_ratio:.2f} x{found.p99_ratio:.2f}; "
-        f"x{of(found.collective_ratio, found.collective_half, 3)}; "
-        f"{found.activations:.0f} of {found.activation_s:.2f} s, {found.in_time:.0f} %; {waited}"
+        f"x{of(found.collective_ratio, found.collective_half, 3)}"
     )
+    if label.endswith(AGAINST):
+        return compared
+    return f"{compared}; {found.activations:.0f} of {found.activation_s:.2f} s, {found.in_time:.0f} %; {waited}"
 
 
 def table(data: dict[str, Any]) -> str:
@@ -136,13 +140,15 @@ def table(data: dict[str, Any]) -> str:
         "requests in time, mean TTFT; what collectives take over what they take alone; activations and their mean "
         "duration; requests that wait for a model, and for how long. The others against the same policy with weights "
         "in host memory: points of requests in time, mean and p99 TTFT; that of collectives; activations, their mean "
-        "duration, weights in time; requests that wait. With half of the 95 % interval.",
+        "duration, weights in time; requests that wait. Last, both marks against each other. With half of the 95 % "
+        "interval.",
         "",
         "| | " + " | ".join(names) + " |",
         "|---" * (len(names) + 1) + "|",
     ]
     for label, of in rows.items():
-        lines.append(f"| {label} | " + " | ".join(cell(msgspec.convert(of[name], Cost)) for name in names) + " |")
+        cells = [cell(msgspec.convert(of[name], Cost), label) for name in names]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

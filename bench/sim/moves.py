@@ -37,7 +37,7 @@ class Move(Flow):
 
 
 class MoveOwner(Protocol):
-    """Whoever has sent a move."""
+    """What has sent a move."""
 
     def ended(self, move: Move) -> None:
         """All of it has arrived."""

@@ -176,7 +176,7 @@ def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -
 def controlled(
     point: Point, cluster: Cluster, requests: Sequence[Request]
 ) -> tuple[Simulation, controller.Controllers | None]:
-    """Returns the prepared point under its policy, and who switches the order of its batches, if anybody does."""
+    """Returns the prepared point under its policy, and the controllers of its batches, if any."""
     router = None
     if point.reuse.router != ReuseConfig().router:
         if point.config.unit_models:

@@ -313,7 +313,7 @@ def test_the_study_writes_its_table_and_leaves_the_other(tmp_path: Path, monkeyp
     text = page.read_text()
     assert "| `dscp-size`, over the network as load | " in text and "of moves" in text and "old" not in text
     rows = json.loads((tmp_path / "activations-results.json").read_text())["rows"]
-    assert len(rows) == 3 and rows["`dscp-size`, weights in host memory"]["base"]["collective_ratio"] == 1.0
+    assert len(rows) == 4 and rows["`dscp-size`, weights in host memory"]["base"]["collective_ratio"] == 1.0
     assert moves_study.SETTINGS == activations_study.SETTINGS
 
 
