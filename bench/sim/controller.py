@@ -30,7 +30,7 @@ ORDERS = tuple(policy for policy in POOL if policy.value in SCHEDULERS)
 TIMES = MetaConfig(
     pool=ORDERS, every_s=5.0, long_s=45.0, bypass_after_s=3.0, bypass_max_s=10.0, rollback_within_s=5.0, barred_s=20.0
 )
-"""Shorter than production's by about the ratio of a run's phases here (some 20 s) to H-MAS's (200 s)."""
+"""Shorter than production's, as the phases of a run are here (about 50 s, H-MAS's 200 s)."""
 
 
 def config_of(name: str) -> MetaConfig:

@@ -22,7 +22,7 @@ from bench.sim.point import Point
 GPUS = 128
 """Two units, so that each has enough requests to judge."""
 REQUESTS = {"drift-rate": 900, "drift-mix": 1800}
-"""A minute or so of each."""
+"""Two to three minutes of each at its knee."""
 FIXED = tuple(order.value for order in controller.ORDERS)
 OUTSIDE = "fit"
 """A fixed order that production's pool does not have."""
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--load", type=float, default=1.0, help="load relative to the knee (default 1)")
     p.add_argument("--first-seed", type=int, default=841, help="first seed (default 841: earlier seeds chose)")
     p.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
-    p.add_argument("--requests", type=int, help="measured requests, after a tenth as many (default a minute or so)")
+    p.add_argument("--requests", type=int, help="measured requests, after a tenth as many (default two to three minutes)")
     p.add_argument("--page", type=Path, metavar="FILE", help="page whose table to write again, with a .json beside")
     return p
 
