@@ -98,7 +98,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--load", type=float, default=1.0, help="load relative to the knee (default 1)")
     p.add_argument("--first-seed", type=int, default=841, help="first seed (default 841: earlier seeds chose)")
     p.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
-    p.add_argument("--requests", type=int, help="measured requests, after a tenth as many (default two to three minutes)")
+    p.add_argument(
+        "--requests", type=int, help="measured requests, after a tenth as many (default two to three minutes)"
+    )
     p.add_argument("--page", type=Path, metavar="FILE", help="page whose table to write again, with a .json beside")
     return p
 
