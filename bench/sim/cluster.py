@@ -12,6 +12,8 @@ import msgspec
 
 from bench.sim.profile import ACCELERATORS, MODELS, Accelerator, Model
 from bench.sim.topology import NVSWITCH_BYTES_PER_S, Path, Topology
+from bench.sim.unit_models import UnitModels, speeds_of
+from mfsd.policy.workflow import TierSpeeds
 
 
 class ConfigError(Exception):
@@ -88,6 +90,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     moves_gb_per_nic: float = 1.0  # of one move
     moves_due: float = 4.0  # their deadline: a multiple of the time that a move takes alone
     moves_as: str = "background"  # their mark: background, or load as KV of requests
+    unit_models: UnitModels | None = None  # several models that take turns in each unit's memory
     policy: dict[str, Any] = {}  # parameters of mfsd.policy.PolicyConfig that differ from its defaults
 
     def __post_init__(self) -> None:
@@ -159,6 +162,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if self.bypass_read_s is not None and not 0 <= self.bypass_read_s < math.inf:
             raise ConfigError(f"--bypass-read-ms {1e3 * self.bypass_read_s:g}: use at least 0")
         self._check_moves()
+        self._check_unit_models()
 
     def _check_moves(self) -> None:
         if not 0 <= self.moves_share <= 0.9:
@@ -168,6 +172,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} {getattr(self, name):g}: use a number above 0")
         if self.moves_as not in ("background", "load"):
             raise ConfigError(f"moves_as {self.moves_as}: use background or load")
+
+    def _check_unit_models(self) -> None:
+        if self.unit_models is None:
+            return
+        if problem := self.unit_models.problem:
+            raise ConfigError(f"unit_models: {problem}")
+        if len(self.models) > 1:
+            raise ConfigError(f"unit_models with --model {self.model}: name one model, whose shape all of them have")
+        if self.unit_models.weights_from == "units" and self.gpus < 4 * MODELS[self.model].instance_gpus:
+            raise ConfigError(f"unit_models: weights come from another unit, but --gpus {self.gpus} have one; use more")
 
     @property
     def models(self) -> list[str]:
@@ -189,6 +203,7 @@ class Request(msgspec.Struct):
     isolated_s: float = 0.0
     deadline_s: float = 0.0
     weight: int = 1  # of its deadline
+    model: int = 0  # of those that take turns in a unit's memory
 
     @property
     def budget_s(self) -> float:
@@ -274,6 +289,10 @@ class Cluster:
     @functools.cached_property
     def _group_ports(self) -> int:
         return self.topology.ports(self._group_nics[0])
+
+    def unit_speeds(self, models: UnitModels) -> TierSpeeds:
+        """Returns how fast weights reach a unit."""
+        return speeds_of(models, self.model, self.link * self.topology.ports(range(self.model.instance_gpus)))
 
     def reuse_path(self, request: Request) -> Path:
         """Stage 1: from the owners' NICs to those of the group that computes the request."""

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.sim import generators, policies, serve, sweep
+from bench.sim import controller, drift, generators, policies, serve, sweep
 from bench.sim.cluster import CACHES, DECODE_CHOICES, FETCH, Config, ConfigError
 from bench.sim.point import Point
 from bench.sim.profile import ACCELERATORS, MODELS
@@ -36,6 +36,8 @@ COMMANDS = {  # imported when asked for: they bring plotting
     "routers": "bench.sim.router_study",
     "bypass": "bench.sim.bypass_study",
     "moves": "bench.sim.moves_study",
+    "activations": "bench.sim.activations_study",
+    "orders": "bench.sim.orders_study",
     "full-size": "bench.sim.full_size",
     "paper": "bench.sim.paper_page",
 }
@@ -102,7 +104,7 @@ def _work_options(work: argparse._ArgumentGroup) -> None:
         "--workload",
         metavar="NAME[,NAME...]",
         help="generated requests fitted to published statistics, for all models or one for each (default qwen-a): "
-        + ", ".join(generators.NAMES),
+        + ", ".join((*generators.NAMES, *drift.NAMES)),
     )
     source.add_argument(
         "--trace",
@@ -141,7 +143,8 @@ def _run_options(run: argparse._ArgumentGroup) -> None:
         default="fcfs",
         metavar="A,B",
         help="rule for which queued requests form a unit's next batch: "
-        + "; ".join(f"{name}: {what}" for name, (what, _) in serve.SCHEDULERS.items()),
+        + "; ".join(f"{name}: {what}" for name, (what, _) in serve.SCHEDULERS.items())
+        + f"; {', '.join(controller.NAMES)}: the meta controller chooses of these for each unit as it serves",
     )
     run.add_argument("--seed", default="1", metavar="S[,S...]", help="the same seed gives the same result (default 1)")
     run.add_argument(
@@ -402,15 +405,17 @@ def points_of(options: argparse.Namespace) -> list[Point]:
         raise ConfigError(
             f"--requests {options.requests} --warmup {options.warmup}: measure at least one request after 0 or more"
         )
-    unknown = [name for name in (options.workload or "qwen-a").split(",") if name not in generators.NAMES]
+    known = (*generators.NAMES, *drift.NAMES)
+    unknown = [name for name in (options.workload or "qwen-a").split(",") if name not in known]
     if unknown:
-        raise ConfigError(f"--workload {','.join(unknown)}: use {', '.join(generators.NAMES)}, or --trace FILE")
+        raise ConfigError(f"--workload {','.join(unknown)}: use {', '.join(known)}, or --trace FILE")
     chosen = list(dict.fromkeys(options.policy.split(",")))
     for name in chosen:
         policies.find(name)
     schedulers = list(dict.fromkeys(options.scheduler.split(",")))
     for name in schedulers:
-        serve.config_of(name)
+        if name not in controller.NAMES:
+            serve.config_of(name)
     base = Point(
         config=configuration(options),
         workload=options.trace or options.workload or "qwen-a",

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from bench.sim.activations import Activations, of_one_model
 from bench.sim.batching import FirstComeFirstServed, RequestScheduler, batches_before, least_loaded
 from bench.sim.bypass import BypassLoad
 from bench.sim.cluster import Cluster, Request
@@ -56,6 +57,7 @@ class Simulation:
         self.active: dict[int, Batch] = {}  # batches with requests that are not finished
         self.scheduler = scheduler or FirstComeFirstServed()
         self.collective_s: list[tuple[float, float]] = []  # posted, duration
+        self.collective_alone_s: list[float] = []  # of the same, what each takes alone
         self.ticking = False
         self.early_fetch = cluster.config.fetch != "batch"
         self.loads_first = cluster.config.fetch == "loaded"
@@ -74,6 +76,7 @@ class Simulation:
         else:
             self.network = SharedNetwork(cluster.topology)
         self.moves = Moves(self) if config.moves_share else None
+        self.activations = Activations(self, config.unit_models) if config.unit_models else None
         asked = reuse is not None and not reuse.as_routed
         self.reuse = ReuseDecisions(self, reuse) if reuse is not None and asked else None
         self.router = router(self) if router is not None else None
@@ -108,8 +111,7 @@ class Simulation:
         elif flow.stage == 1:
             self._fetched(flow)
         elif isinstance(flow, Move):
-            assert self.moves is not None
-            self.moves.ended(flow)
+            flow.owner.ended(flow)
         elif flow.state is not None and flow.state.computed:
             self._shipped(flow.state)
 
@@ -145,9 +147,16 @@ class Simulation:
     def _arrive(self, state: State) -> None:
         if self.router is not None:
             self.router.place(state)
-        unit = state.request.unit
         if self.reuse is not None:
             self.reuse.place(state)
+        if self.activations is not None:
+            self.activations.arrives(state)
+        else:
+            self.enqueue(state)
+
+    def enqueue(self, state: State) -> None:
+        """The request's unit runs its model."""
+        unit = state.request.unit
         if self.early_fetch:
             self._fetch_early(state)
         else:
@@ -221,6 +230,8 @@ class Simulation:
     def _start_batch(self, unit: int) -> None:
         queue, cluster = self.queues[unit], self.cluster.of(unit)
         ready = [s for s in queue if s.reuse is None and not s.undecided] if self.loads_first else queue
+        if self.activations is not None:
+            ready = of_one_model(ready)
         plan = self.scheduler.plan(ready, cluster.config.batch_tokens, self.now)
         if not plan:
             return
@@ -385,6 +396,7 @@ class Simulation:
         flow = batch.collective
         assert flow is not None
         self.collective_s.append((flow.posted_s, self.now - flow.posted_s))
+        self.collective_alone_s.append(flow.message_bytes / flow.path.isolated_rate)
         self.network.end(flow)
         self.policy.flow_ended(flow)
         batch.collective = None
@@ -419,6 +431,10 @@ class Simulation:
             else:
                 self.reorder(state.p2d)
         self.policy.batch_computed(batch)
+        if self.activations is not None:
+            for chunk in batch.chunks:
+                if chunk.state.computed:
+                    self.activations.computed(chunk.state)
         if batch.left == 0 and self.active.pop(batch.serial, None) is not None:
             self.policy.batch_ended(batch)
         self._start_batch(unit)

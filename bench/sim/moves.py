@@ -27,12 +27,27 @@ MARKS = {"background": Stage.BACKGROUND, "load": Stage.REUSE}
 class Move(Flow):
     """All of one move; `message_bytes` are its bytes."""
 
-    __slots__ = ("deadline_s", "mark")
+    __slots__ = ("deadline_s", "mark", "owner")
 
-    def __init__(self, path: Path, size: float, number: int, nowhere: Batch, mark: Stage) -> None:
+    def __init__(self, path: Path, size: float, number: int, nowhere: Batch, mark: Stage, owner: MoveOwner) -> None:
         super().__init__(Stage.BACKGROUND, path, nowhere, None, size, number)
         self.mark = mark
+        self.owner = owner
         self.deadline_s = 0.0
+
+
+class MoveOwner(Protocol):
+    """What has sent a move."""
+
+    def ended(self, move: Move) -> None:
+        """All of it has arrived."""
+
+
+def nowhere(cluster: Cluster) -> Batch:
+    """Returns a batch for moves, which belong to none that a queue knows."""
+    batch = Batch(0, 0, [], cluster)
+    batch.step = QUEUED
+    return batch
 
 
 class Events(Protocol):
@@ -66,9 +81,7 @@ class Moves:
         ports = cluster.topology.ports(range(cluster.topology.prefill_nics))
         per_move = self.bytes_per_nic * len(self.groups[0])
         self.pause_s = per_move / (config.moves_share * ports * cluster.link)
-        nowhere = Batch(0, 0, [], cluster)
-        nowhere.step = QUEUED  # in no batch that a queue knows
-        self.nowhere = nowhere
+        self.nowhere = nowhere(cluster)
         self.number = 0
         self.begun: list[Move] = []
         self.took_s: dict[Move, float] = {}
@@ -82,7 +95,7 @@ class Moves:
         pairs = [(out, into, 1.0 / len(target)) for out, into in zip(source, target, strict=True)]
         self.number += 1
         path = simulation.cluster.topology.path(pairs, connections=1.0, salt=self.number)
-        move = Move(path, self.bytes_per_nic * len(target), self.number, self.nowhere, self.mark)
+        move = Move(path, self.bytes_per_nic * len(target), self.number, self.nowhere, self.mark, self)
         move.posted_s = simulation.now
         move.deadline_s = simulation.now + self.due * move.message_bytes / path.isolated_rate
         move.order = simulation.policy.order_move(move)

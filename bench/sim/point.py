@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench.sim import generators, policies, serve
+from bench.sim import controller, drift, generators, policies, serve
 from bench.sim.cluster import Cluster, Config, ConfigError, Request
 from bench.sim.engine import Simulation
 from bench.sim.generators import HISTORY
@@ -44,7 +44,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 def under(point: Point, name: str) -> Point:
     """Returns the point under a policy, or under POLICY+SCHEDULER."""
     policy, plus, scheduler = name.rpartition("+")
-    if plus and scheduler in serve.SCHEDULERS:
+    if plus and (scheduler in serve.SCHEDULERS or scheduler in controller.NAMES):
         return msgspec.structs.replace(point, policy=policy, scheduler=scheduler)
     return msgspec.structs.replace(point, policy=name)
 
@@ -67,7 +67,9 @@ def described(point: Point) -> dict[str, Any]:
         del content["config"]["max_hold_s"]
     if not point.config.reads:
         del content["config"]["reads"]
-    if not point.config.moves_share:
+    if point.config.unit_models is None:
+        del content["config"]["unit_models"]
+    if not point.config.moves_share and point.config.unit_models is None:
         for name in ("moves_share", "moves_gb_per_nic", "moves_due", "moves_as"):
             del content["config"][name]
     return content
@@ -78,6 +80,8 @@ def workload_rows(point: Point, workload: str, count: int, total_rate: float, nu
     fills the caches."""
     burst = point.config.burst
     seed = point.seed + 1_000_003 * number
+    if workload in drift.NAMES:
+        return drift.rows(workload, count, total_rate, seed, burst)
     if workload in generators.NAMES:
         if point.arrivals == "trace":
             raise ConfigError(
@@ -166,11 +170,26 @@ def _rows(point: Point, cluster: Cluster) -> list[list[Row]]:
 
 def simulation_of(point: Point, cluster: Cluster, requests: Sequence[Request]) -> Simulation:
     """Returns the prepared point under its policy."""
+    return controlled(point, cluster, requests)[0]
+
+
+def controlled(
+    point: Point, cluster: Cluster, requests: Sequence[Request]
+) -> tuple[Simulation, controller.Controllers | None]:
+    """Returns the prepared point under its policy, and the controllers of its batches, if any."""
     router = None
     if point.reuse.router != ReuseConfig().router:
+        if point.config.unit_models:
+            raise ConfigError(f"--router {point.reuse.router}: with unit_models use locality, which knows models")
         router = functools.partial(OnlineRouter, config=point.reuse, rows=_rows(point, cluster), seed=point.seed)
-    scheduler = serve.scheduler(point.scheduler, cluster)
-    return Simulation(cluster, requests, policies.find(point.policy), scheduler, point.reuse, router)
+    policy = policies.find(point.policy)
+    if point.scheduler not in controller.NAMES:
+        scheduler = serve.scheduler(point.scheduler, cluster)
+        return Simulation(cluster, requests, policy, scheduler, point.reuse, router), None
+    config = controller.config_of(point.scheduler)
+    planner = serve.Planner(cluster, serve.config_of(config.pool[0].value), switches=True)
+    simulation = Simulation(cluster, requests, policy, planner, point.reuse, router)
+    return simulation, controller.Controllers(simulation, planner, config)
 
 
 def limit_of(cluster: Cluster, requests: Sequence[Request]) -> float:
@@ -189,11 +208,13 @@ def run(point: Point) -> dict[str, Any]:
             f"--rate {point.rate:g}: the GPUs can compute {limit:.3g} requests/s per GPU of this workload; "
             f"above that queues only grow. Use at most {SATURATION_LIMIT * limit:.3g}"
         )
-    simulation = simulation_of(point, cluster, requests)
+    simulation, controllers = controlled(point, cluster, requests)
     simulation.run()
     result = measure(simulation, point.warmup)
     if simulation.reuse is not None:
         result["reuse"] = simulation.reuse.counts()
+    if controllers is not None:
+        result["control"] = {"switches": controllers.switches, "orders": controllers.orders()}
     return {
         "policy": point.policy,
         "scheduler": point.scheduler,
@@ -230,6 +251,11 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
     result["lost"] = lost(states)
     if simulation.moves is not None:
         result["moves"] = simulation.moves.measure(begin, end)
+    if simulation.activations is not None:
+        result["activations"] = {
+            **simulation.activations.measure(begin, end),
+            "collectives": collective_slowdown(simulation, begin, end),
+        }
     parts = simulation.cluster.parts
     if len(parts) > 1:
         result["models"] = {}
@@ -240,6 +266,15 @@ def measure(simulation: Simulation, warmup: int) -> dict[str, Any]:
                 "requests": len(own), "slo_attainment": figures["slo_attainment"], "ttft_s": figures["ttft_s"]
             }  # fmt: skip
     return result
+
+
+def collective_slowdown(simulation: Simulation, begin_s: float, end_s: float) -> float:
+    """Returns what collectives took over what they take alone. Later activations make other batches, so that times are
+    of other collectives; this is of the network alone."""
+    both = zip(simulation.collective_s, simulation.collective_alone_s, strict=True)
+    within = [(took, alone) for (posted, took), alone in both if begin_s <= posted <= end_s]
+    alone = sum(alone for _, alone in within)
+    return round(sum(took for took, _ in within) / alone, 6) if alone else 1.0
 
 
 def lost(states: Sequence[State]) -> dict[str, float]:

@@ -65,6 +65,13 @@ class Model(msgspec.Struct, frozen=True):
         return self.instance_gpus // self.groups
 
     @property
+    def weights_bytes(self) -> int:
+        """Of all GPUs of an instance. Each tensor-parallel group has all but experts, which are there once."""
+        shared = self.attention_params + self.dense_params + (0.0 if self.experts else self.expert_params)
+        copies = self.instance_gpus // self.tensor_parallel
+        return round(2 * self.layers * (copies * shared + self.experts * self.expert_params))
+
+    @property
     def in_a_node(self) -> bool:
         """Whether an instance lies within one server, so that its collectives use only NVSwitch and meet no KV."""
         return self.instance_gpus <= self.server_gpus

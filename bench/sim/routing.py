@@ -8,6 +8,7 @@ request after the other, for a router that chooses units during the run.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,9 @@ from typing import NamedTuple
 
 from bench.sim.caches import Caches, Held, owners
 from bench.sim.cluster import Cluster, Request
+from bench.sim.unit_models import UnitModels, model_of, profile_of
 from bench.sim.workload import Row
+from mfsd.policy.workflow import HOLD_S, Residence, activation_s
 
 LOCALITY = 0.1  # the router's price of fetching a cached token, in computed tokens
 LEAST_NEW_TOKENS = 16  # computed of every prompt, however much of it is cached
@@ -114,13 +117,51 @@ class Locality:
 
     def __call__(self, arriving: Arriving, fetched: Callable[[int], Fetched]) -> int:
         now, views = arriving.row.arrival_s, self.views
-        unit = min(
-            turns(len(views), arriving.shift),
-            key=lambda u: (
-                views[u].wait_s(now)
-                + self.price * views[u].token_s * (arriving.cached - min(arriving.cached, arriving.local[u]))
-            ),
+        unit = min(turns(len(views), arriving.shift), key=lambda u: self.cost_s(u, arriving))
+        views[unit].add(now, arriving.new_tokens, arriving.cached)
+        return unit
+
+    def cost_s(self, unit: int, arriving: Arriving) -> float:
+        """Returns the unit's estimated wait, and the price of what it would have to fetch."""
+        view = self.views[unit]
+        return view.wait_s(arriving.row.arrival_s) + self.price * view.token_s * (
+            arriving.cached - min(arriving.cached, arriving.local[unit])
         )
+
+
+class ByModel:
+    """The same for models that take turns in units' memory: a unit that runs the request's model, or the idle one that
+    was used the longest ago, whichever would begin sooner. Knows where it has sent requests, and assumes that
+    activations take what they take alone."""
+
+    def __init__(self, cluster: Cluster, models: UnitModels) -> None:
+        self.cluster, self.models = cluster, models
+        self.locality = Locality(cluster)
+        # Also where weights come from host memory: so the same requests go to the same units.
+        self.activation_s = activation_s(profile_of(cluster.model), Residence.REMOTE, cluster.unit_speeds(models))
+        self.resident: list[dict[int, None]] = [{} for _ in range(cluster.units)]  # the least recently used first
+        self.used_s = [-math.inf] * cluster.units
+
+    def __call__(self, arriving: Arriving, fetched: Callable[[int], Fetched]) -> int:
+        now, views = arriving.row.arrival_s, self.locality.views
+        model = model_of(self.models, arriving.row, self.cluster.seed)
+
+        def begins_s(unit: int) -> tuple[float, float]:
+            cost = self.locality.cost_s(unit, arriving)
+            if model in self.resident[unit]:
+                return cost, 0.0
+            busy = views[unit].wait_s(now) > 0
+            return cost + self.activation_s + (HOLD_S if busy else 0.0), self.used_s[unit]
+
+        unit = min(turns(len(views), arriving.shift), key=begins_s)
+        resident = self.resident[unit]
+        if model not in resident:
+            views[unit].free_at = max(views[unit].free_at, now) + self.activation_s
+            if len(resident) == self.models.running:
+                del resident[next(iter(resident))]
+        resident.pop(model, None)
+        resident[model] = None
+        self.used_s[unit] = now
         views[unit].add(now, arriving.new_tokens, arriving.cached)
         return unit
 
@@ -193,6 +234,7 @@ class Arrivals:
             decode=self.workers.choose(row.arrival_s, row),
             owners=tuple(sorted(nics.items())),
             remote_tokens=tokens,
+            model=model_of(models, row, self.seed) if (models := cluster.config.unit_models) else 0,
         )
         self.requests += 1
         self.caches.store(row, unit, group)
@@ -218,7 +260,8 @@ class Arrivals:
 
 def route(cluster: Cluster, rows: Sequence[Row], seed: int) -> list[Request]:
     """Sends each request to a unit by locality. Rows that arrive before 0 only fill the caches."""
-    arrivals, choose = Arrivals(cluster, seed), Locality(cluster)
+    arrivals, models = Arrivals(cluster, seed), cluster.config.unit_models
+    choose = ByModel(cluster, models) if models else Locality(cluster)
     requests: list[Request] = []
     for row in rows:
         if row.arrival_s < 0:

@@ -29,6 +29,7 @@ from mfsd.policy.serve import (
     learn,
     plan_step,
 )
+from mfsd.policy.serve.pace import prefill_s_per_token
 
 UNBOUNDED = 1 << 20  # requests that compute or wait with KV at once: units here have KV memory for all
 PROFILED = 240  # batches of the profile
@@ -67,37 +68,51 @@ class _Begun(NamedTuple):
 class Planner:
     """One engine for each unit."""
 
-    def __init__(self, cluster: Cluster, config: ServeConfig) -> None:
-        tokens = cluster.config.batch_tokens
-        self._configs = [
-            msgspec.structs.replace(
-                config,
-                step_tokens=tokens,
-                chunk_max=tokens,
-                chunk_min=min(config.chunk_min, tokens),
-                requests_max=UNBOUNDED,
-                ranks=part.model.groups,
-            )
-            for part in cluster.parts
-        ]
+    def __init__(self, cluster: Cluster, config: ServeConfig, switches: bool = False) -> None:
+        """switches: whether `use` may change the order of units."""
+        self._cluster = cluster
+        self._configs = [self._sized(config, part) for part in cluster.parts]
+        self._of_unit: dict[int, ServeConfig] = {}
         # First come first served uses no estimate, so it needs no profile.
-        known = config.policy is not Policy.FCFS
-        self._fresh = [ServeState(pace=profile(part) if known else Pace()) for part in cluster.parts]
+        self._learns = switches or config.policy is not Policy.FCFS
+        self._fresh = [ServeState(pace=profile(part) if self._learns else Pace()) for part in cluster.parts]
         self._states: dict[int, ServeState] = {}
         self._begun: dict[int, _Begun] = {}
         self._observed: dict[int, Observed] = {}
+
+    def _sized(self, config: ServeConfig, part: Cluster) -> ServeConfig:
+        tokens = self._cluster.config.batch_tokens
+        return msgspec.structs.replace(
+            config,
+            step_tokens=tokens,
+            chunk_max=tokens,
+            chunk_min=min(config.chunk_min, tokens),
+            requests_max=UNBOUNDED,
+            ranks=part.model.groups,
+        )
+
+    def use(self, unit: int, config: ServeConfig) -> None:
+        """From its next batch on, the unit plans by this."""
+        self._of_unit[unit] = self._sized(config, self._cluster.of(unit))
+
+    def prefill_s_per_token(self, unit: int) -> float:
+        """Returns what a token of a full batch takes, by what the unit has learned."""
+        part = self._cluster.of(unit)
+        config = self._configs[part.number]
+        pace = self._states.get(unit, self._fresh[part.number]).pace
+        return prefill_s_per_token(pace, config.step_tokens, config.ranks)
 
     def plan(self, queue: Sequence[State], budget_tokens: int, now: float) -> list[tuple[State, int]]:
         if not queue:
             return []
         unit, part = queue[0].request.unit, queue[0].cluster.number
-        config = self._configs[part]
+        config = self._of_unit.get(unit, self._configs[part])
         by_number = {state.request.number: state for state in queue}
         ended = self._observed.pop(unit, None)
         view = StepView(
             waiting=tuple(described(state) for state in queue if not state.done_tokens),
             running=tuple(described(state) for state in queue if state.done_tokens),
-            observed=(ended,) if ended and config.policy is not Policy.FCFS else (),
+            observed=(ended,) if ended and self._learns else (),
         )
         plan, self._states[unit] = plan_step(view, self._states.get(unit, self._fresh[part]), config, now)
         if plan.scheduled:

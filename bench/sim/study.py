@@ -235,10 +235,13 @@ def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
 
 
-def publish(page: Path, text: str, data: dict[str, Any], begin: str = BEGIN, end: str = END) -> None:
-    """Writes the text between the page's two marks, and the figures as JSON beside it."""
+def publish(
+    page: Path, text: str, data: dict[str, Any], begin: str = BEGIN, end: str = END, name: str | None = None
+) -> None:
+    """Writes the text between the page's two marks, and the figures as JSON beside it. name: of the figures of one of
+    several tables; None: the page's."""
     write(page, text, begin, end)
-    page.with_name(f"{page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
+    page.with_name(f"{name or page.stem}-results.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
 def published(page: Path) -> dict[str, Any]:
@@ -248,17 +251,22 @@ def published(page: Path) -> dict[str, Any]:
     return found
 
 
-def seeded_options(p: argparse.ArgumentParser, setting: str, first_seed: int) -> None:
+def seeded_options(
+    p: argparse.ArgumentParser, setting: str, first_seed: int, load: float = 0.8, seeds: int = 6
+) -> None:
     """Adds the options of studies at one load, on seeds that chose nothing."""
     p.add_argument("file", type=Path)
     p.add_argument("--setting", default=setting, help=f"of {NAMES}")
     p.add_argument(
-        "--load", type=float, default=0.8, help="load relative to the rate at which nocont meets 90 %% (default 0.8)"
+        "--load",
+        type=float,
+        default=load,
+        help=f"load relative to the rate at which nocont meets 90 %% (default {load:g})",
     )
     p.add_argument(
         "--first-seed", type=int, default=first_seed, help=f"first seed (default {first_seed}: earlier seeds chose)"
     )
-    p.add_argument("--seeds", type=int, default=6, help="number of seeds (default 6)")
+    p.add_argument("--seeds", type=int, default=seeds, help=f"number of seeds (default {seeds})")
     p.add_argument("--requests", type=int, default=300, help="measured requests, after a third as many (default 300)")
     p.add_argument("--page", type=Path, metavar="FILE", help="page whose table to write again, with a .json beside")
 

@@ -96,7 +96,9 @@ class DscpBySize(Marked):
         super().__init__(simulation)
         classes = simulation.cluster.config.fabric_classes or CLASSES
         known = ((state.cluster, state.request) for state in simulation.states)
-        background = simulation.cluster.config.moves_as == "background" and simulation.cluster.config.moves_share > 0
+        config = simulation.cluster.config
+        moved = config.moves_share > 0 or config.unit_models is not None
+        background = config.moves_as == "background" and moved
         self.marks = marks or by_size(classes, known, background=background)
 
     def mark(self, flow: Flow) -> int:
