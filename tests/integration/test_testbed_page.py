@@ -66,7 +66,7 @@ def test_a_browser_shows_figures_and_links(written: Path) -> None:
     for mode in SHOWN:
         assert f"{mode}: {MODES[mode].says}" in seen
     assert seen.count("<svg") == len(SHOWN) * len(WATCHED)
-    assert "class 7: everything" in seen and "class 1: collectives" in seen and "class 6: KV pushes" in seen
+    assert "class 7: everything" in seen and "class 0: collectives" in seen and "class 6: KV pushes" in seen
     assert re.search(r"<td>300\b", seen) and re.search(r"<td>12\.0\b", seen), "TTFT and CCT, ms"
     assert re.search(r"<td>25\b", seen), "what MFS takes of a core"
 
