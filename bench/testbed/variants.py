@@ -76,22 +76,24 @@ def tables(kept: Kept, found: Mapping[str, Case]) -> str:
         "seed by seed. In brackets: the simulator.",
     ]
     for name in names:
-        lines += ["", f"### {TITLES[name]}", "", *_case(rows[name], kept.of("simulated", name))]
-        if reason := not_simulated(found[name].scenario):
+        scenario = found[name].scenario
+        lines += ["", f"### {TITLES[name]}", "", *_case(rows[name], kept.of("simulated", name), scenario.lanes)]
+        if reason := not_simulated(scenario):
             lines += ["", f"Not simulated: {reason.partition(';')[0]}."]
-        if found[name].scenario.signals == "nccl":
+        if scenario.signals == "nccl":
             lines += ["", f"As for the simulator: {DOES_NOT_SIGNAL}."]
     return "\n".join(lines)
 
 
-def _case(rows: Sequence[Result], expected: Sequence[Result]) -> list[str]:
+def _case(rows: Sequence[Result], expected: Sequence[Result], lanes: bool) -> list[str]:
     others = [mode for mode in MODES if mode != "mfs" and any(row["mode"] == mode for row in rows)]
     gains = [
         f"{difference(rows, 'mfs', mode, 'slo_attainment').show(1, 100, sign=True)} against `{mode}`" for mode in others
     ]
     lines = figures.table(rows, expected)
     if not any(mode.startswith("dscp") for mode in others):
-        lines += ["", "Without static marking: a fabric without classes has none."]
+        reason = "it is in the first of these tables" if lanes else "a fabric without classes has none"
+        lines += ["", f"Without static marking: {reason}."]
     return [*lines, "", f"Points of requests in time of `mfs`: {', '.join(gains)}."]
 
 
