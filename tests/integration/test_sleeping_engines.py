@@ -18,7 +18,13 @@ from tests.support.residents import FAST, Resident, body, lives, stages
 from tests.support.waiting import eventually
 
 CHANGE = re.compile(r'engine_changes_total\{change="(\w+)",replica="(\w+)"\} (\d+)')
-SHARED = "[residency]\nmemory_bytes = {memory}\nhost_memory_bytes = {host}\nsleep_max_s = {most_s}\nidle_s = {idle_s}\n"
+SHARED = """[residency]
+memory_bytes = {memory}
+host_memory_bytes = {host}
+sleep_max_s = {most_s}
+stop_max_s = 2.0
+idle_s = {idle_s}
+"""
 
 
 def engines(folder: Path, *names: str) -> list[Resident]:
