@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mfsd.policy.workflow import ModelProfile, TierSpeeds
+from mfsd.policy.workflow import ModelProfile, TierSpeeds, only_memory
 
 if TYPE_CHECKING:
     from bench.sim.profile import Model
@@ -62,15 +62,7 @@ def model_of(models: UnitModels, row: Row, seed: int) -> int:
 
 def profile_of(model: Model) -> ModelProfile:
     """Returns what residency and activations depend on."""
-    return ModelProfile(
-        name="",
-        weights_bytes=model.weights_bytes,
-        context_bytes=0,
-        kv_bytes_per_token=1,
-        prefill_fixed_s=0.0,
-        prefill_s_per_token=0.0,
-        decode_s_per_token=0.0,
-    )
+    return only_memory("", model.weights_bytes)
 
 
 def speeds_of(models: UnitModels, model: Model, remote_bytes_per_s: float) -> TierSpeeds:

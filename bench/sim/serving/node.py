@@ -10,7 +10,7 @@ from bench.sim.serving.config import NodeConfig
 from bench.sim.serving.live import Live
 from bench.sim.serving.replica import Replica
 from bench.sim.serving.work import Call
-from mfsd.policy.workflow import ModelProfile, Move, Residence, Residency, activation_s
+from mfsd.policy.workflow import Move, Residence, Residency, activation_s, only_memory
 
 HOLD_CHECK = -1
 """Passed to `due` if no engine has been loaded."""
@@ -30,15 +30,7 @@ class Node:
         """wake: takes a time, and what to pass to `due` then."""
         self._wake = wake
         self._replicas = {model_name(replica.number): replica for replica in replicas}
-        profile = ModelProfile(
-            name="",
-            weights_bytes=config.weights_bytes,
-            context_bytes=0,
-            kv_bytes_per_token=1,
-            prefill_fixed_s=0.0,
-            prefill_s_per_token=0.0,
-            decode_s_per_token=0.0,
-        )
+        profile = only_memory("", config.weights_bytes)
         self._loads_s = {of: activation_s(profile, of, config.speeds) for of in (Residence.DISK, Residence.SLEEPING)}
         """How long it takes to start an engine, and to wake one."""
         self._copy_s = config.weights_bytes / config.speeds.host_bytes_per_s

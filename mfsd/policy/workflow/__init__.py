@@ -14,7 +14,7 @@ from mfsd.policy.workflow.flows import WeightFlow, weight_flows
 from mfsd.policy.workflow.hold import HOLD_S, Runs, held_for
 from mfsd.policy.workflow.margin import MemoryMargin
 from mfsd.policy.workflow.preempt import effective_remaining_s, preempts
-from mfsd.policy.workflow.profile import ModelProfile, exec_s, kv_bytes
+from mfsd.policy.workflow.profile import ModelProfile, exec_s, kv_bytes, only_memory
 from mfsd.policy.workflow.remaining import RemainingTimes, StageKey, intent_bin
 from mfsd.policy.workflow.residency import Move, Residence, Residency, TierSpeeds, activation_s
 
@@ -44,6 +44,7 @@ __all__ = [
     "held_for",
     "intent_bin",
     "kv_bytes",
+    "only_memory",
     "plan_degradation",
     "preempts",
     "weight_flows",

@@ -29,6 +29,21 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name)}: use 0 or more")
 
 
+def only_memory(name: str, weights_bytes: int, context_bytes: int = 0, pool_bytes: int = 0) -> ModelProfile:
+    """Returns the profile of a model of which nothing but its memory is known: all that residency and activations
+    read."""
+    return ModelProfile(
+        name=name,
+        weights_bytes=weights_bytes,
+        context_bytes=context_bytes,
+        kv_bytes_per_token=1,
+        prefill_fixed_s=0.0,
+        prefill_s_per_token=0.0,
+        decode_s_per_token=0.0,
+        pool_bytes=pool_bytes,
+    )
+
+
 def exec_s(model: ModelProfile, prompt_tokens: int, output_tokens: float) -> float:
     """Eq 2: prefill, then one decode step for each token."""
     prefill_s = model.prefill_fixed_s + model.prefill_s_per_token * prompt_tokens

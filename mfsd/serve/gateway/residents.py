@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from mfsd.policy.route import Call, Choice, Role, eligible
-from mfsd.policy.workflow import ModelProfile, Move, Residence, Residency, held_for
+from mfsd.policy.workflow import ModelProfile, Move, Residence, Residency, held_for, only_memory
 from mfsd.serve.gateway.foreign import Foreign
 from mfsd.serve.gateway.life import Life
 from mfsd.serve.gateway.metrics import Metrics
@@ -302,13 +302,5 @@ def _profile(replica: ReplicaSettings) -> ModelProfile:
     """Returns the profile of an engine's model, as far as residency reads it. Whatever memory it has beside weights and
     context is for KV."""
     weights_bytes = replica.weights_bytes or max(1, replica.memory_bytes)
-    return ModelProfile(
-        name=replica.shown_name,
-        weights_bytes=weights_bytes,
-        context_bytes=replica.sleeping_bytes,
-        kv_bytes_per_token=1,
-        prefill_fixed_s=0.0,
-        prefill_s_per_token=0.0,
-        decode_s_per_token=0.0,
-        pool_bytes=max(0, replica.memory_bytes - weights_bytes - replica.sleeping_bytes),
-    )
+    pool_bytes = max(0, replica.memory_bytes - weights_bytes - replica.sleeping_bytes)
+    return only_memory(replica.shown_name, weights_bytes, replica.sleeping_bytes, pool_bytes)
