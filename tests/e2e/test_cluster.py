@@ -19,7 +19,10 @@ from typing import Any
 
 import pytest
 
+from mfsd.serve.learn.rows import read_rows
 from mfsd.serve.publish import read_all
+from mfsd.serve.records import Step
+from mfsd.serve.records import read as read_decisions
 from tests.e2e.cluster import PYTHON, ROOT, START_S, TOKEN_BYTES, until
 from tests.e2e.demo_serve import lost, twice
 from tests.e2e.replicas import Engine, Outcome, Replicas, running, with_a_death
@@ -207,6 +210,56 @@ def test_a_model_sleeps_while_another_one_runs_and_wakes(tmp_path: Path, other_m
         for change, count in (("started", 1), ("slept", slept), ("woken", woken)):
             assert f'engine_changes_total{{change="{change}",replica="{name}"}} {count}.0' in metrics
     assert "failed" not in metrics.partition("engine_changes_total{")[2].partition("# HELP")[0]
+
+
+# ---- how long answers are --------------------------------------------------------------------------------------------
+
+
+def learned(folder: Path) -> Path:
+    """A model of requests of one role, whose answers have about 30 tokens."""
+    rows = [
+        {"session_id": n, "timestamp": n, "input_length": 20 + n % 30, "output_length": 25 + n % 10, "role": "writer"}
+        for n in range(400)
+    ]
+    requests, model = folder / "recorded.jsonl", folder / "lengths.model"
+    requests.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [sys.executable, "-m", "mfsd.cli.ctl", "learn", "--requests", str(requests), "--out", str(model)]
+    subprocess.run(command, check=True, capture_output=True)
+    return model
+
+
+def test_predicted_lengths_reach_the_engine_and_its_usage_is_recorded(tmp_path: Path) -> None:
+    """The decisions of the engine have what it expects of each answer."""
+    pytest.importorskip("lightgbm")
+    pytest.importorskip("sklearn")
+    record, decisions = tmp_path / "requests.jsonl", tmp_path / "decisions"
+    config = f'[predict]\nrecord = "{record}"\nmodel = "{learned(tmp_path)}"\n'
+    more = (*MFS, "--additional-config", json.dumps({"mfs_serve": {"record": {"folder": str(decisions)}}}))
+    wanted = [(most, stream) for most in (3, 9, 200) for stream in (False, True)]
+    with running(Replicas(tmp_path, (Engine("a", more=more),), config)) as made:
+        for number, (most, stream) in enumerate(wanted):
+            streams = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+            body = {
+                "model": "tiny",
+                "prompt": prompt(40 + number, number),
+                "max_tokens": most,
+                "ignore_eos": True,
+                **streams,
+            }
+            headers = {**JSON, "x-session-id": f"s{number}", "x-role": "writer"}
+            assert Front(made.gateway_port, START_S).post({**body, **streams}, headers)[0] == 200
+        metrics = made.shown("/metrics")
+    assert f'mfs_gateway_prediction_error_tokens_count{{by="model"}} {len(wanted)}.0' in metrics
+    assert [row.output_length for row in read_rows(record)] == [most for most, _ in wanted]
+    expected = {
+        request.num_prompt_tokens: request.output_tokens
+        for path in decisions.iterdir()
+        for _, step in read_decisions(path)
+        if isinstance(step, Step)
+        for request in step.view.waiting
+    }
+    lengths = [expected[40 + number] for number in range(len(wanted))]
+    assert lengths[:4] == [3, 3, 9, 9] and all(20 < length < 40 for length in lengths[4:]), "learned, or the limit"
 
 
 # ---- three replicas, two models --------------------------------------------------------------------------------------
