@@ -49,6 +49,10 @@ GATEWAY: dict[str, Any] = {
         "tiers": {"chat": {"ttft_ms": 500, "importance": 1}, "batch": {}},
     },
 }
+PREDICTIONS: dict[str, Any] = {
+    "claim": "predictions",
+    "config": {"predict": {"record": "/var/lib/mfs/requests.jsonl", "model": "/var/lib/mfs/lengths.json"}},
+}
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
@@ -71,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "etcd-of-ones-own": {"etcd": {"endpoints": ["etcd-1.db:2379", "etcd-2.db:2390"], "tls": {"secretName": "etcd"}}},
     "certificates-of-nodes": {**TLS, "daemon": {"tls": {"hostPath": "/etc/mfs/pki"}}},
+    "predictions": {"gateway": {**GATEWAY, **PREDICTIONS}},
     "tiers-of-engines": {"vllm": {"enabled": True}, "daemon": {"engineStatusPath": "/run/mfs-engines"}},
     "one-coordinator": {"coordinator": {"replicas": 1}, "etcd": {"enabled": False}},
     "nodes-only": {"coordinator": {"enabled": False}, "networkPolicy": {"enabled": False}},
@@ -345,6 +350,17 @@ def test_gateways_have_a_pod_monitor_of_their_own() -> None:
     assert "job_name: mfs-gateway" in (CHART.parents[1] / "prometheus" / "prometheus.yml").read_text()
 
 
+def test_a_gateway_that_predicts_has_its_files_on_a_volume_and_writes_them_alone() -> None:
+    deployment = find(render({"gateway": {**GATEWAY, **PREDICTIONS}}), "Deployment", "mfs-gateway")["spec"]
+    pod = deployment["template"]["spec"]
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "files"]
+    assert mount["mountPath"] == "/var/lib/mfs" and not mount.get("readOnly")
+    assert {"name": "files", "persistentVolumeClaim": {"claimName": "predictions"}} in pod["volumes"]
+    assert deployment["strategy"]["rollingUpdate"]["maxSurge"] == 0
+    plain = find(render({"gateway": GATEWAY}), "Deployment", "mfs-gateway")["spec"]
+    assert plain["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
 def vllm_environment(vllm: dict[str, Any], part: str = "prefill", **others: Any) -> dict[str, str]:
     """The container's variables, none of which stands there twice."""
     manifests = render({"vllm": {"enabled": True, **vllm}, **others})
@@ -490,6 +506,8 @@ def test_no_folder_of_the_host_is_writable_for_engines_unless_asked_for() -> Non
         ({"podMonitor": {"enabled": True}, **OPEN, "gateway": GATEWAY}, "set gateway.metricsAddress=0.0.0.0"),
         ({"gateway": {"metricsAddress": "0.0.0.0:1"}}, "gateway.metricsAddress"),
         ({"gateway": {**GATEWAY, "config": {"routes": {}}}}, "Additional property routes is not allowed"),
+        ({"gateway": {**GATEWAY, **PREDICTIONS, "claim": ""}}, "set gateway.claim, a PersistentVolumeClaim"),
+        ({"gateway": {**GATEWAY, **PREDICTIONS, "replicas": 2}}, "gateway.replicas = 2: each would write"),
         ({"gateway": {**GATEWAY, "extProc": {}}}, "set gateway.extProc.enabled=true, which the pool asks"),
         ({"gateway": {**GATEWAY, "inferencePool": {"failureMode": "Open"}}}, "failureMode"),
     ],

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import distribution, entry_points, version
 from pathlib import Path
 
 import yaml
@@ -41,7 +41,10 @@ def test_the_image_has_what_the_chart_runs() -> None:
         assert spec["command"][0] in programs and spec["readinessProbe"]["exec"]["command"][0] in programs
     gateway = container(manifests, "Deployment", "mfs-gateway")
     assert gateway["image"] == f"mfs:{version('mfsd')}" and gateway["command"][0] in programs
-    assert '"$1[gateway]"' in recipe
+    assert '"$1[$EXTRAS]"' in recipe and "ARG EXTRAS=gateway\n" in recipe
+    extras = set(distribution("mfsd").metadata.get_all("Provides-Extra") or [])
+    assert set(re.findall(r"EXTRAS=([a-z,]+)", recipe)[0].split(",")) <= extras
+    assert "libgomp1" in recipe, "LightGBM loads it"
     assert f"-t mfs:{version('mfsd')} " in recipe and f"-t mfs-etcd:{version('mfsd')} " in recipe
     (init,) = find(manifests, "Deployment", "mfs-vllm-prefill")["spec"]["template"]["spec"]["initContainers"]
     assert init["command"][2:] == ["/opt/mfs/libmfs_shim.so", "/opt/mfs/nixl_plugins", "/mfs/"]

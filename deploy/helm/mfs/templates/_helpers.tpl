@@ -179,6 +179,12 @@ vllm.env names, nor one whose library goes by another that it names. MFS_SET_CLA
 {{- if and .extProc.tls.secretName (not .extProc.enabled) }}
 {{- fail "gateway.extProc.tls.secretName: set gateway.extProc.enabled=true, too" }}
 {{- end }}
+{{- if and .config.predict (not .claim) }}
+{{- fail "gateway.config.predict: set gateway.claim, a PersistentVolumeClaim for its files below /var/lib/mfs; the pod has no other place for them" }}
+{{- end }}
+{{- if and (dig "predict" "record" "" .config) (gt (int .replicas) 1) }}
+{{- fail (printf "gateway.replicas = %d: each would write gateway.config.predict.record; set 1, or leave record out" (int .replicas)) }}
+{{- end }}
 {{- end }}{{ end }}
 {{- if and .Values.etcd.tls.secretName (not .Values.etcd.endpoints) }}
 {{- fail "etcd.tls.secretName is for an etcd of your own: set etcd.endpoints, too (the chart's etcd is fenced by its NetworkPolicy)" }}
