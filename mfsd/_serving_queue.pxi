@@ -133,7 +133,7 @@ cdef class KeptQueue:
     """The part of a planner that runs each step. It makes the plans of plan_step without reading the whole queue. Its
     subclass bench.sim.serving.kept.Kept does what happens once per call, and implements `expire` and `overdue`."""
 
-    cdef bint hybrid, minds, sets_aside, fcfs, shortest_first, renewed, cuts
+    cdef bint hybrid, minds, sets_aside, fcfs, shortest_first, renewed, of_first, cuts
     cdef int preemption
     cdef int64_t step_tokens, requests_max, chunk_min, chunk_max, chunk_block, chunk_tight, kv_tight, skips_max
     cdef int64_t overdue_every
@@ -166,6 +166,7 @@ cdef class KeptQueue:
         self.fcfs, self.shortest_first = config.policy.value == "fcfs", config.policy.value == "srpf"
         self.sets_aside = config.relegation.value == "lost"
         self.renewed = config.token_deadline.value == "renewed"
+        self.of_first = config.token_deadline.value == "first-token"
         self.cuts = config.cut_prompts
         self.preemption = ("off", "selective", "always").index(config.preemption.value)
         self.step_tokens, self.requests_max = config.step_tokens, config.requests_max
@@ -344,8 +345,10 @@ cdef class KeptQueue:
         cdef bint due = False
         if live.tbt_s is not None:
             first = live.first_due_s
-            if self.renewed and live.first_token_s is not None and <double>live.first_token_s > first:
-                first = live.first_token_s
+            if live.first_token_s is not None:
+                since = live.first_token_s
+                if self.of_first or (self.renewed and since > first):
+                    first = since
             due, due_s[0] = True, first + <double>live.num_output_tokens * <double>live.tbt_s
         if live.ttlt_s is not None:
             since = live.due_s if live.first_token_s is None else <double>live.first_token_s

@@ -17,7 +17,7 @@ from bench.requests.errors import UsageError
 from bench.requests.tiers import BACKGROUND, BATCH, INTERACTIVE
 from bench.sim.workflows import POLICIES as WORKFLOW_POLICIES
 from mfsd.policy.route import Router
-from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig
+from mfsd.policy.serve import Policy, Preemption, Relegation, ServeConfig, TokenDeadline
 from mfsd.policy.serve.meta import Strategy
 
 SMALL, LARGE = 256, 2048
@@ -53,7 +53,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     silo: bool = False
     """Whether each tier has replicas of its own."""
     bounds: bool = False
-    """Whether reserved memory is bounded by outputs that ended before (conformal); else by the request's limit."""
+    """Whether memory is kept for outputs: what is expected, and then a bound from outputs that ended (conformal)."""
     meta: Strategy | None = None
     """How the order is chosen while the engine serves."""
 
@@ -155,21 +155,25 @@ AGENTS: dict[str, Rule] = {
         "both, with the ends of gaps known beforehand: a bound", retain=True, prefetch=True, hindsight=True
     ),
 }
-MFS_DRIFT = {
-    "policy": Policy.TWO_LANE, "step_tokens": STEP_TOKENS, "chunk_max": CHUNK_MAX, "relegation": Relegation.LOST,
-    "regulate": True,
-}  # fmt: skip
+
+
+def _drift(policy: Policy) -> dict[str, Any]:
+    """H-MAS measures the mean time per output token, so tokens are due from the first one on."""
+    return {**_dynamic(policy, Relegation.LOST), "token_deadline": TokenDeadline.FIRST_TOKEN}
+
+
+MFS_DRIFT = {**_drift(Policy.TWO_LANE), "regulate": True}
 DRIFT: dict[str, Rule] = {
     **{
-        policy.value: Rule(help=f"{policy.value}, unregulated", serve=_dynamic(policy, Relegation.LOST))
+        policy.value: Rule(help=f"{policy.value}, unregulated", serve=_drift(policy))
         for policy in Policy
         if policy is not Policy.FIT
     },
-    "fit": Rule(help="fit, dynamic chunks", serve=_dynamic(Policy.FIT, Relegation.LOST)),
-    "hmas": Rule(help="two lanes, fence with learned bounds, regulation", serve=MFS_DRIFT, bounds=True),
+    "fit": Rule(help="fit, dynamic chunks", serve=_drift(Policy.FIT)),
+    "hmas": Rule(help="two lanes, fence by expected outputs, regulation", serve=MFS_DRIFT, bounds=True),
     "hmas-no-lanes": Rule(help="hmas, one lane", serve={**MFS_DRIFT, "policy": Policy.FCFS}, bounds=True),
     "hmas-no-regulation": Rule(help="hmas, caps at their maxima", serve={**MFS_DRIFT, "regulate": False}, bounds=True),
-    "hmas-no-bounds": Rule(help="hmas, outputs not bounded by what ended", serve=MFS_DRIFT),
+    "hmas-no-bounds": Rule(help="hmas, no memory kept for outputs", serve=MFS_DRIFT),
     **{
         f"meta-{strategy.value}": Rule(
             help=f"hmas, its order chosen every 30 s: {strategy.value}", serve=MFS_DRIFT, bounds=True, meta=strategy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mfsd.policy.serve import Inherited, Request, ServeConfig, TokenDeadline, again_due_s
+from mfsd.policy.serve import Inherited, Request, ServeConfig, again_due_s
+from mfsd.policy.serve.deadlines import tokens_since_s
 from mfsd.serve.promise import Wanted
 
 
@@ -77,10 +78,8 @@ class Entry:
             if wanted.ttft_s is not None and now_s > self.arrival_s + wanted.ttft_s:
                 self.late_tokens += 1
         elif wanted.tbt_s is not None:
-            first_s = self.first_due_s
-            if config.token_deadline is TokenDeadline.RENEWED:
-                first_s = max(first_s, self.first_token_s)
-            if now_s > first_s + self.outputs * wanted.tbt_s:
+            since_s = tokens_since_s(config, self.first_due_s, self.first_token_s)
+            if now_s > since_s + self.outputs * wanted.tbt_s:
                 self.late_tokens += tokens
         self.outputs += tokens
 

@@ -55,12 +55,14 @@ class Preemption(str, Enum):
 
 
 class TokenDeadline(str, Enum):
-    """When the next token is due for a request whose first one was late."""
+    """What the deadlines of a request's tokens are counted from."""
 
     PAPER = "paper"
-    """QoServe Eq 2 as written: it stays late for ever."""
+    """When the first one was due (QoServe Eq 2 as written): after a late first one all are late."""
     RENEWED = "renewed"
-    """Counted from the end of its prefill, as in QoServe's artifact."""
+    """The same, or the end of the prefill if that is later, as in QoServe's artifact."""
+    FIRST_TOKEN = "first-token"
+    """When the first one came, as time per output token is measured. An early first token is no credit for pauses."""
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,8 +71,15 @@ def first_due_s(request: Request) -> float:
     return request.due_s if request.first_due_s is None else request.first_due_s
 
 
+def tokens_since_s(config: ServeConfig, due_s: float, first_token_s: float | None) -> float:
+    """What the deadlines of tokens after the first are counted from. due_s: when the first was due."""
+    if first_token_s is None or config.token_deadline is TokenDeadline.PAPER:
+        return due_s
+    return first_token_s if config.token_deadline is TokenDeadline.FIRST_TOKEN else max(due_s, first_token_s)
+
+
 def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) -> float | None:
-    """When the next token of a decode is due: by Eq 2, or counted from the end of a late prefill. None: no deadline.
+    """When the next token of a decode is due (Eq 2, `TokenDeadline`). None: no deadline.
 
     With a deadline for the whole, each token has an even share of the time left. Such a deadline does not count once it
     has passed, or if it had when the first token came: hurrying for it would keep chunks small until the request ends.
@@ -80,10 +87,8 @@ def next_token_due_s(config: ServeConfig, request: Request, now_s: float = 0.0) 
     produced = request.num_output_tokens
     due: float | None = None
     if request.tbt_s is not None:
-        first = first_due_s(request)
-        if config.token_deadline is TokenDeadline.RENEWED and request.first_token_s is not None:
-            first = max(first, request.first_token_s)
-        due = first + produced * request.tbt_s
+        since_s = tokens_since_s(config, first_due_s(request), request.first_token_s)
+        due = since_s + produced * request.tbt_s
     if request.ttlt_s is not None:
         since = request.due_s if request.first_token_s is None else request.first_token_s
         whole = request.arrival_s + request.ttlt_s

@@ -1,20 +1,43 @@
-"""The KV fence: admits requests only while the bounds on the KV that they will hold fit the memory (H-MAS Eq 2)."""
+"""The KV fence: admits a request only while the most KV that will be held at once fits the memory.
+
+H-MAS (Eq 2) adds up bounds on what each request holds in the end. But requests end one after another: a short one has
+given its memory back before a long one holds all of its own. So what must fit is their peak (`peak`), by expected
+outputs. The sum of the bounds left a third of the memory idle and cost 5 to 14 points of requests in time
+(docs/requests.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mfsd.policy.serve.config import Policy, ServeConfig
+from mfsd.policy.serve.peak import Peak
 from mfsd.policy.serve.view import Request
 
 REST_STEPS = 19
 """Steps without a reservation after each step with one: in the long run at most a twentieth of steps reserve memory."""
 
 
+def now_tokens(request: Request) -> float:
+    """What a request holds once its prompt is computed: the prompt and its output so far, each token once."""
+    return float(request.num_prompt_tokens + request.num_output_tokens - request.num_folded_tokens)
+
+
+def left_tokens(request: Request) -> float:
+    """The output that is still expected of a request, for which memory is kept.
+
+    One that has produced what was expected goes on to its bound. 0 without a bound: nothing is kept.
+    """
+    if request.output_tokens_max <= 0:
+        return 0.0
+    produced = request.num_output_tokens
+    expected = min(request.output_tokens, request.output_tokens_max)
+    return max(0.0, (expected if produced < expected else request.output_tokens_max) - produced)
+
+
 def held_tokens(request: Request) -> float:
-    """The most that a request holds: its prompt and the bound on its output, less any output that its prompt has."""
-    outputs = max(request.output_tokens_max, float(request.num_output_tokens))
-    return request.num_prompt_tokens + outputs - request.num_folded_tokens
+    """What a request holds in the end, as far as is expected."""
+    return now_tokens(request) + left_tokens(request)
 
 
 class Fence:
@@ -36,8 +59,11 @@ class Fence:
     ) -> None:
         self._room = None if kv_tokens is None else kv_tokens * (1.0 - config.kv_margin)
         self._whole = kv_tokens
-        self._in = {r.request_id: held_tokens(r) for r in running}
-        self._held = sum(self._in.values()) + promised_tokens
+        running = list(running)
+        self._in = {r.request_id for r in running}
+        self._peak = Peak([(left_tokens(r), now_tokens(r)) for r in running], promised_tokens)
+        if reserved is not None and reserved.request_id not in self._in:
+            self._peak.add(left_tokens(reserved), now_tokens(reserved))
         self._promised = promised_tokens
         self._slots = requests_max - len(self._in)
         self._in_order = config.policy is Policy.FCFS
@@ -50,14 +76,14 @@ class Fence:
         number = request.request_id
         if number in self._in:
             return True
-        wanted = held_tokens(request)
-        if not self._fits(request, wanted) or (self._in_order and self.refused):
+        if not self._fits(request) or (self._in_order and self.refused):
             self.refused.append(number)
             return False
         if self._reserved is not None and number == self._reserved.request_id:
             self._reserved = None
-        self._in[number] = wanted
-        self._held += wanted
+        else:
+            self._peak.add(left_tokens(request), now_tokens(request))
+        self._in.add(number)
         self._slots -= 1
         return True
 
@@ -72,12 +98,13 @@ class Fence:
         able = (r for r in overdue if self._whole is None or r.num_prompt_tokens <= self._whole)
         return next((r.request_id for r in able if r.request_id in refused), None)
 
-    def _fits(self, request: Request, wanted: float) -> bool:
-        held, slots = self._held, self._slots
-        if self._reserved is not None and self._reserved.request_id != request.request_id:
-            held, slots = held + held_tokens(self._reserved), slots - 1
-        if slots <= 0:
+    def _fits(self, request: Request) -> bool:
+        mine = self._reserved is not None and self._reserved.request_id == request.request_id
+        if self._slots - (self._reserved is not None and not mine) <= 0:
             return False
-        if self._room is None or held + wanted <= self._room:
+        if self._room is None:
+            return True
+        peak = self._peak.tokens() if mine else self._peak.tokens_with(left_tokens(request), now_tokens(request))
+        if peak <= self._room:
             return True
         return not self._in and not self._promised and request.num_prompt_tokens <= (self._whole or 0)

@@ -19,7 +19,7 @@ from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
 from mfsd.policy.serve.fence import REST_STEPS, Fence
 from mfsd.policy.serve.fit import Step, fill
 from mfsd.policy.serve.pace import Pace, alone, learn, prefill_s_per_token
-from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
+from mfsd.policy.serve.regulate import Regulation, initial, regulated
 from mfsd.policy.serve.relegate import SetAside, set_aside
 from mfsd.policy.serve.view import Request, Scheduled, StepLoad, StepPlan, StepView
 
@@ -131,9 +131,9 @@ def by_deadline(requests: Iterable[Request]) -> list[Request]:
 def _regulation(view: StepView, state: ServeState, config: ServeConfig) -> Regulation | None:
     if not config.regulate:
         return None
-    took = view.observed[-1].seconds if view.observed else None
-    used = utilisation(config, view.kv_used_tokens, view.kv_tokens, took)
-    return regulated(config, state.regulation or initial(config), used)
+    step_s = view.observed[-1].seconds if view.observed else 0.0
+    kv_share = view.kv_used_tokens / view.kv_tokens if view.kv_tokens else 0.0
+    return regulated(config, state.regulation or initial(config), kv_share, step_s)
 
 
 def _decodes(

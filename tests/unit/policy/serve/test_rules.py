@@ -36,12 +36,13 @@ from mfsd.policy.serve import pool as pools
 from mfsd.policy.serve.chunk import chunk_tokens
 from mfsd.policy.serve.conformal import bucket_of
 from mfsd.policy.serve.deadlines import next_token_due_s, overdue_s
-from mfsd.policy.serve.fence import Fence, held_tokens
+from mfsd.policy.serve.fence import Fence, held_tokens, left_tokens
 from mfsd.policy.serve.fit import Chosen
 from mfsd.policy.serve.keys import alpha_s, hybrid, tightest_budget_s
 from mfsd.policy.serve.pace import Alone, alone
+from mfsd.policy.serve.peak import Peak
 from mfsd.policy.serve.programs import queue_of
-from mfsd.policy.serve.regulate import Regulation, initial, regulated, utilisation
+from mfsd.policy.serve.regulate import Regulation, initial, regulated
 from mfsd.policy.serve.relegate import drop_budget, set_aside
 
 CONFIG = ServeConfig()
@@ -100,6 +101,9 @@ def test_deadlines_are_those_of_the_equations() -> None:
     assert next_token_due_s(CONFIG, late) == pytest.approx(20.2)
     paper = ServeConfig(token_deadline=TokenDeadline.PAPER)
     assert next_token_due_s(paper, late) == pytest.approx(16.2)
+    paced = ServeConfig(token_deadline=TokenDeadline.FIRST_TOKEN)
+    assert next_token_due_s(paced, early) == pytest.approx(12.2), "an early first token is no credit"
+    assert next_token_due_s(paced, late) == pytest.approx(20.2)
     assert next_token_due_s(CONFIG, request()) is None
     again = msgspec.structs.replace(early, due_s=again_due_s(16.0, 10.0, 50.0), first_due_s=16.0)
     assert again.due_s == 56.0 and next_token_due_s(CONFIG, again) == pytest.approx(16.2), "Eq 2 stays"
@@ -412,16 +416,64 @@ def test_a_bound_is_the_limit_until_enough_was_seen() -> None:
     assert [bucket_of(n) for n in (0, 1, 256, 257, 512, 513, 10**9)] == [0, 0, 0, 1, 1, 2, 7]
 
 
-def test_the_fence_admits_what_fits_with_its_bound() -> None:
+def expecting(number: int, left: float, **more: object) -> Request:
+    """A request of which `left` tokens of output are expected."""
+    return request(number, output_tokens=left, output_tokens_max=left, **more)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 50)), max_size=12),
+    st.tuples(st.integers(0, 40), st.integers(0, 50)),
+    st.integers(0, 30),
+)
+def test_the_peak_is_that_of_all_steps(rows: list[tuple[int, int]], one: tuple[int, int], always: int) -> None:
+    """rows, one: tokens left, tokens held now."""
+
+    def walked(rows: list[tuple[int, int]]) -> float:
+        return max(always + sum(now + step for left, now in rows if step <= left) for step in range(42))
+
+    peak = Peak(rows, always)
+    assert peak.tokens() == walked(rows) and peak.tokens_with(*one) == walked([*rows, one])
+    peak.add(*one)
+    assert peak.tokens() == walked([*rows, one])
+
+
+def test_the_fence_admits_what_fits_at_the_peak() -> None:
+    config = ServeConfig(kv_margin=0.0)
+    long = expecting(0, 500.0, num_prompt_tokens=100)
+    fence = Fence(config, [long], 1000, 8)
+    assert fence.admit(expecting(1, 100.0, num_prompt_tokens=400)), "it ends at 700, long before the other is at 600"
+    assert not fence.admit(expecting(2, 100.0, num_prompt_tokens=201)) and fence.refused == [2]
+    assert fence.admit(expecting(3, 100.0, num_prompt_tokens=200))
+    assert not fence.admit(expecting(4, 100.0, num_prompt_tokens=1)), "at the peak all of the memory is held"
+    assert fence.admit(expecting(5, 0.0, num_prompt_tokens=300)), "it has ended by then"
+
+
+def test_the_fence_keeps_memory_to_the_bound_once_more_was_produced_than_expected() -> None:
+    one = request(0, num_prompt_tokens=100, output_tokens=50.0, output_tokens_max=200.0)
+    produced = (0, 49, 50, 199, 200, 300)
+    lefts = [left_tokens(msgspec.structs.replace(one, num_output_tokens=n)) for n in produced]
+    assert lefts == [50, 1, 150, 1, 0, 0]
+    assert left_tokens(request(0, num_prompt_tokens=100, output_tokens=50.0)) == 0, "without a bound nothing is kept"
+
+
+def test_the_fence_keeps_the_place_of_one_that_has_waited_too_long() -> None:
+    config = ServeConfig(kv_margin=0.0)
+    kept = expecting(1, 300.0, num_prompt_tokens=300)
+    fence = Fence(config, [expecting(0, 100.0, num_prompt_tokens=200)], 1000, 3, kept)
+    assert fence.admit(expecting(2, 100.0, num_prompt_tokens=200)), "700 now and a hundred more of each"
+    assert not fence.admit(request(3, num_prompt_tokens=1)), "two slots are left, and one of them is kept"
+    assert fence.admit(kept) and fence.kept_for([], 0) is None
+    narrow = Fence(config, [expecting(0, 100.0, num_prompt_tokens=200)], 1000, 9, kept)
+    assert not narrow.admit(expecting(2, 100.0, num_prompt_tokens=201)) and narrow.kept_for([], 0) == 1
+
+
+def test_an_empty_engine_takes_what_can_be_computed_and_slots_count_too() -> None:
     config = ServeConfig(kv_margin=0.1)
-    fence = Fence(config, [request(0, output_tokens_max=300.0)], 1000, 8)
-    assert not fence.admit(request(1, output_tokens_max=500.0))
-    assert fence.admit(request(2, output_tokens_max=400.0)) and fence.admit(request(2))
-    assert not fence.admit(request(3, num_prompt_tokens=1))
-    assert fence.refused == [1, 3]
-    assert Fence(config, [], 1000, 8).admit(request(4, output_tokens_max=9e9)), "alone it may"
+    assert Fence(config, [], 1000, 8).admit(expecting(4, 9e9)), "alone it may"
     assert not Fence(config, [], 1000, 8).admit(request(5, num_prompt_tokens=1001))
-    assert not Fence(config, [request(0)], None, 1).admit(request(6)), "slots count, too"
+    assert not Fence(config, [request(0)], None, 1).admit(request(6))
+    assert Fence(config, [request(0)], None, 2).admit(expecting(6, 9e9)), "memory of which nothing is known"
 
 
 def test_the_fence_keeps_what_is_promised() -> None:
@@ -443,16 +495,25 @@ def test_the_fence_counts_outputs_that_are_computed_again_once() -> None:
 def test_regulation_moves_decodes_at_once_and_concurrency_when_it_lasts() -> None:
     config = ServeConfig(requests_max=256, regulate_window=4, decode_tokens_gain=512.0, requests_gain=8.0)
     state = initial(config)
-    assert regulated(config, state, 0.8) == Regulation(256.0, 256.0, (0.0,)), "inside the band nothing moves"
+    assert regulated(config, state, 0.8, 0.12) == Regulation(256.0, 256.0, (0.0,)), "inside the band nothing moves"
     for n in range(1, 5):
-        state = regulated(config, state, 1.02)
+        state = regulated(config, state, 0.0, 1.02 * config.step_target_s)
         assert state.decode_tokens == pytest.approx(256 - 51.2 * n)
         assert state.requests == pytest.approx(256 if n < 4 else 256 - 0.8)
     for _ in range(999):
-        state = regulated(config, state, 2.0)
+        state = regulated(config, state, 0.0, 2.0 * config.step_target_s)
     assert (state.decode_tokens, state.requests) == (config.decode_tokens_min, config.requests_min)
     for _ in range(9999):
-        state = regulated(config, state, 0.1)
+        state = regulated(config, state, 0.1, 0.0)
     assert (state.decode_tokens, state.requests) == (256, 256)
-    assert utilisation(config, 500, 1000, 0.135) == pytest.approx(0.9)
-    assert utilisation(config, 500, None, None) == 0.0
+
+
+def test_full_memory_lowers_concurrency_and_pauses_no_decode() -> None:
+    config = ServeConfig(requests_max=256, regulate_window=4)
+    state = initial(config)
+    for _ in range(99):
+        state = regulated(config, state, 1.0, 0.8 * config.step_target_s)
+    assert state.requests < 256 and state.decode_tokens == 256, "a decode that pauses frees no memory"
+    view = StepView(running=(request(0),), kv_tokens=1000, kv_used_tokens=1000)
+    config = ServeConfig(regulate=True, regulate_window=1)
+    assert plan_step(view, ServeState(), config, 0.0)[0].requests_max < config.requests_max

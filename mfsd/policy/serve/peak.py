@@ -1,0 +1,59 @@
+"""The most KV that requests hold at once, if each produces a token a step until it ends.
+
+As one request ends, those that go on hold what they hold now and as much again as it had left. So of requests sorted
+by what is left, the longest first, the peak is the greatest of the sums of what the first k hold now and k times what
+is left of the k-th: nothing but the ends of requests can be a peak. One more request is asked for in O(log n).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from itertools import accumulate
+
+Row = tuple[float, float]
+"""Minus the tokens that are left, and those that are held now."""
+
+
+class Peak:
+    """Requests that hold memory, and `always_tokens` that stay held."""
+
+    def __init__(self, requests: Iterable[tuple[float, float]], always_tokens: float = 0.0) -> None:
+        """requests: of each the tokens that are left, and those that it holds now."""
+        self._rows: list[Row] = sorted((-left, now) for left, now in requests)
+        self._always = always_tokens
+        self._counted = False
+        self._sums: list[float] = []
+        """Held now by the first k, from k = 0 on."""
+        self._before: list[float] = []
+        """The peak of the ends of the first k, from k = 0 on."""
+        self._after: list[float] = []
+        """The peak of the ends from the k-th on, if one more request went on until then, without what it holds now."""
+
+    def add(self, left_tokens: float, now_tokens: float) -> None:
+        insort(self._rows, (-left_tokens, now_tokens))
+        self._counted = False
+
+    def tokens(self) -> float:
+        self._count()
+        return self._before[-1]
+
+    def tokens_with(self, left_tokens: float, now_tokens: float) -> float:
+        """The peak with one more request, which is not added."""
+        self._count()
+        k = bisect_right(self._rows, (-left_tokens, now_tokens))
+        own = self._sums[k] + now_tokens + (k + 1) * left_tokens
+        return max(self._before[k], own, self._after[k] + now_tokens)
+
+    def _count(self) -> None:
+        if self._counted:
+            return
+        self._counted = True
+        self._sums = list(accumulate((now for _, now in self._rows), initial=self._always))
+        ends = [
+            total - (k + 1) * minus
+            for k, ((minus, _), total) in enumerate(zip(self._rows, self._sums[1:], strict=True))
+        ]
+        self._before = list(accumulate(ends, max, initial=self._always))
+        later = [end - minus for end, (minus, _) in zip(ends, self._rows, strict=True)]
+        self._after = list(accumulate(reversed(later), max, initial=0.0))[::-1]
