@@ -41,7 +41,7 @@ TIERS = (
 )  # fmt: skip
 PROGRAMS = ("queue_first_s", "queues", "starvation_ratio")
 RELEGATED = ("drop_budget", "readmission_margin")
-DRIFT = ("kv_margin", "step_target_s", "decode_tokens_gain", "requests_gain", "regulate_window", "lane_weight")
+DRIFT = ("kv_margin", "step_target_s", "requests_gain", "regulate_window", "lane_weight")
 
 
 class Ablation(msgspec.Struct, frozen=True):

@@ -104,7 +104,10 @@ class Fence:
             return False
         if self._room is None:
             return True
-        peak = self._peak.tokens() if mine else self._peak.tokens_with(left_tokens(request), now_tokens(request))
-        if peak <= self._room:
+        if mine:
+            fits = self._peak.tokens() <= self._room
+        else:
+            fits = self._peak.fits_with(left_tokens(request), now_tokens(request), self._room)
+        if fits:
             return True
         return not self._in and not self._promised and request.num_prompt_tokens <= (self._whole or 0)

@@ -2,7 +2,7 @@
 
 As one request ends, those that go on hold what they hold now and as much again as it had left. So of requests sorted
 by what is left, the longest first, the peak is the greatest of the sums of what the first k hold now and k times what
-is left of the k-th: nothing but the ends of requests can be a peak. One more request is asked for in O(log n).
+is left of the k-th: nothing but the ends of requests can be a peak. With one more request each is known in O(log n).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ class Peak:
 
     def __init__(self, requests: Iterable[tuple[float, float]], always_tokens: float = 0.0) -> None:
         """requests: of each the tokens that are left, and those that it holds now."""
-        self._rows: list[Row] = sorted((-left, now) for left, now in requests)
+        self._rows: list[Row] = [(-left, now) for left, now in requests]
         self._always = always_tokens
-        self._counted = False
+        self._now = always_tokens + sum([now for _, now in self._rows])
+        self._left = -sum([minus for minus, _ in self._rows])
+        self._sorted = self._counted = False
         self._sums: list[float] = []
         """Held now by the first k, from k = 0 on."""
         self._before: list[float] = []
@@ -31,7 +33,13 @@ class Peak:
         """The peak of the ends from the k-th on, if one more request went on until then, without what it holds now."""
 
     def add(self, left_tokens: float, now_tokens: float) -> None:
-        insort(self._rows, (-left_tokens, now_tokens))
+        row = (-left_tokens, now_tokens)
+        if self._sorted:
+            insort(self._rows, row)
+        else:
+            self._rows.append(row)
+        self._now += now_tokens
+        self._left += left_tokens
         self._counted = False
 
     def tokens(self) -> float:
@@ -45,15 +53,24 @@ class Peak:
         own = self._sums[k] + now_tokens + (k + 1) * left_tokens
         return max(self._before[k], own, self._after[k] + now_tokens)
 
+    def fits_with(self, left_tokens: float, now_tokens: float, room_tokens: float) -> bool:
+        """Whether the peak with one more request is within the room. Mostly the sums say so, without sorting."""
+        now_tokens_all = self._now + now_tokens
+        if now_tokens_all > room_tokens:
+            return False
+        if now_tokens_all + self._left + left_tokens <= room_tokens:
+            return True
+        return self.tokens_with(left_tokens, now_tokens) <= room_tokens
+
     def _count(self) -> None:
         if self._counted:
             return
         self._counted = True
-        self._sums = list(accumulate((now for _, now in self._rows), initial=self._always))
-        ends = [
-            total - (k + 1) * minus
-            for k, ((minus, _), total) in enumerate(zip(self._rows, self._sums[1:], strict=True))
-        ]
+        if not self._sorted:
+            self._rows.sort()
+            self._sorted = True
+        self._sums = list(accumulate([now for _, now in self._rows], initial=self._always))
+        ends = [self._sums[k] - k * minus for k, (minus, _) in enumerate(self._rows, 1)]
         self._before = list(accumulate(ends, max, initial=self._always))
         later = [end - minus for end, (minus, _) in zip(ends, self._rows, strict=True)]
         self._after = list(accumulate(reversed(later), max, initial=0.0))[::-1]

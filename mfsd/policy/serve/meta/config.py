@@ -20,7 +20,7 @@ class Strategy(str, Enum):
     """By a model behind an endpoint; only for live engines."""
 
 
-POOL = (Policy.TWO_LANE, Policy.HYBRID, Policy.SRPF, Policy.EDF, Policy.SRTF, Policy.WFQ, Policy.FCFS)
+POOL = (Policy.SRPF, Policy.TWO_LANE, Policy.HYBRID, Policy.EDF, Policy.SRTF, Policy.WFQ, Policy.FCFS)
 """The default choices. The first one holds until there is evidence for another."""
 
 

@@ -84,7 +84,7 @@ class Qos:
         mean = _mean(services)
         middle = sorted(one.service_s for one in first)[len(first) // 2] if first else 0.0
         span_s = min(self._config.long_s, now_s - self._arrived[0].at_s) if self._arrived else 0.0
-        worst, others = self._tenants()
+        worst, others = self._tenants(middle)
         return LongView(
             arrived=len(services),
             arrivals_per_s=len(services) / span_s if span_s > 0 else 0.0,
@@ -101,11 +101,16 @@ class Qos:
             in_time_share=self._in_time / self._finished if self._finished else 0.0,
         )
 
-    def _tenants(self) -> tuple[float, float]:
-        """Late share of the tenant that fares worst, and the mean of the others. 0 with fewer than two tenants."""
+    def _tenants(self, middle_s: float) -> tuple[float, float]:
+        """Late share of the tenant that fares worst, and the mean of the others. 0 with fewer than two tenants.
+
+        Of requests up to the median alone: a tenant whose requests are long is late because they are, which fair shares
+        do not mend.
+        """
         of: dict[str, list[bool]] = {}
         for one in self._first:
-            of.setdefault(one.tenant, []).append(one.late)
+            if one.service_s <= middle_s:
+                of.setdefault(one.tenant, []).append(one.late)
         shares = sorted(_mean(late) for late in of.values() if len(late) >= self._config.requests_min)
         return (shares[-1], _mean(shares[:-1])) if len(shares) > 1 else (0.0, 0.0)
 

@@ -12,6 +12,10 @@ BY_OUTPUT: Final = frozenset({Policy.TWO_LANE, Policy.SJF, Policy.SRTF})
 """Orders that go by expected outputs, and so do not suit unknown requests."""
 
 
+SHORT_FIRST: Final = (Policy.SRPF, Policy.TWO_LANE, Policy.HYBRID, Policy.EDF)
+"""What helps where some must be late: shortest prompt first had the most in time in every simulated regime."""
+
+
 def allowed(config: MetaConfig, views: Views) -> tuple[Policy, ...]:
     """The pool without the orders that unknown requests rule out. Never empty."""
     if views.long.unknown_share <= config.unknown_max:
@@ -34,9 +38,7 @@ def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
     if long.tenant_worst > config.unfairness * max(long.tenant_others, config.late_share):
         return first_of((Policy.WFQ, Policy.STRIDE, Policy.CFS), pool, now), "one tenant is late far more than others"
     if long.late_short > config.blocking * long.late_long:
-        return first_of((Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID), pool, now), "long requests block short ones"
+        return first_of(SHORT_FIRST, pool, now), "long requests block short ones"
     if views.load >= config.overload:
-        return first_of((Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID), pool, now), "more is queued than can be in time"
-    return first_of(
-        (Policy.TWO_LANE, Policy.HYBRID, Policy.EDF, Policy.SRPF), pool, now
-    ), "deadlines are missed without a queue"
+        return first_of(SHORT_FIRST, pool, now), "more is queued than can be in time"
+    return first_of(SHORT_FIRST, pool, now), "deadlines are missed without a queue"

@@ -36,7 +36,7 @@ class LongView(msgspec.Struct, frozen=True, kw_only=True):
     late_tokens_share: float = 0.0
     """Share of the ended requests whose mean time between tokens was above their limit."""
     tenant_worst: float = 0.0
-    """Largest late share of a tenant with enough requests."""
+    """Largest late share of a tenant with enough requests. Of requests up to the median service time, as the next."""
     tenant_others: float = 0.0
     """Mean late share of the other tenants."""
     in_time_share: float = 0.0

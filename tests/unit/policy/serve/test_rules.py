@@ -433,9 +433,13 @@ def test_the_peak_is_that_of_all_steps(rows: list[tuple[int, int]], one: tuple[i
         return max(always + sum(now + step for left, now in rows if step <= left) for step in range(42))
 
     peak = Peak(rows, always)
-    assert peak.tokens() == walked(rows) and peak.tokens_with(*one) == walked([*rows, one])
-    peak.add(*one)
-    assert peak.tokens() == walked([*rows, one])
+    whole = walked([*rows, one])
+    assert [peak.fits_with(*one, whole - less) for less in (0, 1)] == [True, False]
+    assert peak.tokens() == walked(rows) and peak.tokens_with(*one) == whole
+    added = Peak(rows, always)
+    for each in (peak, added):
+        each.add(*one)
+        assert each.tokens() == whole
 
 
 def test_the_fence_admits_what_fits_at_the_peak() -> None:
