@@ -409,7 +409,7 @@ def test_a_switch_of_the_mode_shows(loaded: Playground) -> None:
     assert re.search(r"^in time: \d+% of \d+ \(20 s\), \d+% of \d+ \(5m 0s\)$", shown, re.MULTILINE), shown
 
 
-COUNTED, BACKLOG = 24, 24
+COUNTED, BACKLOG = 18, 12
 """Requests, those of what was before a switch apart: six in two seconds end on a node that prefills."""
 SWITCH_SHOWS = 0.2
 

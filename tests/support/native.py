@@ -31,7 +31,7 @@ SANITIZERS = {
     # The thread sanitizer models no fences. Here they only decide which side rings a bell; no data depends on them.
     "thread": ("-fsanitize=thread", "-Wno-tsan"),
 }
-FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}/include", f"-I{CSRC}")
+FLAGS = ("-std=gnu11", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}/include", f"-I{CSRC}")
 
 
 class CorePrograms:

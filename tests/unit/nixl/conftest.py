@@ -22,7 +22,7 @@ TIMEOUT_S = 600
 
 def cc(*arguments: str | Path) -> None:
     compiler = shutil.which("cc") or "gcc"
-    strict = ("-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
+    strict = ("-std=gnu11", "-g1", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/csrc/include")
     subprocess.run([compiler, *strict, *map(str, arguments)], check=True)
 
 

@@ -31,7 +31,7 @@ def compiled(source: Path, result: Path, *more: str) -> Path:
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler with sanitizers")
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
+    flags = ["-std=gnu11", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
     flags += [f"-D{name}=fuzz_{name}" for name in ("malloc", "calloc", "realloc")]
     flags += ["-fsanitize=address,undefined", "-I", str(ROOT / "csrc/include")]
     built = subprocess.run([compiler, *flags, str(source), *more, "-o", str(result)], capture_output=True, text=True)

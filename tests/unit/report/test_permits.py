@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from bench.micro import permits
 from bench.report.bars import BARS, find
+from tests.support.native import CorePrograms, core
+
+COMPILER = """#!/bin/sh
+for last; do :; done
+for word; do [ "$word" = -c ] && exec cp "{core}/${{last##*/}}" "$last"; done
+exec cc "$@"
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def core_of_other_tests(core_programs: CorePrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the core is compiled to is there, less optimised: to compile it again takes longer than all else here, which
+    looks at no times. The programs are kept apart from those that a benchmark would find."""
+    core_objects = core_programs.objects("plain", core("arbiter/arbiter.c"))
+    folder = tmp_path_factory.mktemp("permits")
+    (compiler := folder / "cc").write_text(COMPILER.format(core=core_objects[0].parent))
+    compiler.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permits, "compiler", lambda name, package: str(compiler))
+        patch.setattr(permits, "BUILD", folder)
+        permits.build.cache_clear()
+        yield
+        permits.build.cache_clear()
 
 
 def test_a_short_run_has_every_figure() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "csrc/queue").glob("*.c"))
-FLAGS = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *shlex.split(os.environ.get("CPPFLAGS", ""))]
+FLAGS = ["-std=gnu11", "-g1", "-Wall", "-Wextra", "-Werror", *shlex.split(os.environ.get("CPPFLAGS", ""))]
 NEVER = 2**64 - 1
 
 

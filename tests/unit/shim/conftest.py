@@ -39,7 +39,7 @@ def names_of(program: str) -> list[str]:
 
 def cc(*arguments: str | Path) -> None:
     compiler = shutil.which("cc") or "gcc"
-    subprocess.run([compiler, "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", *map(str, arguments)], check=True)
+    subprocess.run([compiler, "-std=gnu11", "-g1", "-O1", "-Wall", "-Wextra", *map(str, arguments)], check=True)
 
 
 @dataclass(frozen=True)

@@ -303,6 +303,7 @@ def test_what_does_not_go_with_them_is_refused() -> None:
         point.run(routed)
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_writes_its_table_and_leaves_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "moves.md"
     own = f"{activations_study.BEGIN}\nold\n{activations_study.END}\n"

@@ -79,11 +79,12 @@ def test_values_that_cannot_be(wrong: dict[str, float]) -> None:
         Config(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = tmp_path / "b.jsonl", tmp_path / "page.md"
     page.write_text(f"{study.BEGIN}\n{study.END}\n")
     file.with_suffix(".knees.json").write_text('{"dbrx qwen-a egress 9 loaded": 0.1}')
-    arguments = ["bypass", str(file), "--setting", "egress", "--seeds", "2", "--requests", "9", "--burst-ms", "50"]
+    arguments = ["bypass", str(file), "--setting", "egress", "--seeds", "2", "--requests", "9", "--burst-ms", "500"]
     assert command.main([*arguments, "--page", str(page)]) == 0
     points = file.read_text()
     assert len(points.splitlines()) == 2 * 6

@@ -29,6 +29,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "classes.md"
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_page_is_written_from_points_and_again_from_its_rows(
     page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

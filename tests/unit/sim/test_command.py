@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sim import command, linearity, policies, sensitivity, study
+from bench.sim import command, figures, linearity, policies, sensitivity, study
 from bench.sim import point as points
 from bench.sim.point import Point
 
@@ -210,8 +210,10 @@ def test_ray_spreads_a_sweep_with_equal_results(tmp_path: Path) -> None:
     assert met(local) == met(spread)
 
 
-def test_a_figure_is_plotted(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("short_past")
+def test_a_figure_is_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(figures, "KNEE_REQUESTS", 40)
     few = ["--requests", "20", "--seeds", "2", "--policy", "fs,nocont"]
     quick = ["figure", "9", "--quick", *few, "--out", str(tmp_path)]
     assert command.main(quick) == 0
@@ -220,6 +222,7 @@ def test_a_figure_is_plotted(tmp_path: Path) -> None:
     assert (tmp_path / "figure-9-quick.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.usefixtures("short_past")
 def test_sensitivity_compares_on_the_same_seeds_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     file, page = tmp_path / "s.jsonl", tmp_path / "page.md"
@@ -239,6 +242,7 @@ def test_sensitivity_compares_on_the_same_seeds_and_goes_on(tmp_path: Path, caps
     assert "--what weather: use k, e" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("short_past")
 def test_a_study_writes_its_page_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, page = tmp_path / "s.jsonl", tmp_path / "page.md"
     page.write_text(f"{study.BEGIN}\n{study.END}\n")

@@ -129,6 +129,7 @@ def _blocks(rows: list[Row]) -> set[int]:
 # The study and the command
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_writes_its_table_and_leaves_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "batches.md"
     page.write_text(f"{study.BEGIN}\nof batches\n{study.END}\n{orders_study.BEGIN}\nold\n{orders_study.END}\n")

@@ -17,7 +17,7 @@ def test_random_calls_are_clean_under_sanitizers(tmp_path: Path) -> None:
         pytest.skip("no C compiler with sanitizers")
     program = tmp_path / "fuzz"
     sources = [ROOT / "tests/unit/sim/fluid_fuzz.c", *sorted((ROOT / "csrc/fluid").glob("*.c"))]
-    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
+    flags = ["-std=gnu11", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
     include = ["-I", str(ROOT / "csrc/include")]
     build = [
         compiler,

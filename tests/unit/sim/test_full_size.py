@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full_size, "GPUS", 128)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "short_past")
 def test_the_page_gets_p99_marks_on_classes_and_capacity(tmp_path: Path) -> None:
     page = tmp_path / "full.md"
     parts = {fetch: full_size.marks(fetch) for fetch in ("loaded", "batch")}
@@ -52,7 +52,7 @@ def test_its_clusters_have_2048_gpus_and_half_as_many_requests_come_before() -> 
     assert (point["config"]["cache"], point["config"]["decode_choice"]) == ("first-owner", "random")
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "short_past")
 def test_tables_of_reuse_that_a_batch_waits_for_stand_beside_the_others(tmp_path: Path) -> None:
     page = tmp_path / "full.md"
     page.write_text("".join(f"{begin}\nold\n{end}\n" for begin, end in map(full_size.marks, ("loaded", "batch"))))

@@ -16,6 +16,8 @@ from bench.sim.point import Point
 from mfsd.policy.types import Stage
 
 REQUESTS, SHARE = 24, 0.3
+FEW = ("--share", "0.05")
+"""Moves enough to be measured, and a quarter of those that studies have."""
 
 
 def asked(policy: str, share: float = SHARE, classes: int = 8, **config: Any) -> Point:
@@ -103,10 +105,11 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
         Config(**given)
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_writes_its_page_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "moves.md"
     page.write_text(f"{study.BEGIN}\nold\n{study.END}\n")
-    given = ["moves", str(tmp_path / "points.jsonl"), "--setting", "base", "--requests", "12", "--seeds", "2"]
+    given = ["moves", str(tmp_path / "points.jsonl"), "--setting", "base", "--requests", "12", "--seeds", "2", *FEW]
     monkeypatch.setattr(moves_study, "POLICIES", ("mfs",))
     assert command.main([*given, "--page", str(page)]) == 0
     assert "| `mfs`, moves as background | " in page.read_text() and "old" not in page.read_text()
@@ -115,15 +118,16 @@ def test_the_study_writes_its_page_and_figures(tmp_path: Path, monkeypatch: pyte
     assert 0 <= rows["`mfs`, moves as background"]["base"]["in_time"] <= 100
 
 
+@pytest.mark.usefixtures("short_past")
 def test_capacity_is_held_against_the_same_policy_without_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, points = tmp_path / "moves.md", tmp_path / "points.jsonl"
     page.write_text(f"{study.BEGIN}\nold\n{study.END}\n")
     monkeypatch.setattr(moves_study, "POLICIES", ("dscp-size",))
-    given = ["moves", str(points), "--setting", "base,egress", "--requests", "12", "--seeds", "2", "--page", str(page)]
+    given = ["moves", str(points), "--setting", "base,egress", "--requests", "9", "--seeds", "2", "--page", str(page)]
     carriers = ["--capacity-policy", "dscp-size", "--capacity-seeds", "1", "--capacity-setting", "egress"]
-    assert command.main([*given, *carriers]) == 0
+    assert command.main([*given, *carriers, *FEW]) == 0
     data = json.loads((tmp_path / "moves-results.json").read_text())
     assert list(data["capacity"]) == ["egress"]
     carried = data["capacity"]["egress"]

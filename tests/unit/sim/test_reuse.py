@@ -248,6 +248,7 @@ def test_files_of_the_study_keep_points_from_before(tmp_path: Path) -> None:
     assert run(point)["ttft_s"] == results.of(point)["ttft_s"]
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = outlook.Case("agents", "node-agent-12.5")
     rows = (outlook.Row("fetched"), outlook.Row("`slo`", "mfs+fit", ReuseConfig(rule="slo")))
@@ -264,6 +265,7 @@ def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         outlook.main([*given[:1], "--what", "nothing"])
 
 
+@pytest.mark.usefixtures("short_past")
 def test_sections_that_are_not_run_keep_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = outlook.Case("agents", "node-agent-12.5")
     both = {
@@ -287,6 +289,7 @@ def test_sections_that_are_not_run_keep_their_figures(tmp_path: Path, monkeypatc
     assert written("first,second", 1)["second"]["seeds"] == [411]
 
 
+@pytest.mark.usefixtures("short_past")
 def test_rows_that_the_page_has_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless what they are held against has changed."""
     rows = [outlook.Row("fetched"), outlook.Row("`slo`", "mfs", ReuseConfig(rule="slo"))]

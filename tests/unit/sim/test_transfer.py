@@ -227,6 +227,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert printed.startswith("bench sim: --router transfer --fetch batch: ") and "\n" not in printed
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = router_study.SECTIONS["known"].rows[:2]
     case = outlook.Case("small", "hot", knobs={"fabric_classes": 8})
@@ -246,6 +247,7 @@ def test_the_study_writes_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
+@pytest.mark.usefixtures("short_past")
 def test_the_study_finds_the_load_that_rows_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = router_study.SECTIONS["claim"].carriers
     case = outlook.Case("small", "hot", knobs={"fabric_classes": 8})

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.testbed import simulate
+from bench.testbed.marks import marks_of
 from bench.testbed.measure import change, over_seeds
 from bench.testbed.modes import MODES
 from bench.testbed.scale import Scale
 from bench.testbed.scenario import WORKLOADS, Scenario
 from bench.testbed.simulate import POLICIES, simulated
 from bench.testbed.study import PAGE, page
+from mfsd.policy.marks import Marks
 
 RECORDED = json.loads((Path(__file__).resolve().parents[3] / "docs" / "testbed-results.json").read_text())
 SCALE = msgspec.convert(RECORDED["scale"], Scale)
@@ -34,6 +37,17 @@ PAPER_APART_MOST = {"ttft_s.mean": (0.18, 0.05), "ttft_s.p99": (0.15, 0.15), "cc
 PAPER_POINTS_MOST = 0.10
 CCT_GAINS_APART_MOST = 0.05
 """Mean over modes of how far the two are apart in what priorities take from a collective."""
+
+
+@cache
+def marks(scenario: Scenario) -> Marks:
+    return marks_of(scenario)
+
+
+@pytest.fixture(autouse=True)
+def marks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the same whatever the scenario's seed (test_planning.py), and take as long as to simulate one."""
+    monkeypatch.setattr(simulate, "marks_of", lambda scenario: marks(msgspec.structs.replace(scenario, seed=0)))
 
 
 @cache
