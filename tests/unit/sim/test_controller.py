@@ -35,12 +35,13 @@ def served(one: Point, config: MetaConfig | None = None) -> controller.Controlle
 
 
 def test_the_pool_is_productions_without_what_needs_decoding_or_tenants() -> None:
-    assert [order.value for order in controller.ORDERS] == ["hybrid", "srpf", "edf", "fcfs"]
+    assert [order.value for order in controller.ORDERS] == ["srpf", "hybrid", "edf", "fcfs"]
     assert controller.config_of("meta-bandit-fit").pool == (Policy.FIT, *controller.ORDERS)
 
 
 def test_it_switches_orders_and_loses_no_request() -> None:
-    config = msgspec.structs.replace(controller.TIMES, every_s=1.0, requests_min=5)
+    pool = (Policy.HYBRID, Policy.SRPF)
+    config = msgspec.structs.replace(controller.TIMES, pool=pool, every_s=1.0, requests_min=5)
     controllers = served(asked("meta-rules"), config)
     assert controllers.switches > 0
     orders = controllers.orders()

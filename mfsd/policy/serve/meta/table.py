@@ -31,15 +31,15 @@ def _bounded(value: float) -> float:
 
 
 TABLE: Final[tuple[Regime, ...]] = (
-    Regime((0.01, 0.571, 0.0, 0.001), (Policy.FCFS, Policy.TWO_LANE, Policy.HYBRID)),  # gradual
-    Regime((0.135, 0.515, 0.003, 0.022), (Policy.HYBRID, Policy.WFQ, Policy.TWO_LANE)),  # gradual
-    Regime((0.424, 0.391, 0.083, 0.058), (Policy.TWO_LANE, Policy.HYBRID, Policy.SRPF)),  # gradual
-    Regime((0.017, 0.417, 0.0, 0.006), (Policy.HYBRID, Policy.SRPF, Policy.EDF)),  # mix
-    Regime((0.304, 0.378, 0.074, 0.004), (Policy.SRPF, Policy.FCFS, Policy.TWO_LANE)),  # mix
-    Regime((0.384, 0.39, 0.335, 0.004), (Policy.FCFS, Policy.WFQ, Policy.SRPF)),  # mix
-    Regime((0.007, 0.402, 0.0, 0.0), (Policy.TWO_LANE, Policy.HYBRID, Policy.SRPF)),  # both
-    Regime((0.473, 0.385, 0.127, 0.001), (Policy.TWO_LANE, Policy.HYBRID, Policy.SRPF)),  # both
-    Regime((0.381, 0.387, 0.377, 0.001), (Policy.WFQ, Policy.HYBRID, Policy.SRTF)),  # both
+    Regime((0.009, 0.571, 0.0, 0.0), (Policy.SRPF, Policy.TWO_LANE, Policy.HYBRID)),  # gradual
+    Regime((0.163, 0.515, 0.005, 0.0), (Policy.SRPF, Policy.TWO_LANE, Policy.HYBRID)),  # gradual
+    Regime((0.393, 0.39, 0.078, 0.019), (Policy.SRPF, Policy.WFQ, Policy.HYBRID)),  # gradual
+    Regime((0.016, 0.417, 0.0, 0.0), (Policy.SRPF, Policy.TWO_LANE, Policy.HYBRID)),  # mix
+    Regime((0.27, 0.386, 0.04, 0.0), (Policy.TWO_LANE, Policy.SRPF, Policy.HYBRID)),  # mix
+    Regime((0.321, 0.381, 0.214, 0.011), (Policy.SRPF, Policy.WFQ, Policy.HYBRID)),  # mix
+    Regime((0.007, 0.402, 0.0, 0.0), (Policy.SRPF, Policy.TWO_LANE, Policy.HYBRID)),  # both
+    Regime((0.433, 0.379, 0.132, 0.001), (Policy.HYBRID, Policy.TWO_LANE, Policy.SRPF)),  # both
+    Regime((0.331, 0.386, 0.337, 0.027), (Policy.SRPF, Policy.WFQ, Policy.HYBRID)),  # both
 )
 
 
