@@ -43,7 +43,7 @@ class MetaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bypass_after_s: float = 10.0
     """How long that must last before it begins."""
     bypass_max_s: float = 60.0
-    """The bypass ends after this time in any case: first come first served may be what keeps requests late."""
+    """The bypass ends after this time in any case: its order may be what keeps requests late."""
     rollback_ratio: float = 1.2
     """Growth of the late share, or of the 99th percentile of TTFT, that reverts a switch."""
     rollback_within_s: float = 20.0
@@ -60,7 +60,7 @@ class MetaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Queued seconds over the tightest time limit, from which on more is queued than can be in time."""
     blocking: float = 1.5
     """Late share of short requests over that of long ones, from which on long requests block short ones."""
-    unfairness: float = 4.0
+    unfairness: float = 6.0
     """Largest late share of a tenant over the mean of the others, from which on shares are unfair."""
     confidence: float = 0.002
     """For drift detection: chance of a false alarm."""

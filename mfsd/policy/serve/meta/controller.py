@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mfsd.policy.serve.config import Policy, Relegation, ServeConfig
+from mfsd.policy.serve.config import Policy, ServeConfig
 from mfsd.policy.serve.meta import bandit, classifier, drift, guard, llm, rules
 from mfsd.policy.serve.meta.adwin import Window
 from mfsd.policy.serve.meta.bandit import Arm, Pulled
@@ -31,7 +31,7 @@ class MetaState(msgspec.Struct, frozen=True, kw_only=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
-    """One of the pool; in a bypass first come first served."""
+    """One of the pool; in a bypass its first."""
     bypass: bool = False
     decided: bool = False
     """Whether a strategy decided at this tick."""
@@ -54,7 +54,7 @@ def decide(
         state = replace(state, windows=windows, drifted=state.drifted or cut)
     if state.bypass.began_s is not None:
         after = replace(_settled(state, views), watch=None)
-        return Decision(policy=Policy.FCFS, bypass=True, reason="nearly all are late"), after
+        return Decision(policy=config.pool[0], bypass=True, reason="nearly all are late"), after
     if state.watch is not None:
         if guard.worse(config, state.watch, views.short):
             return _rolled_back(config, _settled(state, views), state.watch, policy, now_s)
@@ -117,7 +117,12 @@ def _chosen(
 
 
 def configured(base: ServeConfig, decision: Decision) -> ServeConfig:
-    """`base` under the decision. A bypass has no caps, no margin and nothing set aside."""
+    """`base` under the decision. A bypass has no caps and no margin.
+
+    In the paper it is first come first served, which is the worst order where more is asked for than can be in time:
+    it cost 10 points of first tokens in time in a shift of the mix. Whoever wants it names it first in the pool.
+    """
+    replace = msgspec.structs.replace
     if not decision.bypass:
-        return msgspec.structs.replace(base, policy=decision.policy)
-    return msgspec.structs.replace(base, policy=Policy.FCFS, regulate=False, kv_margin=0.0, relegation=Relegation.NONE)
+        return replace(base, policy=decision.policy)
+    return replace(base, policy=decision.policy, regulate=False, kv_margin=0.0)
