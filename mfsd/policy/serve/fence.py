@@ -2,8 +2,8 @@
 
 H-MAS (Eq 2) adds up bounds on what each request holds in the end. But requests end one after another: a short one has
 given its memory back before a long one holds all of its own. So what must fit is their peak (`peak`), by expected
-outputs. The sum of the bounds left a third of the memory idle and cost 5 to 14 points of requests in time
-(docs/requests.md).
+outputs. The sum of the bounds leaves memory idle and cost 4 to 14 points of first tokens in time
+(docs/internals/serve.md).
 """
 
 from __future__ import annotations
