@@ -120,7 +120,7 @@ def configured(base: ServeConfig, decision: Decision) -> ServeConfig:
     """`base` under the decision. A bypass has no caps and no margin.
 
     In the paper it is first come first served, which is the worst order where more is asked for than can be in time:
-    it cost 10 points of first tokens in time in a shift of the mix. Whoever wants it names it first in the pool.
+    it cost 10 points of first tokens in time in a shift of the mix. To have it, name it first in the pool.
     """
     replace = msgspec.structs.replace
     if not decision.bypass:
