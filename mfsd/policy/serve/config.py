@@ -135,7 +135,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kv_margin: float = 0.1
     """Share of KV memory that admissions leave free (H-MAS: delta)."""
     regulate: bool = False
-    """Whether decode tokens and concurrency follow utilisation. If not, they stay at their maxima."""
+    """Whether concurrency and, with a gain, decodes of a step follow utilisation. If not, they stay at their maxima."""
     band_low: float = 0.75
     band_high: float = 0.92
     step_target_s: float = 0.15

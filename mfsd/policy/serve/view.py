@@ -99,7 +99,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Capacity of KV memory in tokens. None: it is not the limit."""
     kv_used_tokens: int = 0
     kv_promised_tokens: float = 0.0
-    """The most that requests in neither list hold (`fence.held_tokens`): KV, or a part of the input, is on its way."""
+    """What requests in neither list will hold (`fence.held_tokens`): KV, or a part of the input, is on its way."""
     pruned: tuple[int, ...] = ()
     """Requests that the network has already pruned. With relegation by projection they are set aside and count against
     the drop budget that both share."""

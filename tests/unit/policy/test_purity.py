@@ -5,7 +5,19 @@ from pathlib import Path
 
 import mfsd.policy
 
-ALLOWED = {"__future__", "bisect", "collections", "enum", "functools", "heapq", "math", "msgspec", "operator", "typing"}
+ALLOWED = {
+    "__future__",
+    "bisect",
+    "collections",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "msgspec",
+    "operator",
+    "typing",
+}
 
 NATIVE = {("config.py", "mfsd"), ("native.py", "mfsd")}
 """Defaults and types of the native core, which is as pure: it takes time as an argument."""
