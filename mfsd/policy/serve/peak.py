@@ -7,7 +7,7 @@ is left of the k-th: nothing but the ends of requests can be a peak. With one mo
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -20,27 +20,27 @@ class Peak:
 
     def __init__(self, requests: Iterable[tuple[float, float]], always_tokens: float = 0.0) -> None:
         """requests: of each the tokens that are left, and those that it holds now."""
-        self._rows: list[Row] = [(-left, now) for left, now in requests]
+        self._added: list[Row] = [(-left, now) for left, now in requests]
+        """Those that are not counted yet."""
         self._always = always_tokens
-        self._now = always_tokens + sum([now for _, now in self._rows])
-        self._left = -sum([minus for minus, _ in self._rows])
-        self._sorted = self._counted = False
+        self._now = always_tokens + sum([now for _, now in self._added])
+        self._left = -sum([minus for minus, _ in self._added])
+        self._rows: list[Row] = []
+        """Those that are, sorted."""
         self._sums: list[float] = []
-        """Held now by the first k, from k = 0 on."""
+        """Held now by the first k, from k = 0 on. Empty until something was counted."""
         self._before: list[float] = []
         """The peak of the ends of the first k, from k = 0 on."""
         self._after: list[float] = []
         """The peak of the ends from the k-th on, if one more request went on until then, without what it holds now."""
+        self._at_most = 0.0
+        """No peak of all is above this: that of those counted, and all that the others will hold."""
 
     def add(self, left_tokens: float, now_tokens: float) -> None:
-        row = (-left_tokens, now_tokens)
-        if self._sorted:
-            insort(self._rows, row)
-        else:
-            self._rows.append(row)
+        self._added.append((-left_tokens, now_tokens))
         self._now += now_tokens
         self._left += left_tokens
-        self._counted = False
+        self._at_most += now_tokens + left_tokens
 
     def tokens(self) -> float:
         self._count()
@@ -49,28 +49,37 @@ class Peak:
     def tokens_with(self, left_tokens: float, now_tokens: float) -> float:
         """The peak with one more request, which is not added."""
         self._count()
+        return self._counted_with(left_tokens, now_tokens)
+
+    def fits_with(self, left_tokens: float, now_tokens: float, room_tokens: float) -> bool:
+        """Whether the peak with one more request is within the room. Mostly sums say so, without counting again."""
+        now_all = self._now + now_tokens
+        if now_all > room_tokens:
+            return False
+        if now_all + self._left + left_tokens <= room_tokens:
+            return True
+        if self._sums and self._added:
+            if self._at_most + now_tokens + left_tokens <= room_tokens:
+                return True
+            if self._counted_with(left_tokens, now_tokens) > room_tokens:
+                return False
+        return self.tokens_with(left_tokens, now_tokens) <= room_tokens
+
+    def _counted_with(self, left_tokens: float, now_tokens: float) -> float:
+        """The same of those that are counted: at most the peak of all."""
         k = bisect_right(self._rows, (-left_tokens, now_tokens))
         own = self._sums[k] + now_tokens + (k + 1) * left_tokens
         return max(self._before[k], own, self._after[k] + now_tokens)
 
-    def fits_with(self, left_tokens: float, now_tokens: float, room_tokens: float) -> bool:
-        """Whether the peak with one more request is within the room. Mostly the sums say so, without sorting."""
-        now_tokens_all = self._now + now_tokens
-        if now_tokens_all > room_tokens:
-            return False
-        if now_tokens_all + self._left + left_tokens <= room_tokens:
-            return True
-        return self.tokens_with(left_tokens, now_tokens) <= room_tokens
-
     def _count(self) -> None:
-        if self._counted:
+        if self._sums and not self._added:
             return
-        self._counted = True
-        if not self._sorted:
-            self._rows.sort()
-            self._sorted = True
+        self._rows += self._added
+        self._rows.sort()
+        self._added = []
         self._sums = list(accumulate([now for _, now in self._rows], initial=self._always))
         ends = [self._sums[k] - k * minus for k, (minus, _) in enumerate(self._rows, 1)]
         self._before = list(accumulate(ends, max, initial=self._always))
         later = [end - minus for end, (minus, _) in zip(ends, self._rows, strict=True)]
         self._after = list(accumulate(reversed(later), max, initial=0.0))[::-1]
+        self._at_most = self._before[-1]

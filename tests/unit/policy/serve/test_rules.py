@@ -432,14 +432,18 @@ def test_the_peak_is_that_of_all_steps(rows: list[tuple[int, int]], one: tuple[i
     def walked(rows: list[tuple[int, int]]) -> float:
         return max(always + sum(now + step for left, now in rows if step <= left) for step in range(42))
 
-    peak = Peak(rows, always)
     whole = walked([*rows, one])
+    peak = Peak(rows, always)
     assert [peak.fits_with(*one, whole - less) for less in (0, 1)] == [True, False]
     assert peak.tokens() == walked(rows) and peak.tokens_with(*one) == whole
-    added = Peak(rows, always)
-    for each in (peak, added):
-        each.add(*one)
-        assert each.tokens() == whole
+    grown = Peak(rows[:2], always)
+    for n, row in enumerate([*rows[2:], one], min(2, len(rows))):  # asked between, or not
+        limit = walked([*rows, one][: n + 1])
+        assert [grown.fits_with(*row, limit - less) for less in (0, 1)] == [True, False]
+        grown.add(*row)
+        peak.add(*row)
+    assert grown.tokens() == whole and Peak([*rows, one], always).tokens() == whole
+    assert peak.tokens() == walked([*rows, *rows[2:], one])
 
 
 def test_the_fence_admits_what_fits_at_the_peak() -> None:
