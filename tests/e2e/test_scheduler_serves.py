@@ -105,4 +105,5 @@ def test_a_wrong_configuration_stops_the_start_with_its_path(tmp_path: Path) -> 
     done = subprocess.run([PYTHON, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert f"SettingsError: {path}: Invalid enum value 'fastest' - at `$.serve.policy`" in last
+    assert f"SettingsError: {path}: Invalid enum value 'fastest': use fcfs, edf, " in last
+    assert last.endswith(" - at `$.serve.policy`")
