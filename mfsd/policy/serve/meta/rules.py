@@ -38,7 +38,9 @@ def choose(config: MetaConfig, views: Views, now: Policy) -> tuple[Policy, str]:
     if long.tenant_worst > config.unfairness * max(long.tenant_others, config.late_share):
         return first_of((Policy.WFQ, Policy.STRIDE, Policy.CFS), pool, now), "one tenant is late far more than others"
     if long.late_short > config.blocking * long.late_long:
-        return first_of(SHORT_FIRST, pool, now), "long requests block short ones"
-    if views.load >= config.overload:
-        return first_of(SHORT_FIRST, pool, now), "more is queued than can be in time"
-    return first_of(SHORT_FIRST, pool, now), "deadlines are missed without a queue"
+        pattern = "long requests block short ones"
+    elif views.load >= config.overload:
+        pattern = "more is queued than can be in time"
+    else:
+        pattern = "deadlines are missed without a queue"
+    return first_of(SHORT_FIRST, pool, now), pattern
